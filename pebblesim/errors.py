@@ -1,0 +1,37 @@
+"""Every error a user can meet. Each message is one sentence: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class PebblesimError(Exception):
+    """Base of all errors raised on purpose; the command line prints the message and exits with 2."""
+
+
+class UsageError(PebblesimError):
+    """A value that was given is not one that is allowed."""
+
+
+class Infeasible(PebblesimError):
+    """M red pebbles are too few. `least_M` is the least number of words that works."""
+
+    def __init__(self, message: str, least_M: int) -> None:
+        super().__init__(message)
+        self.least_M = least_M
+
+
+class TraceError(PebblesimError):
+    """A schedule does what no cache could do; the message names the line of the schedule."""
+
+
+class UnknownName(UsageError):
+    """A name that is not in a registry; the message offers the nearest ones."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
+        import difflib
+
+        names = sorted(known)
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+        super().__init__(f"no {kind} is called {given!r}; {hint}")

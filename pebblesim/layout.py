@@ -1,0 +1,86 @@
+"""How the vertices of a graph are numbered: the one convention shared by those who build a graph and those who play on it.
+
+A graph is a list of *families*. A family holds all vertices of one tensor: the entries of an input, the results
+of an elementwise operation, or, for a sum, its terms and every partial sum. The numbering is stated here, in
+words; the graph builder and the player each implement it for themselves, so that the referee can find a
+mistake in either.
+
+Numbering
+---------
+A family owns the consecutive vertices `base`, `base + 1`, ... Its elements come in row-major order.
+
+*Inputs and elementwise families* (`terms == 0`): one vertex for each element.
+
+*Sums* (`op` is "matmul" or "rowsum"; `terms` = k ≥ 1): each element owns the consecutive vertices
+
+    k terms | one constant 0, if `start` | the partial sums
+
+Terms are in the order of the summation index. For "matmul" term u is the product of the two operands' entries
+(two predecessors); for "rowsum" it is the entry itself, taken times one (one predecessor): l = A·1.
+The terms are cut into blocks of `tree` = b consecutive terms, the last may be ragged. Inside a block of m terms the sum is
+balanced: neighbours are added pairwise, layer by layer, and a last one without a neighbour moves up as it is.
+The m - 1 partial sums of a block are numbered layer by layer, left to right. The block's total is then added to the
+total of all blocks before it (`start`: of all blocks before it and the constant, so the first block has
+such a vertex too); that vertex comes right after the block's m - 1, and the next block follows.
+Predecessors of an addition: the left (earlier) one first.
+So b = 1 is a chain, b ≥ k is the balanced tree of the paper's Fig. 3, and between them lies the block-caterpillar.
+The last vertex of an element holds its value (its *root*); for k = 1 without `start` that is the term itself.
+
+*Regrouped sums* (`blocks` > 1): the sum over rows is kept apart for each block of rows, as Algorithm 8 does with
+T = A1_iᵀ p_i. The family is then `blocks` families of that shape, one after the other, the last of them with
+`last_terms` terms instead of `terms`. Who sums over a regrouped operand and a dimension of length K sums
+`blocks`·K terms: block s, index j is term s·K + j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All vertices of one tensor.
+
+    Attributes:
+        name: the tensor's name, as in the paper ("S", "A1", "p").
+        op: "input", "exp", "mul", "add", "sub", "div", "matmul" or "rowsum".
+        operands: names of the operand families, ".T" appended where it enters transposed, e.g. ("A1.T", "p").
+        base: its first vertex.
+        shape: (rows, columns), or (rows,) for a vector.
+        terms: k, the number of terms of each sum; 0 if the family is no sum.
+        tree: b, the number of terms in each balanced block (1: chain, k: balanced).
+        start: whether each sum starts from an explicit constant 0.
+        blocks: number of row blocks the sum is kept apart for.
+        last_terms: number of terms in the last row block; equals `terms` when `blocks` is 1.
+    """
+
+    name: str
+    op: str
+    operands: tuple[str, ...]
+    base: int
+    shape: tuple[int, ...]
+    terms: int = 0
+    tree: int = 1
+    start: bool = False
+    blocks: int = 1
+    last_terms: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the tensor (of one block, if regrouped)."""
+        rows, *columns = self.shape
+        return rows * (columns[0] if columns else 1)
+
+    def stride(self, terms: int | None = None) -> int:
+        """Number of vertices of one element of a block with that many terms (default: a full block)."""
+        k = self.terms if terms is None else terms
+        if k == 0:
+            return 1
+        return 2 * k + 1 if self.start else 2 * k - 1
+
+    @property
+    def size(self) -> int:
+        """Number of vertices of the family."""
+        full, last = (self.blocks - 1, self.last_terms) if self.blocks > 1 else (1, None)
+        vertices = full * self.elements * self.stride()
+        return vertices if last is None else vertices + self.elements * self.stride(last)

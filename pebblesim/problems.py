@@ -1,0 +1,116 @@
+"""What is computed: shapes, given values, outputs and a plain numpy reference of each problem.
+
+Schedules are compared only within one problem. The references are written for reading, in float64 and without
+any blocking: they are the definition that every schedule and every graph is tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pebblesim.errors import UnknownName
+
+Array = Any
+Shape = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem: names and symbolic shapes, and a function that computes it.
+
+    Attributes:
+        name: as on the command line.
+        dims: names of its dimensions, in the order of the paper.
+        from_nd: which of n and d each dimension is when only those two are given.
+        inputs: shape of each input.
+        kept: inputs that only some schedules ask for because the forward pass kept them.
+        outputs: shape of each output.
+        reference: inputs -> outputs, both by name; it also returns the `kept` values it passes on its way.
+        source: where it is defined.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    from_nd: Mapping[str, str]
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
+    reference: Callable[[Mapping[str, Array]], dict[str, Array]] = field(repr=False)
+    source: str
+    kept: Mapping[str, Shape] = field(default_factory=dict)
+
+    def random_inputs(self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = ()) -> dict[str, Array]:
+        """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for."""
+        import numpy as np
+
+        rng = np.random.default_rng(seed)
+        inputs = {
+            name: rng.standard_normal([dims[s] for s in shape]) / dims[shape[-1]] ** 0.5
+            for name, shape in self.inputs.items()
+        }
+        if kept:
+            values = self.reference(inputs)
+            inputs |= {name: values[name] for name in kept}
+        return inputs
+
+
+def _backward(x: Mapping[str, Array]) -> dict[str, Array]:
+    """dL/dX of attention, straight from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
+    import numpy as np
+
+    A = np.exp(x["A1"] @ x["X"] @ x["A2"].T)
+    l = A.sum(axis=1)  # noqa: E741 - the paper's symbol
+    f = A / l[:, None]
+    h = x["A3"] @ x["Y"]
+    q = x["dO"] @ h.T
+    p = f * q - (f * q).sum(axis=1)[:, None] * f
+    return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": l}
+
+
+def _matmul(x: Mapping[str, Array]) -> dict[str, Array]:
+    return {"C": x["A"] @ x["B"]}
+
+
+PROBLEMS = {
+    problem.name: problem
+    for problem in (
+        Problem(
+            name="backward",
+            dims=("n", "d"),
+            from_nd={"n": "n", "d": "d"},
+            inputs={
+                "A1": ("n", "d"),
+                "A2": ("n", "d"),
+                "A3": ("n", "d"),
+                "dO": ("n", "d"),
+                "X": ("d", "d"),
+                "Y": ("d", "d"),
+            },
+            kept={"O": ("n", "d"), "l": ("n",)},
+            outputs={"g": ("d", "d")},
+            reference=_backward,
+            source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
+        ),
+        Problem(
+            name="matmul",
+            dims=("m", "k", "n"),
+            from_nd={"m": "n", "k": "d", "n": "n"},
+            inputs={"A": ("m", "k"), "B": ("k", "n")},
+            outputs={"C": ("m", "n")},
+            reference=_matmul,
+            source="Hong & Kung 1981, section 6",
+        ),
+    )
+}
+
+
+def problem(name: str) -> Problem:
+    """The problem of that name.
+
+    Raises:
+        UnknownName: there is none; the message suggests one.
+    """
+    if name not in PROBLEMS:
+        raise UnknownName("problem", name, PROBLEMS)
+    return PROBLEMS[name]
