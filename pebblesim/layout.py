@@ -65,6 +65,10 @@ class Family:
     blocks: int = 1
     last_terms: int = 0
 
+    def __post_init__(self) -> None:
+        if self.blocks == 1:
+            object.__setattr__(self, "last_terms", self.terms)
+
     @property
     def elements(self) -> int:
         """Number of elements of the tensor (of one block, if regrouped)."""
@@ -81,6 +85,4 @@ class Family:
     @property
     def size(self) -> int:
         """Number of vertices of the family."""
-        full, last = (self.blocks - 1, self.last_terms) if self.blocks > 1 else (1, None)
-        vertices = full * self.elements * self.stride()
-        return vertices if last is None else vertices + self.elements * self.stride(last)
+        return self.elements * ((self.blocks - 1) * self.stride() + self.stride(self.last_terms))

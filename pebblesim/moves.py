@@ -1,8 +1,18 @@
-"""The moves of the red-blue pebble game, packed into integers so that a game of 10^8 moves is a stream of arrays."""
+"""The moves of the red-blue pebble game, packed into integers so that a game of 10^8 moves is a stream of arrays.
+
+A *stream* is any iterable of such arrays (*chunks*). On disk it is a `.npy` file of the packed int64 numbers, or, for
+people, a `.txt` file with one move per line, such as `read A1[0,0]`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from pebblesim.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -13,6 +23,8 @@ COMPUTE: Final = 2  # put red on a vertex whose predecessors are all red
 DELETE: Final = 3  # take the red pebble away
 
 KINDS: Final = ("read", "write", "compute", "delete")
+
+TEXT_LIMIT: Final = 10**6  # moves in a file for people
 
 
 def pack(kind: Any, vertex: Any) -> Any:
@@ -30,3 +42,125 @@ def moves(*pairs: tuple[int, int]) -> NDArray[Any]:
     import numpy as np
 
     return np.array([pack(kind, vertex) for kind, vertex in pairs], dtype=np.int64)
+
+
+def as_chunk(array: Any) -> NDArray[Any]:
+    """The array itself, if it can be part of a stream.
+
+    Raises:
+        UsageError: it is no one-dimensional array of int64.
+    """
+    import numpy as np
+
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.int64:
+        given = f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise UsageError(
+            f"a stream of moves holds one-dimensional arrays of int64, not {given}; "
+            "a single array is a stream when put in a list: [array]."
+        )
+    return array
+
+
+def chunks(array: NDArray[Any], size: int = 1 << 20) -> Iterator[NDArray[Any]]:
+    """Cut one long array of moves, say a file read by `load`, into a stream of `size` moves each."""
+    return (array[start : start + size] for start in range(0, array.size, size))
+
+
+def load(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """The moves in a `.npy` file, left on disk until they are looked at (a read-only memory map).
+
+    Raises:
+        UsageError: there is no such file, or it holds no packed moves.
+    """
+    import numpy as np
+
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {error}") from error
+    return as_chunk(array)
+
+
+@contextlib.contextmanager
+def saving(
+    path: str | os.PathLike[str], stream: Iterable[NDArray[Any]], describe: Callable[[int], str] = str
+) -> Iterator[Iterator[NDArray[Any]]]:
+    """Save a stream while it is played: `with saving("game.npy", stream) as stream: referee(graph, M, stream)`.
+
+    The file appears whole when the block ends (what the block left of the stream is then fetched and saved too),
+    or not at all if the block or the stream raises.
+
+    Args:
+        path: a name ending in `.npy` or `.txt`.
+        stream: the moves.
+        describe: names the vertices in a `.txt` file.
+
+    Raises:
+        UsageError: another ending, a folder that cannot be written, or more than `TEXT_LIMIT` moves for a `.txt` file.
+    """
+    target = Path(path)
+    formats: dict[str, type[_Packed | _Text]] = {".npy": _Packed, ".txt": _Text}
+    if target.suffix not in formats:
+        raise UsageError(f"cannot save moves to {target.name!r}; its name must end in {' or '.join(formats)}.")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot save moves to {str(target)!r}: {error.strerror}.") from error
+    try:
+        with file:
+            out = formats[target.suffix](file, describe)
+            passing = _tee(stream, out)
+            yield passing
+            for _ in passing:
+                pass
+        if out.whole:  # not if the stream raised and the block went on
+            os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _tee(stream: Iterable[NDArray[Any]], out: _Packed | _Text) -> Iterator[NDArray[Any]]:
+    for chunk in stream:
+        out.put(as_chunk(chunk))
+        yield chunk
+    out.end()
+    out.whole = True
+
+
+class _Packed:
+    """A `.npy` file whose length is known only at the end; numpy leaves room in the header for the number to grow."""
+
+    def __init__(self, file: IO[bytes], describe: Callable[[int], str]) -> None:
+        self.file, self.count, self.whole = file, 0, False
+        self._header()
+
+    def put(self, chunk: NDArray[Any]) -> None:
+        self.file.write(chunk.tobytes())
+        self.count += chunk.size
+
+    def end(self) -> None:
+        self.file.seek(0)
+        self._header()
+
+    def _header(self) -> None:
+        from numpy.lib import format as npy
+
+        npy.write_array_header_1_0(self.file, {"descr": "<i8", "fortran_order": False, "shape": (self.count,)})
+
+
+class _Text:
+    """A `.txt` file, one move per line."""
+
+    def __init__(self, file: IO[bytes], describe: Callable[[int], str]) -> None:
+        self.file, self.describe, self.count, self.whole = file, describe, 0, False
+
+    def put(self, chunk: NDArray[Any]) -> None:
+        self.count += chunk.size
+        if self.count > TEXT_LIMIT:
+            raise UsageError(f"a .txt file is for people and holds at most {TEXT_LIMIT:,} moves; save to .npy instead.")
+        lines = (f"{KINDS[kind]} {self.describe(vertex)}\n" for kind, vertex in map(unpack, chunk.tolist()))
+        self.file.write("".join(lines).encode())
+
+    def end(self) -> None:
+        """Nothing is left to be done."""

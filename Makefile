@@ -1,0 +1,89 @@
+# Every verb sets up what it needs: on a fresh machine only make and Python are asked for.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+RUN_N := 4096
+RUN_D := 64
+RUN_M := 1024 4096 16384 65536
+
+# One worker for each core, four at most: each pays for its own imports.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+.PHONY: help setup run test test-all bench lint format smoke clean distclean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1	/p' Makefile | awk -F '\t' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+setup: $(READY)  ## make .venv and install everything; the other verbs do so by themselves
+
+run: $(READY)  ## count the words moved by every schedule of the backward problem, n = 4096, d = 64
+	@for words in $(RUN_M); do \
+		$(BIN)/pebblesim count -n $(RUN_N) -d $(RUN_D) -M $$words || exit; \
+		echo; \
+	done
+
+test: $(READY)  ## run the tests, without the slow ones
+	$(PYTEST)
+
+test-all: $(READY)  ## run the tests, the slow ones too
+	$(PYTEST) -m "not gpu"
+
+bench: $(READY)  ## measure, and print ratios side by side
+	$(BIN)/python benchmarks/bench.py
+
+lint: $(READY)  ## check style, format and types
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
+
+format: $(READY)  ## bring the code into the form that lint asks for
+	$(BIN)/python -m ruff check --fix
+	$(BIN)/python -m ruff format
+
+# The wheel is built from the source distribution and used from a folder outside the checkout, in an environment of its own.
+# Only the dependencies come from $(VENV), by a .pth line; such a line does not bring the editable install with it.
+FILES  := find -L . -type f -not -path '*/__pycache__/*'
+PLACE  := import sysconfig; print(sysconfig.get_path("purelib"))
+IMPORT := import sys, pebblesim, pebblesim.graphs, pebblesim.schedules; \
+	files = [m.__file__ for name, m in sys.modules.items() if name.startswith("pebblesim")]; \
+	sys.exit(None if all(file.startswith(sys.prefix) for file in files) else f"not from the wheel: {files}")
+CHECK  := import json, sys; table = json.load(sys.stdin); \
+	sys.exit(None if table["rows"] and table["n"] == 64 and table["M"] == 256 else f"not the table asked for: {table}")
+
+smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
+	@set -eu; unset PYTHONPATH; checkout=$$PWD; bin=$$(cd $(BIN) && pwd); scratch=$$(mktemp -d); \
+	trap 'rm -rf "$$scratch"' EXIT; trap 'exit 1' HUP INT TERM; \
+	echo "smoke: building the source distribution, and the wheel from it"; \
+	"$$bin/python" -m build --outdir "$$scratch/dist" >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; }; \
+	cd "$$scratch"; echo "smoke: installing the wheel"; \
+	"$$bin/python" -m venv --without-pip venv; \
+	site=$$(venv/bin/python -c '$(PLACE)'); \
+	"$$bin/python" -c '$(PLACE)' >"$$site/dependencies.pth"; \
+	"$$bin/python" -m pip --disable-pip-version-check --python venv/bin/python install --quiet --no-deps dist/*.whl; \
+	echo "smoke: comparing its files with the checkout"; \
+	(cd "$$checkout/pebblesim" && $(FILES)) | sort >expected; \
+	(cd "$$site/pebblesim" && $(FILES)) | sort >installed; \
+	diff expected installed; \
+	echo "smoke: using it"; \
+	venv/bin/python -c '$(IMPORT)'; \
+	venv/bin/pebblesim count -n 64 -d 8 -M 256 --json >count.json; \
+	venv/bin/python -c '$(CHECK)' <count.json; \
+	echo "smoke: fine"
+
+clean:  ## delete what was built and cached
+	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## delete the environment too
+	rm -rf $(VENV)
+
+# Made anew when pyproject.toml changes; instant otherwise.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer: make PYTHON=...")'
+	@echo "setting up $(VENV), once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
+	@touch $@

@@ -1,0 +1,58 @@
+"""Computational graphs of the problems: `build` them, or `plan` to learn their sizes without building."""
+
+if __name__ != "pebblesim.graphs":
+    raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
+
+import inspect
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pebblesim.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from pebblesim.graphs.builder import Builder
+    from pebblesim.graphs.cdag import Cdag
+
+FAMILIES: Final = {"backward": "pebblesim.graphs.backward", "matmul": "pebblesim.graphs.matmul"}
+
+
+class Plan(NamedTuple):
+    """Sizes of a graph that need not exist: numbers of vertices and edges, and bytes of memory for its arrays."""
+
+    vertices: int
+    edges: int
+    bytes: int
+
+
+def build(problem: str, summation: str = "chain", **options: Any) -> "Cdag":
+    """The graph of a problem; sizes and options by name, as `build` in the problem's own module takes them.
+
+    Raises:
+        UnknownName: there is no graph for that problem.
+        UsageError: a size or option is missing, unknown or not allowed, or the graph does not fit into memory.
+    """
+    graph: Cdag = _call(_module(problem).build, problem, summation, options)
+    return graph
+
+
+def plan(problem: str, summation: str = "chain", **options: Any) -> Plan:
+    """The sizes of the graph that `build` would build, at once for sizes of any magnitude; errors as there."""
+    builder: Builder = _call(_module(problem).declare, problem, summation, options)
+    return Plan(builder.vertices, builder.edges, builder.bytes_needed)
+
+
+def _module(problem: str) -> ModuleType:
+    if problem not in FAMILIES:
+        raise UnknownName("graph", problem, FAMILIES)
+    return import_module(FAMILIES[problem])
+
+
+def _call(function: Any, problem: str, summation: str, options: dict[str, Any]) -> Any:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(summation=summation, **options)
+    except TypeError as error:
+        takes = ", ".join(name for name in signature.parameters if name != "summation")
+        raise UsageError(f"graph {problem!r}: {error}; it takes {takes}.") from None
+    return function(summation=summation, **options)

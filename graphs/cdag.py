@@ -1,0 +1,244 @@
+"""A computational graph as compact arrays: an operation for each vertex, and its predecessors in CSR form."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.graphs.edges import checked_edges, checked_ids
+from pebblesim.graphs.summation import Part, part
+from pebblesim.layout import Family
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each, and no drawing shows more
+
+
+class Op(IntEnum):
+    """How the value of a vertex follows from those of its predecessors."""
+
+    INPUT = 0
+    ZERO = 1  # the constant 0: no predecessor, but no input either
+    MUL = 2
+    ADD = 3
+    SUB = 4
+    DIV = 5
+    EXP = 6
+    TERM = 7  # x·1, the term of a row sum: one predecessor
+    GENERIC = 8  # of a graph without meaning
+
+
+# Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.
+Location: TypeAlias = tuple[Family, int, tuple[int, ...], Part]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cdag:
+    """A computational directed acyclic graph.
+
+    Attributes:
+        op: an `Op` for each vertex, uint8.
+        indptr: the predecessors of v are `preds[indptr[v]:indptr[v + 1]]`, the left operand first.
+        preds: vertex ids, int32 where they fit.
+        families: the tensors, in the order of their vertices (see `pebblesim.layout`); empty for a graph from
+            `from_edges`. With families, vertex ids are in topological order.
+        inputs: ids of the vertices that start with a blue pebble.
+        outputs: ids of the vertices that must end with one.
+    """
+
+    op: NDArray[np.uint8]
+    indptr: NDArray[Any]
+    preds: NDArray[Any]
+    families: tuple[Family, ...]
+    inputs: NDArray[Any]
+    outputs: NDArray[Any]
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.op)
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return len(self.preds)
+
+    def __repr__(self) -> str:
+        tensors = f", tensors {' '.join(f.name for f in self.families)}" if self.families else ""
+        return f"Cdag({self.vertices:,} vertices, {self.edges:,} edges{tensors})"
+
+    def predecessors(self, v: int) -> NDArray[Any]:
+        """Ids of the predecessors of v, the left operand first."""
+        return self.preds[self.indptr[v] : self.indptr[v + 1]]
+
+    def locate(self, v: int) -> Location:
+        """The tensor, row block, index and part of vertex v.
+
+        Raises:
+            UsageError: there is no such vertex, or the graph has no tensors.
+        """
+        self._check_vertex(v)
+        if not self.families:
+            raise UsageError("this graph was given as edges, so its vertices belong to no tensor.")
+        family = self.families[bisect_right(self.families, v, key=lambda f: f.base) - 1]
+        full = family.elements * family.stride()
+        block = (v - family.base) // full  # the last block may be shorter, never longer
+        terms = family.last_terms if block == family.blocks - 1 else family.terms
+        element, offset = divmod(v - family.base - block * full, family.stride(terms))
+        index = (element,) if len(family.shape) == 1 else divmod(element, family.shape[1])
+        return family, block, index, part(offset, terms, family.tree, family.start) if terms else Part("value")
+
+    def describe(self, v: int) -> str:
+        """Vertex v in words, counting indices from 0 and terms from 1.
+
+        For example `S[1,1]` (the finished value), `S[1,1] (product 2 of 4)`, `S[1,1] (sum 2 of 4)` (the first two
+        terms), `S[1,1] (sum of terms 3-4 of 4)`, `dQ[0,1] (zero)`, `T[2;0,5]` (row block 2), `vertex 7`.
+        """
+        self._check_vertex(v)
+        if not self.families:
+            return f"vertex {v}"
+        family, block, index, part = self.locate(v)
+        prefix = f"{block};" if family.blocks > 1 else ""
+        name = f"{family.name}[{prefix}{','.join(map(str, index))}]"
+        if part.kind == "value":
+            return name
+        if part.kind == "zero":
+            return f"{name} (zero)"
+        if part.kind == "inner":
+            return f"{name} (sum of terms {part.first + 1}-{part.stop} of {part.terms})"
+        noun = "sum" if part.kind == "running" else "product" if family.op == "matmul" else "term"
+        return f"{name} ({noun} {part.stop} of {part.terms})"
+
+    def tensor(self, name: str) -> NDArray[np.int64]:
+        """Ids of the vertices that hold the finished values of a tensor, in its shape; row blocks come first.
+
+        Raises:
+            UnknownName: the graph has no such tensor.
+        """
+        return roots(self._family(name))
+
+    def evaluate(
+        self, inputs: Mapping[str, ArrayLike], names: Iterable[str] | None = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Compute every vertex in turn, in float64, and return the output tensors, or those of `names`.
+
+        Raises:
+            UsageError: an input is missing or has the wrong shape, or the graph has no tensors.
+            UnknownName: the graph has no tensor, or no input, of a given name.
+        """
+        from pebblesim.graphs.evaluation import evaluate
+
+        if not self.families:
+            raise UsageError("this graph was given as edges, so its vertices have no operations to evaluate.")
+        wanted = {name: self.tensor(name) for name in (self._output_names() if names is None else names)}
+        given = {f.name: f for f in self.families if f.op == "input"}
+        for name in inputs:
+            if name not in given:
+                raise UnknownName("input", name, given)
+        values = np.zeros(self.vertices)
+        for name, family in given.items():
+            if name not in inputs:
+                raise UsageError(f"input {name} is missing; this graph needs {', '.join(given)}.")
+            array = np.asarray(inputs[name], dtype=np.float64)
+            if array.shape != family.shape:
+                raise UsageError(f"input {name} has shape {array.shape}, but this graph was built for {family.shape}.")
+            values[family.base : family.base + family.size] = array.ravel()
+        evaluate(self.op, self.indptr, self.preds, values)
+        return {name: values[ids] for name, ids in wanted.items()}
+
+    @classmethod
+    def from_edges(
+        cls, n: int, edges: ArrayLike, inputs: ArrayLike | None = None, outputs: ArrayLike | None = None
+    ) -> Cdag:
+        """A graph without meaning: vertices 0 ... n-1, which keep their numbers, and edges as (from, to) pairs.
+
+        Inputs are the sources and outputs the sinks, unless given. Predecessors are in the order of the edges.
+
+        Raises:
+            UsageError: a vertex is out of range, an edge is no pair or is given twice, or there is a cycle.
+        """
+        source, target = checked_edges(n, edges)
+        indegree, outdegree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
+        return cls(
+            op=np.full(n, Op.GENERIC, dtype=np.uint8),
+            indptr=np.append(0, np.cumsum(indegree)).astype(index_dtype(len(source), unsigned=True)),
+            preds=source.astype(index_dtype(n)),
+            families=(),
+            inputs=np.flatnonzero(indegree == 0) if inputs is None else np.unique(checked_ids(n, inputs, "inputs")),
+            outputs=np.flatnonzero(outdegree == 0)
+            if outputs is None
+            else np.unique(checked_ids(n, outputs, "outputs")),
+        )
+
+    def to_networkx(self) -> nx.DiGraph:
+        """The graph for networkx: nodes with `op`, `tensor`, `index`, `label`, `input` and `output`; plain edges.
+
+        Raises:
+            UsageError: it has more than `EXPORT_LIMIT` vertices.
+        """
+        import networkx as nx
+
+        if self.vertices > EXPORT_LIMIT:
+            raise UsageError(
+                f"a graph of {self.vertices:,} vertices is too large to export (at most {EXPORT_LIMIT:,}); "
+                "take smaller sizes, or use its arrays `op`, `indptr` and `preds`."
+            )
+        inputs, outputs = set(self.inputs.tolist()), set(self.outputs.tolist())
+        graph = nx.DiGraph()
+        for v, op in enumerate(self.op.tolist()):
+            family, _, index, _ = self.locate(v) if self.families else (None, 0, (), None)
+            graph.add_node(
+                v,
+                op=Op(op).name.lower(),
+                tensor=family.name if family else "",
+                index=index,
+                label=self.describe(v),
+                input=v in inputs,
+                output=v in outputs,
+            )
+        targets = np.repeat(np.arange(self.vertices), self.indptr[1:] - self.indptr[:-1])
+        graph.add_edges_from(zip(self.preds.tolist(), targets.tolist(), strict=True))
+        return graph
+
+    def _check_vertex(self, v: int) -> None:
+        if not 0 <= v < self.vertices:
+            raise UsageError(f"there is no vertex {v}; this graph has vertices 0 to {self.vertices - 1}.")
+
+    def _family(self, name: str) -> Family:
+        for family in self.families:
+            if family.name == name:
+                return family
+        raise UnknownName("tensor", name, (f.name for f in self.families))
+
+    def _output_names(self) -> list[str]:
+        bases = [f.base for f in self.families]
+        owners = np.unique(np.searchsorted(bases, self.outputs, side="right") - 1)
+        return [self.families[i].name for i in owners]
+
+
+def sections(family: Family) -> Iterator[tuple[int, int]]:
+    """(first vertex, number of terms) of each row block of a family; one block unless it is regrouped."""
+    full = family.elements * family.stride()
+    for block in range(family.blocks):
+        yield family.base + block * full, family.last_terms if block == family.blocks - 1 else family.terms
+
+
+def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    """Ids of the vertices that hold a family's finished values, in its shape; row blocks come first if regrouped."""
+    ends = np.arange(1, family.elements + 1, dtype=dtype)
+    blocks = [ends * family.stride(terms) + (base - 1) for base, terms in sections(family)]
+    return np.stack(blocks).reshape(family.shape if family.blocks == 1 else (family.blocks, *family.shape))
+
+
+def index_dtype(largest: int, unsigned: bool = False) -> np.dtype[Any]:
+    """The smallest integer type, 32 bits or 64, that holds numbers from 0 to `largest`."""
+    small = np.dtype(np.uint32 if unsigned else np.int32)
+    return small if largest <= np.iinfo(small).max else np.dtype(np.int64)

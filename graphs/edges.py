@@ -1,0 +1,64 @@
+"""Check the edges of a graph that a user gives."""
+
+from __future__ import annotations
+
+import graphlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pebblesim.errors import UsageError
+
+Ids = NDArray[np.int64]
+
+
+def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
+    """Sources and targets of (from, to) pairs between vertices 0 ... n-1, sorted by target and otherwise as given.
+
+    Raises:
+        UsageError: a vertex is out of range, an edge is no pair or is given twice, or there is a cycle.
+    """
+    if n < 1:
+        raise UsageError(f"a graph has at least one vertex, but {n} were asked for.")
+    pairs = checked_ids(n, edges, "edges")
+    if pairs.size and pairs.shape[1:] != (2,):
+        raise UsageError("edges must be pairs of vertex numbers (from, to), such as [(0, 2), (1, 2)].")
+    source, target = pairs.reshape(-1, 2).T
+    order = np.argsort(target, kind="stable")
+    source, target = source[order], target[order]
+    codes, times = np.unique(target * n + source, return_counts=True)
+    if np.any(times > 1):
+        v, u = divmod(int(codes[times > 1][0]), n)
+        raise UsageError(f"the edge from {u} to {v} is given twice; give each edge once.")
+    if np.any(source >= target):  # numbers that grow along every edge leave no room for a cycle
+        _refuse_cycle(source, target)
+    return source, target
+
+
+def checked_ids(n: int, ids: ArrayLike, what: str) -> Ids:
+    """Vertex numbers as an array of the same shape.
+
+    Raises:
+        UsageError: they are no whole numbers, or not below n.
+    """
+    try:
+        array = np.asarray(ids)
+    except ValueError:  # rows of different lengths
+        array = np.array([None])
+    if array.size and array.dtype.kind not in "iu":
+        raise UsageError(f"{what} must be an array of whole numbers (for edges: of pairs, such as [(0, 2), (1, 2)]).")
+    wrong = array[(array < 0) | (array >= n)]
+    if wrong.size:
+        raise UsageError(f"{what}: there is no vertex {wrong[0]}; {n} vertices are numbered 0 to {n - 1}.")
+    return array.astype(np.int64)
+
+
+def _refuse_cycle(source: Ids, target: Ids) -> None:
+    before: dict[int, list[int]] = {}
+    for u, v in zip(source.tolist(), target.tolist(), strict=True):
+        before.setdefault(v, []).append(u)
+    try:
+        graphlib.TopologicalSorter(before).prepare()
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(map(str, error.args[1]))
+        raise UsageError(f"the edges form the cycle {cycle}, but a computation has none.") from None

@@ -1,0 +1,36 @@
+"""Evaluate a graph at machine speed. Apart from the graphs themselves because numba takes long to import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pebblesim.graphs.cdag import Op
+
+ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
+DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)
+
+
+@njit(cache=True, error_model="numpy")
+def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], values: NDArray[np.float64]) -> None:
+    """Fill in `values`, which holds those of the inputs, vertex by vertex; ids must be in topological order."""
+    for v in range(op.size):
+        code = op[v]
+        at = np.int64(indptr[v])
+        if code == MUL:
+            values[v] = values[preds[at]] * values[preds[at + 1]]
+        elif code == ADD:
+            values[v] = values[preds[at]] + values[preds[at + 1]]
+        elif code == SUB:
+            values[v] = values[preds[at]] - values[preds[at + 1]]
+        elif code == DIV:
+            values[v] = values[preds[at]] / values[preds[at + 1]]
+        elif code == EXP:
+            values[v] = np.exp(values[preds[at]])
+        elif code == TERM:
+            values[v] = values[preds[at]]
+        elif code == ZERO:
+            values[v] = 0.0

@@ -1,0 +1,106 @@
+"""Summation trees: how the terms of one sum are added up, as stated in `pebblesim.layout`.
+
+Everything here is about a single element of a sum with k terms, tree block b and, perhaps, a constant 0 to start from.
+Offsets count from the element's first vertex: terms at 0 ... k-1, then the constant, then the partial sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.errors import UsageError
+
+Kind = Literal["value", "term", "zero", "running", "inner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a vertex is within its element; terms are counted from 0, `stop` excluded.
+
+    Attributes:
+        kind: "value" (the element itself, finished), "term", "zero" (the constant), "running" (the total of all tree
+            blocks so far) or "inner" (a partial sum inside a tree block).
+        first, stop: the terms it covers; both 0 for the constant.
+        terms: k, the number of terms of the whole sum; 0 if the family is no sum.
+    """
+
+    kind: Kind
+    first: int = 0
+    stop: int = 0
+    terms: int = 0
+
+
+def parse(summation: str) -> int | None:
+    """The tree block that a `summation` argument stands for; None for balanced, where it is as long as the sum.
+
+    Raises:
+        UsageError: it is not "chain", "balanced" or "blocked:B" with B ≥ 1.
+    """
+    if summation == "chain":
+        return 1
+    if summation == "balanced":
+        return None
+    kind, _, block = summation.partition(":")
+    if kind != "blocked" or not (block.isascii() and block.isdigit()) or int(block) < 1:
+        raise UsageError(
+            f"summation {summation!r} is not known; it is 'chain', 'balanced' or 'blocked:B' "
+            "with a whole number B of at least 1, such as 'blocked:16'."
+        )
+    return int(block)
+
+
+def tree(k: int, b: int, start: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Offsets of the left and the right predecessor of each partial sum, in the order of the numbering."""
+    left, right = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.int64)
+    whole = k // b
+    _fill_blocks(left, right, np.arange(whole) * b, b, k)
+    if k % b:
+        _fill_blocks(left, right, np.array([whole * b]), k % b, k)
+    if start:
+        return left, right
+    # Without a constant the running total of the first block is no vertex of its own, and all behind it close up:
+    # who refers to it means the block's last inner sum or, for a block of one term, that term.
+    gone = min(b, k) - 1
+    place = np.arange(k)
+    moved = np.concatenate([np.arange(k + 1), k + place - (place >= gone)])
+    if gone == 0:
+        moved[k + 1] = 0
+    return moved[np.delete(left, gone)], moved[np.delete(right, gone)]
+
+
+def _fill_blocks(left: NDArray[np.int64], right: NDArray[np.int64], at: NDArray[np.int64], m: int, k: int) -> None:
+    """Fill in the m sums of each tree block of m terms that begins at a term of `at`, as if each sum had a start."""
+    nodes, filled = at + np.arange(m)[:, None], 0
+    while len(nodes) > 1:
+        pairs = len(nodes) // 2
+        here = at + filled + np.arange(pairs)[:, None]
+        left[here], right[here] = nodes[0 : 2 * pairs : 2], nodes[1::2]
+        nodes, filled = np.concatenate([k + 1 + here, nodes[2 * pairs :]]), filled + pairs
+    left[at + m - 1] = k + at  # the running total of the block before, or, before the first block, the constant
+    right[at + m - 1] = nodes[0]
+
+
+def part(offset: int, k: int, b: int, start: bool) -> Part:
+    """What the vertex at that offset of an element is."""
+    if offset == 2 * k - (0 if start else 2):
+        return Part("value", 0, k, k)
+    if offset < k:
+        return Part("term", offset, offset + 1, k)
+    if start and offset == k:
+        return Part("zero", 0, 0, k)
+    place = offset - k - start
+    if not start and place >= min(b, k) - 1:
+        place += 1  # the running total of the first block, which is not there
+    begin = place - place % b
+    m, place = min(b, k - begin), place % b
+    if place == m - 1:
+        return Part("running", 0, begin + m, k)
+    span, width = 2, m  # in a layer, every sum spans that many terms; the layer below holds `width` of them
+    while place >= width // 2:
+        place -= width // 2
+        span, width = 2 * span, (width + 1) // 2
+    return Part("inner", begin + place * span, begin + min((place + 1) * span, m), k)

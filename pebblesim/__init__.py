@@ -1,0 +1,1 @@
+"""pebblesim: a laboratory for the I/O complexity of attention."""

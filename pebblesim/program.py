@@ -1,0 +1,221 @@
+"""The loop-nest program that a schedule is traced into: plain data, which every reading interprets in its own way.
+
+A program is a list of phases; a phase or a loop has a body; the leaves are the primitives of the language. Sizes
+are names of dimensions and blocks, so that one program stands for all sizes. Tiles enter the cache with `Read`,
+`Zeros` and `Compute(mode="new")` and leave it with `Delete`, which the tracer adds where a schedule leaves it out:
+no reading has to know about scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(eq=False)
+class Range:
+    """An index range: a whole dimension (`parent` is None), or the tiles of `parent` with `block` indices each.
+
+    The last tile of a range may be ragged. `name` is the loop variable's, or the dimension's.
+    """
+
+    name: str
+    parent: Range | None = None
+    block: str | int = 1
+
+    @property
+    def dim(self) -> str:
+        """The dimension it is a part of."""
+        return self.name if self.parent is None else self.parent.dim
+
+
+Ranges = tuple[Range, ...]
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor in memory; `shape` names dimensions."""
+
+    name: str
+    shape: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Tile:
+    """A tile in cache: a row and a column range, or a row range alone for a vector."""
+
+    name: str
+    ranges: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """A tile, or the part of it that `ranges` names, as an operand."""
+
+    tile: Tile
+    ranges: Ranges
+    transposed: bool = False
+
+    @property
+    def shape(self) -> Ranges:
+        """Its ranges as seen by the operation that uses it."""
+        return self.ranges[::-1] if self.transposed else self.ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """`op` ("exp", "add", "sub", "mul", "div") element by element; a vector operand is broadcast along its rows."""
+
+    op: str
+    operands: tuple[Expr, ...]
+    shape: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class RowSum:
+    """The sum of each row: x · 1."""
+
+    operand: Expr
+    shape: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul:
+    """The product of two resident tiles."""
+
+    left: Ref
+    right: Ref
+    shape: Ranges
+
+
+Expr = Ref | Elementwise | RowSum | MatMul
+
+
+def refs(expr: Expr) -> Iterator[Ref]:
+    """The tiles an expression uses, left to right."""
+    match expr:
+        case Ref():
+            yield expr
+        case Elementwise():
+            for operand in expr.operands:
+                yield from refs(operand)
+        case RowSum():
+            yield from refs(expr.operand)
+        case MatMul():
+            yield expr.left
+            yield expr.right
+
+
+@dataclass(eq=False)
+class Read:
+    """Memory → cache: the part of `tensor` that the tile's ranges name."""
+
+    tile: Tile
+    tensor: Tensor
+    line: int
+
+
+@dataclass(eq=False)
+class Write:
+    """Cache → memory: the tile, to the part of `tensor` that its ranges name."""
+
+    tile: Tile
+    tensor: Tensor
+    line: int
+
+
+@dataclass(eq=False)
+class Init:
+    """Write the constant 0 to a part of a tensor, one word at a time through the cache."""
+
+    tensor: Tensor
+    ranges: Ranges
+    line: int
+
+
+@dataclass(eq=False)
+class Zeros:
+    """Make room in cache for sums that start at 0."""
+
+    tile: Tile
+    line: int
+
+
+@dataclass(eq=False)
+class Delete:
+    """The tile leaves the cache; `implied` where the end of its loop or phase does it."""
+
+    tile: Tile
+    implied: bool
+    line: int
+
+
+@dataclass(eq=False)
+class Compute:
+    """`mode` "new": a new tile; "assign": in place, element by element; "add": add the terms of a sum to `target`."""
+
+    target: Ref
+    expr: Expr
+    mode: Literal["new", "assign", "add"]
+    line: int
+
+
+@dataclass(eq=False)
+class Loop:
+    """Run the body for each tile of a range; `independent`: its iterations may run in parallel."""
+
+    range: Range
+    body: list[Node]
+    independent: bool
+    line: int
+
+
+@dataclass(eq=False)
+class Phase:
+    """A named part of a schedule, after which the cache is empty."""
+
+    name: str
+    body: list[Node] = field(default_factory=list)
+
+
+Node = Read | Write | Init | Zeros | Delete | Compute | Loop
+
+
+@dataclass(eq=False)
+class Program:
+    """A traced schedule.
+
+    Attributes:
+        name: the schedule's.
+        dims: names of the dimensions.
+        blocks: names of the block sizes.
+        tensors: the tensors in memory, inputs first.
+        inputs: names of those that hold a value at the start.
+        outputs: names of those that must be written.
+        phases: what is done.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    blocks: tuple[str, ...]
+    tensors: dict[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    phases: list[Phase]
+
+
+def walk(body: list[Node]) -> Iterator[Node]:
+    """Every node of a body, depth first, a loop before its body."""
+    for node in body:
+        yield node
+        if isinstance(node, Loop):
+            yield from walk(node.body)
+
+
+Sizes = Mapping[str, int]  # dimensions and blocks by name
+
+
+def length(size: str | int, sizes: Sizes) -> int:
+    """The value of a size that is a name or a literal."""
+    return size if isinstance(size, int) else sizes[size]

@@ -1,0 +1,140 @@
+"""`count`: exact reads, writes and occupancy of a program for given sizes.
+
+A loop is not run: all its tiles but the last are alike, so its traffic is that of a full tile, as often as there
+are full tiles, plus that of the last one. Sizes may be astronomically large.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pebblesim import program as ir
+from pebblesim.readings.peak import peak_red
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Words moved between cache and memory: `reads` into the cache, `writes` out of it."""
+
+    reads: int = 0
+    writes: int = 0
+
+    @property
+    def io(self) -> int:
+        """Reads and writes together, in words."""
+        return self.reads + self.writes
+
+    def __add__(self, other: Traffic) -> Traffic:
+        if not isinstance(other, Traffic):
+            return NotImplemented
+        return Traffic(self.reads + other.reads, self.writes + other.writes)
+
+    def times(self, count: int) -> Traffic:
+        """The same traffic, `count` times."""
+        return Traffic(self.reads * count, self.writes * count)
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a program moves and holds, in words.
+
+    Attributes:
+        total: all traffic.
+        by_tensor: traffic of each tensor.
+        by_phase: traffic of each phase.
+        peak_words: most words resident between two primitives.
+        peak_red: most red pebbles at any moment of the game.
+    """
+
+    total: Traffic
+    by_tensor: Mapping[str, Traffic]
+    by_phase: Mapping[str, Traffic]
+    peak_words: int
+    peak_red: int
+
+
+def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> Count:
+    """Count a program.
+
+    Args:
+        program: a traced schedule.
+        sizes: the value of each dimension and block, by name.
+        summation: shape of the summation trees; it decides `peak_red` and nothing else.
+    """
+    by_tensor: dict[str, Traffic] = defaultdict(Traffic)
+    by_phase: dict[str, Traffic] = {}
+    for phase in program.phases:
+        moved = _traffic(phase.body, sizes, {})
+        by_phase[phase.name] = sum(moved.values(), Traffic())
+        for tensor, traffic in moved.items():
+            by_tensor[tensor] += traffic
+    return Count(
+        sum(by_phase.values(), Traffic()),
+        dict(by_tensor),
+        by_phase,
+        peak_words(program, sizes),
+        peak_red(program, sizes, summation),
+    )
+
+
+def peak_words(program: ir.Program, sizes: ir.Sizes) -> int:
+    """Most words resident between two primitives of a program.
+
+    The first tile of a range is its largest, so it is enough to look at the first iteration of each loop.
+    """
+    return max(_peak_words(phase.body, sizes, {}, 0)[0] for phase in program.phases)
+
+
+def _words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: dict[ir.Range, int]) -> int:
+    words = 1
+    for rng in ranges:
+        words *= sizes[rng.name] if rng.parent is None else lengths[rng]
+    return words
+
+
+def _traffic(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int]) -> dict[str, Traffic]:
+    moved: dict[str, Traffic] = defaultdict(Traffic)
+    for node in body:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                moved[tensor.name] += Traffic(reads=_words(tile.ranges, sizes, lengths))
+            case ir.Write(tile=tile, tensor=tensor):
+                moved[tensor.name] += Traffic(writes=_words(tile.ranges, sizes, lengths))
+            case ir.Init(tensor=tensor, ranges=ranges):
+                moved[tensor.name] += Traffic(writes=_words(ranges, sizes, lengths))
+            case ir.Loop(range=rng, body=inner):
+                assert rng.parent is not None
+                whole, block = _words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes)
+                full_tiles = (whole - 1) // block
+                for times, tile_length in ((full_tiles, block), (1, whole - full_tiles * block)):
+                    if times:
+                        lengths[rng] = tile_length
+                        for name, traffic in _traffic(inner, sizes, lengths).items():
+                            moved[name] += traffic.times(times)
+            case _:
+                pass
+    return moved
+
+
+def _peak_words(
+    body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int], resident: int
+) -> tuple[int, int]:
+    """(peak, resident at the end) of a body that starts with so many words resident."""
+    peak = resident
+    for node in body:
+        match node:
+            case ir.Read(tile=tile) | ir.Zeros(tile=tile) | ir.Compute(mode="new", target=ir.Ref(tile=tile)):
+                resident += _words(tile.ranges, sizes, lengths)
+                peak = max(peak, resident)
+            case ir.Delete(tile=tile):
+                resident -= _words(tile.ranges, sizes, lengths)
+            case ir.Loop(range=rng, body=inner):
+                assert rng.parent is not None
+                lengths[rng] = min(_words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
+                inner_peak, resident = _peak_words(inner, sizes, lengths, resident)
+                peak = max(peak, inner_peak)
+            case _:
+                pass
+    return peak, resident

@@ -1,0 +1,173 @@
+"""`formula`: the exact closed form of a program's traffic and peak, ceilings included, as sympy expressions.
+
+A tile's traffic is the product of its lengths. Summed over the tiles of a range, a power 0 of the length gives the
+number of tiles, a power 1 the range itself; whatever else stands there is taken at a full tile, as often as
+there are full tiles, plus at the last one. That is all, and nothing is typed in by hand.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sympy
+
+from pebblesim import program as ir
+from pebblesim.readings.compiled import compile_exact
+
+Lengths = dict[ir.Range, sympy.Expr]
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """The positive integer that a dimension, a block or M stands for."""
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Closed forms in the dimensions and block sizes, in words.
+
+    Attributes:
+        reads, writes: words moved into and out of the cache.
+        peak_words: most words resident between two primitives.
+        by_tensor: (reads, writes) of each tensor.
+        by_phase: (reads, writes) of each phase.
+        variables: names of the dimensions and blocks, in order.
+    """
+
+    reads: sympy.Expr
+    writes: sympy.Expr
+    peak_words: sympy.Expr
+    by_tensor: Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+    by_phase: Mapping[str, tuple[sympy.Expr, sympy.Expr]]
+    variables: tuple[str, ...]
+
+    @property
+    def io(self) -> sympy.Expr:
+        """Reads and writes together."""
+        return sympy.expand(self.reads + self.writes)
+
+    @cached_property
+    def evaluate(self) -> Callable[..., Any]:
+        """`evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or an array of them for arrays of sizes."""
+        return compile_exact(self.io, self.variables)
+
+    @cached_property
+    def evaluate_peak_words(self) -> Callable[..., Any]:
+        """The same for the peak."""
+        return compile_exact(self.peak_words, self.variables)
+
+
+def formula(program: ir.Program) -> Formula:
+    """Derive the closed forms of a program."""
+    by_tensor: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
+    by_phase: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
+    for phase in program.phases:
+        moved = _traffic(phase.body, {})
+        by_phase[phase.name] = (
+            sympy.expand(sum(reads for reads, _ in moved.values())),
+            sympy.expand(sum(writes for _, writes in moved.values())),
+        )
+        for name, traffic in moved.items():
+            by_tensor[name] = [sympy.expand(a + b) for a, b in zip(by_tensor[name], traffic, strict=True)]
+    return Formula(
+        sympy.expand(sum(reads for reads, _ in by_phase.values())),
+        sympy.expand(sum(writes for _, writes in by_phase.values())),
+        _largest([level for phase in program.phases for level in _levels(phase.body, {}, sympy.Integer(0))[0]]),
+        {name: (reads, writes) for name, (reads, writes) in by_tensor.items()},
+        by_phase,
+        (*program.dims, *program.blocks),
+    )
+
+
+def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    return symbol(rng.name) if rng.parent is None else lengths[rng]
+
+
+def _block(rng: ir.Range) -> sympy.Expr:
+    return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
+
+
+def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
+    return sympy.Mul(*(_length(rng, lengths) for rng in ranges))
+
+
+def _traffic(body: list[ir.Node], lengths: Lengths) -> dict[str, list[sympy.Expr]]:
+    """Reads and writes of a body, in terms of the lengths of the tiles around it."""
+    moved: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
+    for node in body:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                _add(moved, tensor.name, (_words(tile.ranges, lengths), 0))
+            case ir.Write(tile=tile, tensor=tensor):
+                _add(moved, tensor.name, (0, _words(tile.ranges, lengths)))
+            case ir.Init(tensor=tensor, ranges=ranges):
+                _add(moved, tensor.name, (0, _words(ranges, lengths)))
+            case ir.Loop(range=rng, body=inner):
+                assert rng.parent is not None
+                length = sympy.Dummy("length", integer=True, positive=True)
+                whole = _length(rng.parent, lengths)
+                for name, traffic in _traffic(inner, lengths | {rng: length}).items():
+                    _add(moved, name, [_over_tiles(words, length, whole, _block(rng)) for words in traffic])
+            case _:
+                pass
+    return moved
+
+
+def _add(moved: dict[str, list[sympy.Expr]], name: str, traffic: Any) -> None:
+    moved[name] = [a + b for a, b in zip(moved[name], traffic, strict=True)]
+
+
+def _over_tiles(words: sympy.Expr, length: sympy.Symbol, whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
+    """The sum of an expression in the tile's length over all tiles of a range."""
+    tiles = sympy.ceiling(whole / block)
+    total = sympy.Integer(0)
+    for term in sympy.Add.make_args(sympy.expand(words)):
+        factor, rest = term.as_independent(length)
+        if rest == 1:
+            total += factor * tiles
+        elif rest == length:
+            total += factor * whole
+        else:
+            last = whole - (tiles - 1) * block
+            total += factor * ((tiles - 1) * rest.subs(length, block) + rest.subs(length, last))
+    return total
+
+
+def _levels(
+    body: list[ir.Node], lengths: Lengths, resident: sympy.Expr
+) -> tuple[list[sympy.Expr], sympy.Expr]:
+    """Words resident after each entry of a tile (first iterations, whose tiles are the largest), and at the end."""
+    levels = []
+    for node in body:
+        match node:
+            case ir.Read(tile=tile) | ir.Zeros(tile=tile) | ir.Compute(mode="new", target=ir.Ref(tile=tile)):
+                resident += _words(tile.ranges, lengths)
+                levels.append(sympy.expand(resident))
+            case ir.Delete(tile=tile):
+                resident -= _words(tile.ranges, lengths)
+            case ir.Loop(range=rng, body=inner):
+                assert rng.parent is not None
+                length = sympy.Min(_length(rng.parent, lengths), _block(rng))
+                inner_levels, resident = _levels(inner, lengths | {rng: length}, resident)
+                levels += inner_levels
+            case _:
+                pass
+    return levels, sympy.expand(resident)
+
+
+def _largest(levels: list[sympy.Expr]) -> sympy.Expr:
+    """The maximum of sums with positive terms, without those that another one exceeds term by term."""
+
+    def below(a: sympy.Expr, b: sympy.Expr) -> bool:
+        small, large = a.as_coefficients_dict(), b.as_coefficients_dict()
+        return all(coefficient <= large.get(term, 0) for term, coefficient in small.items())
+
+    kept: list[sympy.Expr] = []
+    for level in dict.fromkeys(levels):
+        if not any(below(level, other) for other in kept):
+            kept = [other for other in kept if not below(other, level)] + [level]
+    return kept[0] if len(kept) == 1 else sympy.Max(*kept, evaluate=False)

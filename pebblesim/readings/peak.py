@@ -1,0 +1,212 @@
+"""The most red pebbles of a game, found without playing it.
+
+The game holds a pebble for each word in cache, less the sums that have no term yet, plus the intermediates of the
+element being computed: a term and a new partial sum, say, or all the partial sums that a balanced tree keeps
+open. The program is run on numbers of pebbles alone. Iterations that cannot differ are run once: in a loop that
+feeds no sum of its surroundings the first stands for all but the last; in one that does, and sums by a chain,
+every iteration after the first changes the same pebbles by the same number. Only other trees need every iteration.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pebblesim import program as ir
+from pebblesim.errors import UsageError
+
+MOST_STEPS = 3_000_000
+"""Most primitives that are run to find the peak of a summation tree that is no chain."""
+
+
+def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> int:
+    """Most red pebbles at any moment of the game.
+
+    Args:
+        program: a traced schedule.
+        sizes: the value of each dimension and block, by name.
+        summation: "chain", "balanced" or "blocked:b", the shape of the summation trees.
+
+    Raises:
+        UsageError: unknown summation, or a tree other than a chain at sizes too large for enumeration.
+    """
+    return max(_Occupancy(sizes, summation).run(phase) for phase in program.phases)
+
+
+def tree_block(summation: str, terms: int) -> int:
+    """Number of terms in each balanced block of a sum of so many terms.
+
+    Raises:
+        UsageError: the summation is none of "chain", "balanced", "blocked:b".
+    """
+    if summation == "chain":
+        return 1
+    if summation == "balanced":
+        return terms
+    kind, _, block = summation.partition(":")
+    if kind == "blocked" and block.isdecimal() and int(block) > 0:
+        return int(block)
+    raise UsageError(f"summation must be 'chain', 'balanced' or 'blocked:b' with b > 0 terms, not {summation!r}.")
+
+
+def intermediates(expr: ir.Expr) -> int:
+    """Most pebbles on intermediates, and the result, while one element of an expression is computed."""
+    if isinstance(expr, ir.Ref):
+        return 0
+    assert isinstance(expr, ir.Elementwise)
+    held = most = 0
+    for operand in expr.operands:
+        most = max(most, held + intermediates(operand))
+        held += not isinstance(operand, ir.Ref)
+    return max(most, held + 1)
+
+
+class _Occupancy:
+    """Runs a phase on numbers of pebbles."""
+
+    def __init__(self, sizes: ir.Sizes, summation: str) -> None:
+        self.sizes, self.summation = sizes, summation
+        self.chain = tree_block(summation, 2) == 1
+        self.red = self.peak = self.steps = 0
+        self.live: dict[ir.Tile, int] = {}  # pebbles on each tile
+        self.from_memory: set[ir.Tile] = set()
+        self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
+        self.offset: dict[ir.Range, int] = {}
+        self.length: dict[ir.Range, int] = {}
+
+    def run(self, phase: ir.Phase) -> int:
+        self._body(phase.body)
+        return self.peak
+
+    def _size(self, rng: ir.Range) -> int:
+        return self.sizes[rng.name] if rng.parent is None else self.length[rng]
+
+    def _words(self, ranges: ir.Ranges) -> int:
+        words = 1
+        for rng in ranges:
+            words *= self._size(rng)
+        return words
+
+    def _reach(self, red: int) -> None:
+        if red > self.peak:
+            self.peak = red
+
+    def _hold(self, tile: ir.Tile, pebbles: int) -> None:
+        self.live[tile] = self.live.get(tile, 0) + pebbles
+        self.red += pebbles
+        self._reach(self.red)
+
+    def _body(self, body: list[ir.Node]) -> None:
+        for node in body:
+            match node:
+                case ir.Loop():
+                    self._loop(node)
+                    continue
+                case ir.Read(tile=tile):
+                    self._hold(tile, self._words(tile.ranges))
+                    self.from_memory.add(tile)
+                case ir.Zeros(tile=tile):
+                    self.live[tile] = 0
+                case ir.Init():
+                    self._reach(self.red + 1)
+                case ir.Delete(tile=tile):
+                    self.red -= self.live.pop(tile)
+                case ir.Compute():
+                    self._compute(node)
+                case ir.Write():
+                    pass
+            self.steps += 1
+
+    def _loop(self, loop: ir.Loop) -> None:
+        rng = loop.range
+        assert rng.parent is not None
+        whole, block = self._size(rng.parent), ir.length(rng.block, self.sizes)
+        start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
+        if not _feeds_a_sum_outside(loop):
+            picked: list[int] = sorted({0, last})
+        elif self.chain:
+            picked = sorted({index for index in (0, 1, last - 1, last) if 0 <= index <= last})
+        else:
+            picked = list(range(last + 1))
+            if self.steps + last > MOST_STEPS:
+                raise UsageError(
+                    f"the peak for summation {self.summation!r} is found by enumeration, and these sizes need more "
+                    f"than {MOST_STEPS:,} steps; use smaller sizes, or summation 'chain'."
+                )
+        for position, index in enumerate(picked):
+            self.offset[rng] = start + index * block
+            self.length[rng] = min(block, whole - index * block)
+            before = dict(self.live)
+            self._body(loop.body)
+            following = picked[position + 1] if position + 1 < len(picked) else index + 1
+            for tile, pebbles in before.items() if index > 0 else ():
+                self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
+
+    def _compute(self, node: ir.Compute) -> None:
+        tile, expr = node.target.tile, node.expr
+        elements = self._words(node.target.ranges)
+        if isinstance(expr, ir.Elementwise):
+            if node.mode == "new":
+                self._reach(self.red + elements - 1 + intermediates(expr))
+                self._hold(tile, elements)
+            else:
+                self._reach(self.red + intermediates(expr))
+            return
+        if isinstance(expr, ir.MatMul):
+            index, term = expr.left.shape[1], 1
+            blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
+        else:
+            assert isinstance(expr, ir.RowSum)
+            index, blocks_of = expr.operand.shape[1], None
+            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+        count = self._size(index)
+        if node.mode == "new":
+            if index.parent is not None:
+                self.regrouped[tile] = index
+            first, terms, started = 0, count, False
+            self.live.setdefault(tile, 0)
+        elif tile in self.from_memory:  # each visit adds one block of terms to what memory holds
+            first, terms, started = 0, count, True
+        else:
+            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], False
+            if blocks_of is not None:
+                block = ir.length(blocks_of.block, self.sizes)
+                first += self.offset[blocks_of] // block * terms
+                terms *= -(-self.sizes[blocks_of.dim] // block)
+        before, after, most = _sum(first, first + count, terms, tree_block(self.summation, terms), started, term)
+        others = self.red - elements * before
+        self._reach(others + (elements - 1) * max(before, after) + most)
+        self._hold(tile, elements * (after - before))
+
+
+@lru_cache(maxsize=4096)
+def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int) -> tuple[int, int, int]:
+    """Pebbles on a sum before it takes the terms first..end-1, after them, and at most in between.
+
+    Terms come in order; inside a block of a balanced tree the partial sums held are the binary digits of the
+    number of terms so far. `term` is the number of pebbles that computing a term takes.
+    """
+
+    def held(done: int) -> int:
+        if done == terms:
+            return 1
+        blocks, inside = divmod(done, block)
+        return (blocks > 0 or started) + inside.bit_count()
+
+    most = 0
+    steps = range(first, end) if block > 1 else range(first, min(end, first + 2))
+    for done in steps:
+        blocks, inside = divmod(done, block)
+        complete = inside + 1 == min(block, terms - blocks * block)
+        adds = inside % 2 == 1 or (complete and (inside > 0 or blocks > 0 or started))
+        most = max(most, held(done) + max(term, 1 + adds))
+    return held(first), held(end), most
+
+
+def _feeds_a_sum_outside(loop: ir.Loop) -> bool:
+    """Whether a tile from outside the loop gets terms inside it."""
+    inner = list(ir.walk(loop.body))
+    entered = {node.tile for node in inner if isinstance(node, ir.Read | ir.Zeros)}
+    entered |= {node.target.tile for node in inner if isinstance(node, ir.Compute) and node.mode == "new"}
+    return any(
+        isinstance(node, ir.Compute) and node.mode == "add" and node.target.tile not in entered for node in inner
+    )

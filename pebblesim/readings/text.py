@@ -1,0 +1,82 @@
+"""`text`: a program as pseudo-code, to hold beside the paper."""
+
+from __future__ import annotations
+
+from pebblesim import program as ir
+
+_SIGNS = {"add": "+", "sub": "−", "mul": "∘", "div": "/"}
+
+
+def text(program: ir.Program) -> str:
+    """The pseudo-code of a program, a phase after the other."""
+    lines: list[str] = []
+    for phase in program.phases:
+        lines.append(f"phase {phase.name}:")
+        _body(phase.body, 1, lines, {})
+    return "\n".join(lines)
+
+
+def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile, str]) -> None:
+    for node in body:
+        line = ""
+        match node:
+            case ir.Loop(range=rng, independent=independent):
+                assert rng.parent is not None
+                line = f"for {rng.name} in tiles of {rng.parent.name} by {rng.block}:" + "  # independent" * independent
+            case ir.Read(tile=tile, tensor=tensor):
+                part = _part(tensor.name, tile.ranges, tensor)
+                named = tile.name.rstrip("_").startswith(tensor.name)  # a name from the paper, not just any variable
+                names[tile] = tile.name.rstrip("_") if named else part
+                line = f"read {part}" + (f" as {names[tile]}" if names[tile] != part else "")
+            case ir.Write(tile=tile, tensor=tensor):
+                line = f"write {_part(tensor.name, tile.ranges, tensor)} ← {_name(tile, names)}"
+            case ir.Init(tensor=tensor, ranges=ranges):
+                line = f"write {_part(tensor.name, ranges, tensor)} ← 0"
+            case ir.Zeros(tile=tile):
+                line = f"{_name(tile, names)} ← 0"
+            case ir.Delete(tile=tile, implied=False):
+                line = f"delete {_name(tile, names)}"
+            case ir.Compute(target=target, expr=expr, mode=mode):
+                line = f"{_expr(target, names)} {'+=' if mode == 'add' else '←'} {_expr(expr, names)}"
+        if line:
+            lines.append("    " * depth + line)
+        if isinstance(node, ir.Loop):
+            _body(node.body, depth + 1, lines, names)
+
+
+def _part(name: str, ranges: ir.Ranges, tensor: ir.Tensor | None = None) -> str:
+    if all(rng.parent is None for rng in ranges):
+        return name
+    return f"{name}[{', '.join(':' if rng.parent is None else rng.name for rng in ranges)}]"
+
+
+def _name(tile: ir.Tile, names: dict[ir.Tile, str]) -> str:
+    if tile not in names:
+        names[tile] = tile.name.rstrip("_") or f"t{len(names) + 1}"
+    return names[tile]
+
+
+def _expr(expr: ir.Expr, names: dict[ir.Tile, str], inside: bool = False) -> str:
+    match expr:
+        case ir.Ref(tile=tile, ranges=ranges, transposed=transposed):
+            part = _name(tile, names)
+            if ranges != tile.ranges:
+                indices = (":" if a is b else a.name for a, b in zip(ranges, tile.ranges, strict=True))
+                part = f"{part}[{', '.join(indices)}]"
+            return part + "ᵀ" * transposed
+        case ir.MatMul(left=left, right=right):
+            return f"{_expr(left, names)} · {_expr(right, names)}"
+        case ir.RowSum(operand=operand):
+            summed = _expr(operand, names)
+            return f"{summed} · 1" if isinstance(operand, ir.Ref) else f"({summed}) · 1"
+        case ir.Elementwise(op="exp", operands=(operand,)):
+            return f"exp({_expr(operand, names)})"
+        case ir.Elementwise(op=op, operands=(left, right)):
+            first, second = (_expr(x, names, inside=op in ("mul", "div") or x is right) for x in (left, right))
+            if len(left.shape) < len(right.shape):
+                return f"diag({first}) {second}"
+            if len(right.shape) < len(left.shape):
+                return f"diag({second})⁻¹ {first}"
+            line = f"{first} {_SIGNS[op]} {second}"
+            return f"({line})" if inside and op in ("add", "sub") else line
+    raise AssertionError(expr)

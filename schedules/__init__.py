@@ -1,0 +1,8 @@
+"""The algorithms, one file for each family; importing this package registers them all."""
+
+if __name__ != "pebblesim.schedules":
+    raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
+
+from pebblesim.schedules import flash, large_cache, matmul, no_cache, small_cache
+
+__all__ = ["flash", "large_cache", "matmul", "no_cache", "small_cache"]

@@ -1,0 +1,71 @@
+"""The backward problem as it is practised: project, run FlashAttention's backward pass for dQ, project back.
+
+S = A1 X and h = A3 Y play Q and V, A2 plays K; O and l are kept from the forward pass. The middle part follows
+FlashAttention-2 (Dao 2023, Algorithm 2): columns outside, dQ accumulated in memory, v = rowsum(dO ∘ O) first (there: D).
+Deviation: dK and dV, which dL/dX does not need, are left out.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.schedule import schedule
+from pebblesim.schedules.matmul import gemm
+
+
+@schedule(
+    problem="backward",
+    source="Dao 2023 (FlashAttention-2), Algorithm 2, between products by square tiles",
+    paper={"B": "floor(sqrt(M/3))", "B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    fit=["B", "B_c", "B_r"],
+    graph={"order": "U", "dQ_block": "B_c"},
+)
+def flash(
+    m: Machine,
+    A1: Tensor,
+    A2: Tensor,
+    A3: Tensor,
+    dO: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    O: Tensor,
+    l: Tensor,
+    *,
+    B: Block,
+    B_r: Block,
+    B_c: Block,
+) -> None:
+    """As practised: projections around FlashAttention-2's dQ."""
+    n, d = A1.shape
+    S, h, dQ, v, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("v", n), m.tensor("g", d, d)
+
+    with m.phase("S"):
+        gemm(m, S, A1, X, B)
+
+    with m.phase("h"):
+        gemm(m, h, A3, Y, B)
+
+    with m.phase("v"):
+        for i in m.tiles(n, B_r, independent=True):
+            dO_i, O_i = m.read(dO[i, :]), m.read(O[i, :])
+            m.write(v[i], m.compute(rowsum(dO_i * O_i)))
+
+    with m.phase("dQ"):
+        m.write(dQ, 0)
+        for j in m.tiles(n, B_c):
+            A2_j, h_j = m.read(A2[j, :]), m.read(h[j, :])
+            for i in m.tiles(n, B_r, independent=True):
+                S_i, l_i = m.read(S[i, :]), m.read(l[i])
+                f = m.compute(S_i @ A2_j.T)
+                f[:] = exp(f)
+                f[:] = f / l_i
+                m.delete(S_i, l_i)
+                dO_i = m.read(dO[i, :])
+                p = m.compute(dO_i @ h_j.T)  # q
+                m.delete(dO_i)
+                v_i = m.read(v[i])
+                p[:] = f * p - v_i * f
+                m.delete(f, v_i)
+                dQ_i = m.read(dQ[i, :])
+                dQ_i += p @ A2_j
+                m.write(dQ[i, :], dQ_i)
+
+    with m.phase("g"):
+        gemm(m, g, A1, dQ, B, A_T=True)

@@ -1,0 +1,67 @@
+"""Algorithm 9 (= 7 and 8 in turn): the backward pass for M = Ω(d²), rows in blocks, g resident.
+
+Deviations: h_j and p leave the cache at the end of their iteration (the printed algorithm never deletes them);
+`paper` gives the printed block sizes, which do not fit in M and cost Θ(n²); `fit` gives the rows what the printed
+algorithm gives the columns, which is what its proof needs.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.schedule import schedule
+
+
+@schedule(
+    problem="backward",
+    source="Li et al., Algorithm 9 (= 7, 8)",
+    paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    graph={"row_block": "B_r"},
+)
+def large_cache(
+    m: Machine,
+    A1: Tensor,
+    A2: Tensor,
+    A3: Tensor,
+    dO: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    O: Tensor,
+    l: Tensor,
+    *,
+    B_r: Block,
+    B_c: Block,
+) -> None:
+    """Large cache: row blocks against all columns, g resident."""
+    n, d = A1.shape
+    S, h, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("g", d, d)
+
+    with m.phase("S, h"):  # Algorithm 7
+        for i in m.tiles(n, B_r, independent=True):
+            A1_i, A3_i = m.read(A1[i, :]), m.read(A3[i, :])
+            for j in m.tiles(d, B_c):
+                X_j = m.read(X[:, j])
+                S_ij = m.compute(A1_i @ X_j)
+                m.write(S[i, j], S_ij)
+                m.delete(X_j, S_ij)
+                Y_j = m.read(Y[:, j])
+                h_ij = m.compute(A3_i @ Y_j)
+                m.write(h[i, j], h_ij)
+
+    with m.phase("g"):  # Algorithm 8
+        g_ = m.zeros(d, d)
+        for i in m.tiles(n, B_r):
+            S_i, O_i, dO_i = m.read(S[i, :]), m.read(O[i, :]), m.read(dO[i, :])
+            A1_i, l_i = m.read(A1[i, :]), m.read(l[i])
+            v_i = m.compute(rowsum(dO_i * O_i))
+            m.delete(O_i)
+            for j in m.tiles(n, B_c):
+                h_j = m.read(h[j, :])
+                q = m.compute(dO_i @ h_j.T)
+                A2_j = m.read(A2[j, :])
+                A = m.compute(S_i @ A2_j.T)
+                A[:] = exp(A)
+                f = m.compute(A / l_i)
+                m.delete(A)
+                p = m.compute(f * q - v_i * f)
+                m.delete(f, q)
+                T = m.compute(A1_i.T @ p)
+                g_ += T @ A2_j
+        m.write(g, g_)

@@ -1,0 +1,32 @@
+"""Algorithm 1: a cache that holds everything. Every word moves once; its I/O is the compulsory floor."""
+
+from pebblesim.language import Machine, Tensor, exp, rowsum
+from pebblesim.schedule import schedule
+
+
+@schedule(problem="backward", source="Li et al., Algorithm 1")
+def no_cache(m: Machine, A1: Tensor, A2: Tensor, A3: Tensor, dO: Tensor, X: Tensor, Y: Tensor) -> None:
+    """Everything resident: the compulsory floor."""
+    _, d = A1.shape
+    g = m.tensor("g", d, d)
+    A1_, A2_, X_ = m.read(A1), m.read(A2), m.read(X)
+    S = m.compute(A1_ @ X_)
+    m.delete(X_)
+    f = m.compute(S @ A2_.T)
+    m.delete(S)
+    f[:] = exp(f)  # A
+    l = m.compute(rowsum(f))
+    f[:] = f / l
+    m.delete(l)
+    A3_, Y_ = m.read(A3), m.read(Y)
+    h = m.compute(A3_ @ Y_)
+    m.delete(A3_, Y_)
+    dO_ = m.read(dO)
+    q = m.compute(dO_ @ h.T)
+    m.delete(dO_, h)
+    v = m.compute(rowsum(f * q))
+    q[:] = f * q - v * f  # p
+    m.delete(f, v)
+    T = m.compute(A1_.T @ q)
+    m.delete(A1_, q)
+    m.write(g, m.compute(T @ A2_))

@@ -1,0 +1,53 @@
+"""Algorithm 6 (= 2, 3, 4, 5 in turn): the backward pass for M = o(d²), every matrix in B x B tiles.
+
+The phases are named after what they compute. Deviation: none; Algorithm 3's unused input f is not read.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.schedule import schedule
+from pebblesim.schedules.matmul import gemm
+
+
+@schedule(problem="backward", source="Li et al., Algorithm 6 (= 2, 3, 4, 5)", paper={"B": "floor(sqrt(M/4))"})
+def small_cache(m: Machine, A1: Tensor, A2: Tensor, A3: Tensor, dO: Tensor, X: Tensor, Y: Tensor, *, B: Block) -> None:
+    """Small cache: square tiles, four phases."""
+    n, d = A1.shape
+    S, h, T = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("T", d, n)
+    A, f, q, p = (m.tensor(name, n, n) for name in ("A", "f", "q", "p"))
+    g = m.tensor("g", d, d)
+
+    with m.phase("f"):  # Algorithm 2
+        gemm(m, S, A1, X, B)
+        for i in m.tiles(n, B, independent=True):
+            l = m.zeros(i)
+            for j in m.tiles(n, B):
+                A_ij = m.zeros(i, j)
+                for k in m.tiles(d, B):
+                    S_ik, A2_jk = m.read(S[i, k]), m.read(A2[j, k])
+                    A_ij += S_ik @ A2_jk.T
+                A_ij[:] = exp(A_ij)
+                m.write(A[i, j], A_ij)
+                l += rowsum(A_ij)
+            for j in m.tiles(n, B):
+                A_ij = m.read(A[i, j])
+                f_ij = m.compute(A_ij / l)
+                m.write(f[i, j], f_ij)
+
+    with m.phase("q"):  # Algorithm 3
+        gemm(m, h, A3, Y, B)
+        gemm(m, q, dO, h, B, B_T=True)
+
+    with m.phase("p"):  # Algorithm 4
+        for i in m.tiles(n, B, independent=True):
+            v = m.zeros(i)
+            for j in m.tiles(n, B):
+                f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
+                v += rowsum(f_ij * q_ij)
+            for j in m.tiles(n, B):
+                f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
+                p_ij = m.compute(f_ij * q_ij - v * f_ij)
+                m.write(p[i, j], p_ij)
+
+    with m.phase("g"):  # Algorithm 5
+        gemm(m, T, A1, p, B, A_T=True)
+        gemm(m, g, T, A2, B)

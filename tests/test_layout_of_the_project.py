@@ -1,0 +1,124 @@
+"""The directions of imports, what is packaged, and what a cold start must not pay for."""
+
+import ast
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    for folder in ("pebblesim", "graphs", "schedules"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            first, *rest = path.relative_to(ROOT).with_suffix("").parts
+            if rest[0] in ("graphs", "schedules"):
+                continue  # the symlinks: these files are seen at the top
+            package = ["pebblesim"] if first == "pebblesim" else ["pebblesim", first]
+            yield ".".join([*package, *rest]).removesuffix(".__init__"), path
+
+
+SOURCES = dict(_sources())
+
+REFEREE = ("game", "_game_kernel")
+
+# Those that join the parts; every other module directly inside pebblesim/ is core.
+JOINS_THE_PARTS = ("api", "verify", "cli", "__main__")
+
+
+def imports(module: str, path: Path) -> Iterator[str]:
+    """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
+    package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def within(target: str, *modules: str) -> bool:
+    return any(f"{target}.".startswith(f"pebblesim.{module}.") for module in modules)
+
+
+def forbidden(module: str, target: str) -> bool:
+    """Whether the design lets `module` import `target` (DESIGN: layout and import direction)."""
+    if within(module, "readings"):
+        return within(target, *REFEREE, "graphs", "cli")
+    if within(module, "schedules"):
+        return target.split(".")[0] not in sys.stdlib_module_names and not within(
+            target, "language", "schedule", "problems", "schedules"
+        )
+    if within(module, "graphs"):
+        return within(target, *REFEREE, "readings", "schedules", "language", "cli")
+    if within(module, *REFEREE):
+        # The referee sees the arrays of a graph, and never how a graph is built.
+        return within(target, "readings", "schedules", "language", "graphs", "cli") and not within(
+            target, "graphs.cdag"
+        )
+    if module.count(".") <= 1 and not within(module, *JOINS_THE_PARTS):
+        return within(target, "graphs", "schedules", "cli")
+    return False
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_go_in_one_direction(module: str) -> None:
+    assert [target for target in imports(module, SOURCES[module]) if forbidden(module, target)] == []
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    declared = {re.split(r"\W", line)[0] for line in PYPROJECT["project"]["dependencies"]}
+    imported = {
+        target.split(".")[0]
+        for module, path in SOURCES.items()
+        if not within(module, "gpu")  # what only a machine with a GPU has is asked for there, when it is needed
+        for target in imports(module, path)
+    }
+    assert imported - set(sys.stdlib_module_names) - {"pebblesim"} <= declared
+
+
+def test_the_wheel_lists_every_package() -> None:
+    import pebblesim
+
+    found = [info.name for info in pkgutil.walk_packages(pebblesim.__path__, "pebblesim.") if info.ispkg]
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(["pebblesim", *found])
+
+
+@pytest.mark.parametrize("package", ["graphs", "schedules"])
+def test_a_top_folder_cannot_be_imported_by_its_short_name(package: str) -> None:
+    with pytest.raises(ImportError, match=f"import this package as 'pebblesim.{package}'"):
+        importlib.import_module(package)
+
+
+def test_no_file_names_a_place_that_only_one_machine_has() -> None:
+    places = r"(^|[^\w.])/(work|root|home|farm|tmp|opt|Users)/" + "|" + r"\b(pypi|pythonhosted)\.(org|io)"
+    kept = [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir(), *ROOT.glob("*.md")]
+    for folder in ("benchmarks", "graphs", "notebooks", "pebblesim", "schedules", "tests"):
+        kept += [path for end in ("py", "toml", "md", "ipynb", "cu") for path in (ROOT / folder).rglob(f"*.{end}")]
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in kept
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(places, line)
+    ]
+    assert hits == []
+
+
+def test_a_cold_start_loads_no_heavy_library() -> None:
+    heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx"]
+    code = f"import sys, json, pebblesim, pebblesim.cli; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == []
