@@ -1,1 +1,70 @@
-"""pebblesim: a laboratory for the I/O complexity of attention."""
+"""pebblesim: a laboratory for the I/O complexity of attention.
+
+>>> import pebblesim as ps
+>>> ps.count("small-cache", n=4096, d=64, M=16384).io
+244789248
+>>> ps.formula("matmul-streamed").peak_words
+Min(a, m)*Min(b, n) + Min(a, m) + 1
+>>> ps.play("small-cache", n=8, d=4, M=24).game.complete
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pebblesim.api import Counted, Played, compare, count, formula, graph, play, show
+    from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
+    from pebblesim.game import Game, IllegalMove, referee
+    from pebblesim.language import Block, Index, Machine, Tensor, Tile, exp, rowsum
+    from pebblesim.registry import Schedule, schedule
+
+# Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
+_HOME = {
+    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "play", "show"),
+    "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
+    "game": ("Game", "IllegalMove", "referee"),
+    "language": ("Block", "Index", "Machine", "Tensor", "Tile", "exp", "rowsum"),
+    "registry": ("Schedule", "schedule"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "Block",
+    "Counted",
+    "Game",
+    "IllegalMove",
+    "Index",
+    "Infeasible",
+    "Machine",
+    "PebblesimError",
+    "Played",
+    "Schedule",
+    "Tensor",
+    "Tile",
+    "TraceError",
+    "UsageError",
+    "compare",
+    "count",
+    "exp",
+    "formula",
+    "graph",
+    "play",
+    "referee",
+    "rowsum",
+    "schedule",
+    "show",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'pebblesim' has no attribute {name!r}")
+    return getattr(import_module(f"pebblesim.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -44,7 +44,7 @@ class _Symbol:
         )
 
     __bool__ = __int__ = __index__ = __len__ = __iter__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
 class Block(_Symbol):

@@ -1,4 +1,4 @@
-"""How the vertices of a graph are numbered: the one convention shared by those who build a graph and those who play on it.
+"""How the vertices of a graph are numbered: the one convention that those who build it and those who play on it share.
 
 A graph is a list of *families*. A family holds all vertices of one tensor: the entries of an input, the results
 of an elementwise operation, or, for a sum, its terms and every partial sum. The numbering is stated here, in
@@ -17,8 +17,8 @@ A family owns the consecutive vertices `base`, `base + 1`, ... Its elements come
 
 Terms are in the order of the summation index. For "matmul" term u is the product of the two operands' entries
 (two predecessors); for "rowsum" it is the entry itself, taken times one (one predecessor): l = A·1.
-The terms are cut into blocks of `tree` = b consecutive terms, the last may be ragged. Inside a block of m terms the sum is
-balanced: neighbours are added pairwise, layer by layer, and a last one without a neighbour moves up as it is.
+The terms are cut into blocks of `tree` = b consecutive terms, the last may be ragged. Inside a block of m terms the
+sum is balanced: neighbours are added pairwise, layer by layer, and a last one without a neighbour moves up as it is.
 The m - 1 partial sums of a block are numbered layer by layer, left to right. The block's total is then added to the
 total of all blocks before it (`start`: of all blocks before it and the constant, so the first block has
 such a vertex too); that vertex comes right after the block's m - 1, and the next block follows.

@@ -60,7 +60,7 @@ def _backward(x: Mapping[str, Array]) -> dict[str, Array]:
     import numpy as np
 
     A = np.exp(x["A1"] @ x["X"] @ x["A2"].T)
-    l = A.sum(axis=1)  # noqa: E741 - the paper's symbol
+    l = A.sum(axis=1)
     f = A / l[:, None]
     h = x["A3"] @ x["Y"]
     q = x["dO"] @ h.T

@@ -1,12 +1,12 @@
 """The backward problem as it is practised: project, run FlashAttention's backward pass for dQ, project back.
 
 S = A1 X and h = A3 Y play Q and V, A2 plays K; O and l are kept from the forward pass. The middle part follows
-FlashAttention-2 (Dao 2023, Algorithm 2): columns outside, dQ accumulated in memory, v = rowsum(dO ∘ O) first (there: D).
+FlashAttention-2 (Dao 2023, Algorithm 2): columns outside, dQ accumulated in memory, v = rowsum(dO ∘ O) first (D).
 Deviation: dK and dV, which dL/dX does not need, are left out.
 """
 
 from pebblesim.language import Block, Machine, Tensor, exp, rowsum
-from pebblesim.schedule import schedule
+from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 
@@ -34,7 +34,13 @@ def flash(
 ) -> None:
     """As practised: projections around FlashAttention-2's dQ."""
     n, d = A1.shape
-    S, h, dQ, v, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("v", n), m.tensor("g", d, d)
+    S, h, dQ, v, g = (
+        m.tensor("S", n, d),
+        m.tensor("h", n, d),
+        m.tensor("dQ", n, d),
+        m.tensor("v", n),
+        m.tensor("g", d, d),
+    )
 
     with m.phase("S"):
         gemm(m, S, A1, X, B)

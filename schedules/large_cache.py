@@ -6,7 +6,7 @@ algorithm gives the columns, which is what its proof needs.
 """
 
 from pebblesim.language import Block, Machine, Tensor, exp, rowsum
-from pebblesim.schedule import schedule
+from pebblesim.registry import schedule
 
 
 @schedule(

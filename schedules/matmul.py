@@ -4,7 +4,7 @@
 """
 
 from pebblesim.language import Block, Machine, Tensor
-from pebblesim.schedule import schedule
+from pebblesim.registry import schedule
 
 
 def gemm(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block, *, A_T: bool = False, B_T: bool = False) -> None:

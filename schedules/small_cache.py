@@ -4,7 +4,7 @@ The phases are named after what they compute. Deviation: none; Algorithm 3's unu
 """
 
 from pebblesim.language import Block, Machine, Tensor, exp, rowsum
-from pebblesim.schedule import schedule
+from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 

@@ -59,7 +59,7 @@ def forbidden(module: str, target: str) -> bool:
         return within(target, *REFEREE, "graphs", "cli")
     if within(module, "schedules"):
         return target.split(".")[0] not in sys.stdlib_module_names and not within(
-            target, "language", "schedule", "problems", "schedules"
+            target, "language", "registry", "problems", "schedules"
         )
     if within(module, "graphs"):
         return within(target, *REFEREE, "readings", "schedules", "language", "cli")

@@ -12,7 +12,7 @@ LARGEST = 2**62
 """Values up to here are computed in int64; larger ones in Python's own integers."""
 
 
-class _ExactPrinter(PythonCodePrinter):  # type: ignore[misc]
+class _ExactPrinter(PythonCodePrinter):
     """Prints an expression in integers only: ⌈a/b⌉ as -(-a // b)."""
 
     def _print_ceiling(self, expr: sympy.ceiling) -> str:

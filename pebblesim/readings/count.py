@@ -118,9 +118,7 @@ def _traffic(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int])
     return moved
 
 
-def _peak_words(
-    body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int], resident: int
-) -> tuple[int, int]:
+def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int], resident: int) -> tuple[int, int]:
     """(peak, resident at the end) of a body that starts with so many words resident."""
     peak = resident
     for node in body:

@@ -137,9 +137,7 @@ def _over_tiles(words: sympy.Expr, length: sympy.Symbol, whole: sympy.Expr, bloc
     return total
 
 
-def _levels(
-    body: list[ir.Node], lengths: Lengths, resident: sympy.Expr
-) -> tuple[list[sympy.Expr], sympy.Expr]:
+def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tuple[list[sympy.Expr], sympy.Expr]:
     """Words resident after each entry of a tile (first iterations, whose tiles are the largest), and at the end."""
     levels = []
     for node in body:

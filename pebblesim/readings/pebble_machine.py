@@ -46,7 +46,7 @@ COMPUTE: Final = 2
 DELETE: Final = 3
 
 
-@njit(cache=True, inline="always")  # type: ignore[misc]
+@njit(cache=True, inline="always")
 def _element(family: Any, part: int, element: int) -> tuple[int, int]:
     """(first vertex, number of terms) of an element."""
     k = family[K]
@@ -59,7 +59,7 @@ def _element(family: Any, part: int, element: int) -> tuple[int, int]:
     return first + element * (2 * k + extra), k
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _node(first: int, k: int, tree: int, start: int, block: int, layer: int, position: int) -> int:
     """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block."""
     m = min(tree, k - block * tree)
@@ -77,7 +77,7 @@ def _node(first: int, k: int, tree: int, start: int, block: int, layer: int, pos
     return sums + position
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _holder(first: int, k: int, tree: int, start: int, done: int) -> int:
     """The vertex that holds the sum of the first `done` terms; -1 if several vertices hold it together."""
     if k == 0:
@@ -97,7 +97,7 @@ def _holder(first: int, k: int, tree: int, start: int, done: int) -> int:
     return first + k + start + block * tree - (1 - start) + tree - 1
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _close(out: Any, used: int, first: int, k: int, tree: int, start: int, term: int) -> int:
     """The additions that follow when a term of a tree of blocks has been computed."""
     block, inside = divmod(term, tree)
@@ -127,7 +127,7 @@ def _close(out: Any, used: int, first: int, k: int, tree: int, start: int, term:
     return used
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _merge(
     out: Any, used: int, first: int, k: int, tree: int, start: int, block: int, layer: int, position: int
 ) -> int:
@@ -137,7 +137,7 @@ def _merge(
     return used + 3
 
 
-@njit(cache=True, nogil=True)  # type: ignore[misc]
+@njit(cache=True, nogil=True)
 def run(
     code: Any, scripts: Any, families: Any, ranges: Any, done: Any, stored: Any, state: Any, out: Any, longest: int
 ) -> int:
@@ -159,7 +159,7 @@ def run(
         if op == HALT:
             state[STATUS] = DONE
             return used
-        if op == LOOP or op == NEXT:
+        if op in (LOOP, NEXT):
             rng = ranges[ins[ROWS]]
             parent = ranges[rng[PARENT]]
             offset = parent[OFFSET] if op == LOOP else rng[OFFSET] + rng[BLOCK]
@@ -252,7 +252,7 @@ def run(
         state[PC] += 1
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _script(out: Any, used: int, scripts: Any, first: int, last: int, families: Any, i: int, j: int) -> int:
     for step in range(first, last):
         family = families[scripts[step, 1]]

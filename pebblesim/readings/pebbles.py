@@ -8,6 +8,7 @@ schedule that computes what the graph does not hold is told so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,12 @@ CHUNK = 1 << 16
 
 
 def moves(
-    program: ir.Program, sizes: ir.Sizes, families: Sequence[Family], chunk: int = CHUNK
+    program: ir.Program,
+    sizes: ir.Sizes,
+    families: Sequence[Family],
+    *,
+    write_takes_red: bool = False,
+    chunk: int = CHUNK,
 ) -> Iterator[NDArray[np.int64]]:
     """The moves of a program, packed (see `pebblesim.moves`), in arrays that are valid until the next one is asked for.
 
@@ -30,13 +36,15 @@ def moves(
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
         families: the numbering of the graph it is played on.
+        write_takes_red: the game's rules take the red pebble at a write, so that a tile just written need not be
+            deleted.
         chunk: least length of the arrays' buffer.
 
     Raises:
         UsageError: the program computes something the graph does not hold, or moves a sum that is still spread over
             several vertices.
     """
-    assembled = _Assembler(program, sizes, families)
+    assembled = _Assembler(program, sizes, families, write_takes_red)
     tables, longest = assembled.tables(), assembled.longest
     out = np.empty(max(chunk, 2 * longest), np.int64)
     state = np.zeros(3, np.int64)
@@ -45,16 +53,16 @@ def moves(
         yield out[:used]
     if state[vm.STATUS] == vm.PARTIAL:
         raise UsageError(
-            f"{program.name} moves or deletes a sum of {assembled.family_at(int(state[vm.PC]))} that is still spread over "
-            "several partial sums; choose summation 'chain', or blocks of terms that end where the tiles end."
+            f"{program.name} moves or deletes a sum of {assembled.family_at(int(state[vm.PC]))} that is still spread "
+            "over several partial sums; choose summation 'chain', or blocks of terms that end where the tiles end."
         )
 
 
 class _Assembler:
     """Turns a program into the tables of the machine."""
 
-    def __init__(self, program: ir.Program, sizes: ir.Sizes, families: Sequence[Family]) -> None:
-        self.program, self.sizes = program, sizes
+    def __init__(self, program: ir.Program, sizes: ir.Sizes, families: Sequence[Family], write_takes_red: bool) -> None:
+        self.program, self.sizes, self.write_takes_red = program, sizes, write_takes_red
         self.families = {family.name: number for number, family in enumerate(families)}
         self.table = families
         self.made_by = {
@@ -69,6 +77,7 @@ class _Assembler:
         self.tiles: dict[ir.Tile, int] = {}
         self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
+        self.written: set[ir.Tile] = set()
         self.part: dict[ir.Tile, ir.Range] = {}  # tiles that are one part of a regrouped sum
         for phase in program.phases:
             self._body(phase.body)
@@ -80,14 +89,13 @@ class _Assembler:
         terms = max(self.sizes[dim] for dim in self.program.dims)
         return 64 + (terms + 2) * (4 + len(self.scripts))
 
-    def tables(self) -> tuple[NDArray[np.int64], ...]:
+    def tables(self) -> Any:
         """code, scripts, families, ranges, done, stored: fresh ones, for a game from its start."""
         rows, stored = [], 0
         for family in self.table:
             length = family.shape[1] if len(family.shape) == 2 else 1
-            last = family.last_terms if family.blocks > 1 else family.terms
-            row = [family.base, length, family.elements, family.terms, last, family.blocks, family.tree, family.start]
-            rows.append([*map(int, row), stored if family.start else -1])
+            row = (family.base, length, family.elements, family.terms, family.last_terms, family.blocks, family.tree)
+            rows.append([*row, int(family.start), stored if family.start else -1])
             stored += family.elements if family.start else 0
         return (
             np.array(self.code, np.int64),
@@ -144,8 +152,9 @@ class _Assembler:
         key = (op, _ordered(op, operands))
         if key not in self.made_by:
             raise UsageError(
-                f"{self.program.name} computes {op}({', '.join(operands)}), which the graph it is played on does not have; "
-                "it has " + ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
+                f"{self.program.name} computes {op}({', '.join(operands)}), which the graph it is played on "
+                "does not have; it has "
+                + ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
             )
         return self.made_by[key]
 
@@ -168,13 +177,16 @@ class _Assembler:
                 case ir.Write(tile=tile, tensor=tensor):
                     self.in_memory[tensor.name] = self.family[tile]
                     self._each(WRITE, tile)
+                    self.written.add(tile)
                 case ir.Delete(tile=tile):
-                    if tile in self.family:
+                    if tile in self.family and not (self.write_takes_red and tile in self.written):
                         self._each(DELETE, tile)
                 case ir.Init(tensor=tensor, ranges=ranges):
                     number = self.in_memory[tensor.name] = self._named(tensor.name)
                     if not self.table[number].start:
-                        raise UsageError(f"{self.program.name} writes 0 to {tensor.name}, which starts from no constant.")
+                        raise UsageError(
+                            f"{self.program.name} writes 0 to {tensor.name}, which starts from no constant."
+                        )
                     self._emit(vm.INIT, FAMILY=number, **self._where(ranges))
                 case ir.Zeros(tile=tile):
                     self.family.pop(tile, None)
@@ -250,12 +262,10 @@ class _Assembler:
         tiles = 1 if index.parent is None else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
-                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by one, where "
-                f"the graph it is played on keeps {self.table[number].blocks} apart; choose the graph's row_block to match."
+                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by one, "
+                f"where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block to match."
             )
 
 
 def _ordered(op: str, operands: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(operands)) if op in ("mul", "add") else tuple(operands)
-
-

@@ -30,7 +30,7 @@ class Schedule:
         function: the schedule in the language.
         inputs: names of the inputs it reads; among them those that the forward pass must have kept.
         blocks: names of its block sizes.
-        paper: the block sizes as printed in the source, each an expression in the dimensions and M that sympy can parse.
+        paper: the block sizes as printed in the source, expressions in the dimensions and M that sympy can parse.
         fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
         graph: options of the graph it is a game on, where a name of a block stands for that block's size.
     """

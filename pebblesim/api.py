@@ -1,0 +1,373 @@
+"""The main jobs as functions: count, compare, formula, show, play, graph. The command line calls these and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pebblesim import blocks as block_rules
+from pebblesim import schedules  # noqa: F401 - importing it registers them
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.known_bounds import THETA, LowerBound, Theta, compulsory
+from pebblesim.problems import Problem, problem
+from pebblesim.readings.count import count as count_program
+from pebblesim.registry import Schedule, get, of_problem
+from pebblesim.sizes import whole
+
+if TYPE_CHECKING:
+    from pebblesim.game import Game
+    from pebblesim.graphs.cdag import Cdag
+    from pebblesim.readings.formula import Formula
+
+BlockRule = str | Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a schedule moves and holds for given sizes; all numbers of words are exact.
+
+    Attributes:
+        schedule, problem, source: which schedule it is.
+        dims, M: the sizes it was counted for.
+        blocks: its block sizes.
+        reads, writes: words into and out of the cache.
+        peak_words: most words resident between two primitives.
+        peak_red: most red pebbles at any moment of the game.
+        least_M: None, or the least M that works, if no blocks are feasible and the smallest were counted.
+        by_tensor, phases: where the words go, as (reads, writes).
+    """
+
+    schedule: str
+    problem: str
+    source: str
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    reads: int
+    writes: int
+    peak_words: int
+    peak_red: int
+    least_M: int | None
+    by_tensor: Mapping[str, tuple[int, int]]
+    phases: Mapping[str, tuple[int, int]]
+
+    @property
+    def io(self) -> int:
+        """Reads and writes together, in words."""
+        return self.reads + self.writes
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the game fits: peak_red ≤ M."""
+        return self.peak_red <= self.M
+
+    @property
+    def bound(self) -> Theta:
+        """The expression inside Θ for the problem."""
+        return THETA[self.problem]
+
+    @property
+    def bound_ratio(self) -> float:
+        """I/O ÷ the expression inside Θ."""
+        return self.io / self.bound.value({**self.dims, "M": self.M})
+
+    @property
+    def lower_bound(self) -> LowerBound:
+        """The best lower bound known for the problem."""
+        return compulsory(problem(self.problem), self.dims)
+
+    @property
+    def gap(self) -> float:
+        """I/O ÷ the best lower bound known."""
+        return self.io / self.lower_bound.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """A row of `pebblesim count --json`."""
+        return {
+            "schedule": self.schedule,
+            "source": self.source,
+            "blocks": dict(self.blocks),
+            "reads": self.reads,
+            "writes": self.writes,
+            "io": self.io,
+            "peak_words": self.peak_words,
+            "peak_red": self.peak_red,
+            "feasible": self.feasible,
+            "least_M": self.least_M,
+            "bound_ratio": self.bound_ratio,
+            "gap": self.gap,
+            "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
+            "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+        }
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, "M": self.M, **self.blocks}.items())
+        lines = {
+            "schedule": f"{self.schedule} ({self.source})",
+            "sizes": sizes,
+            "reads": f"{self.reads:,} words",
+            "writes": f"{self.writes:,} words",
+            "I/O": f"{self.io:,} words",
+            "peak words": f"{self.peak_words:,} words",
+            "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
+            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
+        }
+        return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
+
+
+def count(
+    schedule: str | Schedule, *, M: int, blocks: BlockRule = "fit", summation: str = "chain", **dims: int
+) -> Counted:
+    """Count the I/O of a schedule, exactly, for sizes however large.
+
+    Args:
+        schedule: its name, or the schedule itself.
+        M: red pebbles, in words.
+        blocks: "fit", "paper", "best", or sizes by name.
+        summation: shape of the summation trees; it decides the peak of red pebbles.
+        dims: the dimensions of the problem, such as n=4096, d=64.
+
+    >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
+    254021632
+
+    Raises:
+        Infeasible: M is too small; the message and `least_M` say what works.
+        UsageError: a name or size that is not allowed.
+    """
+    algorithm = get(schedule)
+    sizes = problem_dims(algorithm.problem, dims)
+    return _counted(
+        algorithm, sizes, M, block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation), summation
+    )
+
+
+def compare(
+    names: list[str] | None = None,
+    *,
+    problem_name: str = "backward",
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    **dims: int,
+) -> list[Counted]:
+    """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
+
+    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`.
+
+    Raises:
+        UsageError: a name or size that is not allowed, or a schedule of another problem.
+    """
+    solves = problem(problem_name)
+    algorithms = [get(name) for name in names] if names else of_problem(problem_name)
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
+                f"add --problem {algorithm.problem.name}."
+            )
+    sizes = problem_dims(solves, dims)
+    rows = []
+    for algorithm in algorithms:
+        try:
+            chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation)
+            rows.append(_counted(algorithm, sizes, M, chosen, summation))
+        except Infeasible as error:
+            smallest = block_rules.smallest(algorithm)
+            rows.append(_counted(algorithm, sizes, M, smallest, summation, least_M=error.least_M))
+    return sorted(rows, key=lambda row: (not row.feasible, row.least_M is not None, row.io))
+
+
+def formula(schedule: str | Schedule) -> Formula:
+    """The closed forms of a schedule's reads, writes, I/O and peak, derived from its program, as sympy expressions.
+
+    >>> formula("matmul-tiled").io
+    k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
+    """
+    from pebblesim.readings.formula import formula as derive
+
+    return derive(get(schedule).program)
+
+
+def show(schedule: str | Schedule) -> str:
+    """The pseudo-code of a schedule."""
+    from pebblesim.readings.text import text
+
+    return text(get(schedule).program)
+
+
+def graph(problem_name: str, *, summation: str = "chain", **options: Any) -> Cdag:
+    """The computational DAG of a problem.
+
+    Args:
+        problem_name: "backward" or "matmul".
+        summation: "chain", "balanced" or "blocked:b".
+        options: the dimensions, and what the graph's builder takes besides (see `pebblesim.graphs`).
+    """
+    from pebblesim import graphs
+
+    return graphs.build(problem(problem_name).name, summation=summation, **options)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A game that a schedule played, and what else was checked on the way.
+
+    Attributes:
+        schedule, dims, blocks, summation: what was played.
+        game: the referee's outcome.
+        predicted: what `count` says: "io" and "peak_red".
+        values_match: whether the graph, evaluated on random inputs, gives the reference's outputs.
+    """
+
+    schedule: str
+    dims: Mapping[str, int]
+    blocks: Mapping[str, int]
+    summation: str
+    game: Game
+    predicted: Mapping[str, int]
+    values_match: bool
+
+    @property
+    def io(self) -> int:
+        """Reads and writes of the game, in words."""
+        return self.game.io
+
+    @property
+    def passed(self) -> bool:
+        """Whether the game was legal, complete and as predicted, on a graph with the right values."""
+        as_predicted = self.predicted == {"io": self.game.io, "peak_red": self.game.peak_red}
+        return self.game.complete and as_predicted and self.values_match
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim play --json`."""
+        head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
+        return head | self.game.to_dict() | {"predicted": dict(self.predicted), "values_match": self.values_match}
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in (*self.dims.items(), *self.blocks.items()))
+        lines = {
+            "schedule": f"{self.schedule}, {sizes}, summation {self.summation}",
+            "predicted": f"{self.predicted['io']:,} words of I/O, peak red {self.predicted['peak_red']:,}",
+            "values": "the graph's outputs "
+            + ("equal the reference" if self.values_match else "DIFFER from the reference"),
+        }
+        head, *checks = (f"{label:<10}{value}" for label, value in lines.items())
+        return "\n".join([head, str(self.game), *checks])
+
+
+def play(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    rules: str = "hong-kung",
+    summation: str = "chain",
+    blocks: BlockRule = "fit",
+    save: str | None = None,
+    strict: bool = True,
+    progress: Callable[[float], None] | None = None,
+    **dims: int,
+) -> Played:
+    """Play a schedule move by move on the graph of its problem, under a referee.
+
+    Args:
+        schedule, M, blocks, dims: as for `count`.
+        rules: "hong-kung", "replace" or "no-recompute".
+        summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b".
+        save: file to keep the moves in, .npy (packed) or .txt (for people).
+        strict: raise at an illegal move; if False, return the game up to it.
+        progress: called now and then with the fraction of the I/O that is done.
+
+    Raises:
+        IllegalMove: the rules do not allow a move; the message tells the whole story.
+        Infeasible, UsageError: as for `count`, or the graph does not fit into this machine's memory.
+    """
+    from contextlib import nullcontext
+
+    from pebblesim import graphs
+    from pebblesim.game import RED as RED_PEBBLE
+    from pebblesim.game import RULES, IllegalMove, Referee
+    from pebblesim.moves import WRITE, saving
+    from pebblesim.readings.pebbles import moves
+
+    algorithm = get(schedule)
+    sizes = problem_dims(algorithm.problem, dims)
+    chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation)
+    everything = {**sizes, **chosen}
+    predicted = count_program(algorithm.program, everything, summation)
+    options = algorithm.graph_options(chosen) | ({"kept": True} if algorithm.kept else {})
+    cdag = graphs.build(algorithm.problem.name, summation=summation, **sizes, **options)
+    game = Referee(cdag, M, rules)
+    takes_red = bool(RULES[rules][WRITE].clears & RED_PEBBLE)
+    stream = moves(algorithm.program, everything, cdag.families, write_takes_red=takes_red)
+    try:
+        with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
+            for chunk in watched:
+                game.play(chunk)
+                if progress:
+                    progress((game.reads + game.writes) / predicted.total.io)
+    except IllegalMove:
+        if strict:
+            raise
+    return Played(
+        schedule=algorithm.name,
+        dims=sizes,
+        blocks=chosen,
+        summation=summation,
+        game=game.finish(),
+        predicted={"io": predicted.total.io, "peak_red": predicted.peak_red},
+        values_match=_values_match(algorithm, sizes, cdag),
+    )
+
+
+def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag) -> bool:
+    """Whether the graph computes the problem's outputs from random inputs, to 1e-10 of the largest entry."""
+    import numpy as np
+
+    inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept)
+    reference, outputs = algorithm.problem.reference(inputs), cdag.evaluate(inputs)
+    return all(
+        bool(
+            np.max(np.abs(outputs[name] - reference[name])) <= 1e-10 * max(1.0, float(np.max(np.abs(reference[name]))))
+        )
+        for name in algorithm.problem.outputs
+    )
+
+
+def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
+    """The dimensions of a problem, checked; n and d alone are enough for any problem."""
+    names = set(dims)
+    if names == {"n", "d"}:
+        dims = {dim: dims[given] for dim, given in solves.from_nd.items()}
+    elif names != set(solves.dims):
+        raise UsageError(
+            f"problem {solves.name!r} takes the sizes {', '.join(solves.dims)}, and got "
+            f"{', '.join(f'{name} = {size}' for name, size in dims.items()) or 'none'}."
+        )
+    return {name: whole(name, dims[name]) for name in solves.dims}
+
+
+def _counted(
+    algorithm: Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: Mapping[str, int],
+    summation: str,
+    least_M: int | None = None,
+) -> Counted:
+    counted = count_program(algorithm.program, {**dims, **blocks}, summation)
+    return Counted(
+        schedule=algorithm.name,
+        problem=algorithm.problem.name,
+        source=algorithm.source,
+        dims=dims,
+        M=M,
+        blocks=blocks,
+        reads=counted.total.reads,
+        writes=counted.total.writes,
+        peak_words=counted.peak_words,
+        peak_red=counted.peak_red,
+        least_M=least_M,
+        by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
+        phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
+    )

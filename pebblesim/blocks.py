@@ -1,0 +1,190 @@
+"""Block sizes: as printed in the paper, the largest that fit, or the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import isqrt
+
+from pebblesim import program as ir
+from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.readings.count import count
+from pebblesim.readings.peak import peak_red
+from pebblesim.registry import Schedule
+from pebblesim.sizes import evaluate_rule, whole
+
+RULES = ("fit", "paper", "best")
+
+Blocks = dict[str, int]
+
+
+def choose(
+    schedule: Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    rule: str | Mapping[str, int] = "fit",
+    summation: str = "chain",
+) -> Blocks:
+    """The block sizes of a schedule.
+
+    Args:
+        schedule: whose blocks.
+        dims: the sizes of the dimensions.
+        M: red pebbles, in words.
+        rule: "paper" (as printed, whether they fit or not), "fit" (each in the schedule's order as large as is
+            feasible), "best" (feasible, with the least I/O), or sizes by name; blocks without a size follow "fit".
+        summation: shape of the summation trees, which decides what is feasible.
+
+    Raises:
+        Infeasible: no blocks fit into M; it carries the least M that works.
+        UsageError, UnknownName: a rule, block or size that there is not.
+    """
+    if not isinstance(rule, str):
+        for name, size in rule.items():
+            if name not in schedule.blocks:
+                raise UnknownName(f"block of {schedule.name}", name, schedule.blocks)
+            whole(name, size)
+        fixed = {name: int(size) for name, size in rule.items()}
+        if len(fixed) == len(schedule.blocks):
+            return fixed
+        return _fit(schedule, dims, M, summation, fixed)
+    if rule not in RULES:
+        raise UnknownName("block rule", rule, RULES)
+    if rule == "paper":
+        return _printed(schedule, dims, M)
+    blocks = _fit(schedule, dims, M, summation, {})
+    return _best(schedule.program, dims, M, summation, blocks) if rule == "best" else blocks
+
+
+def smallest(schedule: Schedule) -> Blocks:
+    """Blocks of one index each, which need the least M."""
+    return dict.fromkeys(schedule.blocks, 1)
+
+
+def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
+    if schedule.blocks and not schedule.paper:
+        raise UsageError(
+            f"the source of {schedule.name} prints no block sizes; use 'fit', 'best', or sizes of your own."
+        )
+    sizes = {name: evaluate_rule(text, {**dims, "M": M}) for name, text in schedule.paper.items()}
+    for name, size in sizes.items():
+        if size < 1:
+            raise Infeasible(
+                f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; use a larger M, or blocks 'fit'.",
+                M + 1,
+            )
+    return sizes
+
+
+def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fixed: Blocks) -> Blocks:
+    """Let the blocks grow, group after group, from one index each to the largest feasible sizes."""
+    program = schedule.program
+    sizes: Blocks = smallest(schedule) | fixed
+    least_M = peak_red(program, {**dims, **sizes}, summation)
+    if least_M > M:
+        given = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
+        raise Infeasible(
+            f"M = {M} words is too small for {schedule.name} at {given}; it needs M ≥ {least_M}"
+            + (f" with summation {summation!r}." if summation != "chain" else "."),
+            least_M,
+        )
+    for group in schedule.fit:
+        growing = [name for name in group if name not in fixed]
+        caps = {name: _cap(program, dims, name) for name in growing}
+
+        def grown(size: int, sizes: Blocks = sizes, caps: Blocks = caps) -> Blocks:
+            return sizes | {name: min(size, cap) for name, cap in caps.items()}
+
+        if growing:
+            sizes = grown(_largest(program, dims, M, summation, grown, max(caps.values())))
+    return sizes
+
+
+def _largest(
+    program: ir.Program, dims: Mapping[str, int], M: int, summation: str, grown: Callable[[int], Blocks], cap: int
+) -> int:
+    """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 1 is."""
+
+    def feasible(size: int, summation: str) -> bool:
+        return peak_red(program, {**dims, **grown(size)}, summation) <= M
+
+    low, high = 1, cap
+    while low < high:  # chains need the fewest pebbles, and never fewer for larger blocks
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if feasible(middle, "chain") else (low, middle - 1)
+    while not feasible(low, summation):
+        low -= 1
+    return low
+
+
+def _cap(program: ir.Program, dims: Mapping[str, int], block: str) -> int:
+    """The size from which on a block holds everything it cuts."""
+    return max((dims[rng.dim] for rng in _cut_by(program, block)), default=1)
+
+
+def _cut_by(program: ir.Program, block: str) -> Iterator[ir.Range]:
+    for phase in program.phases:
+        for node in ir.walk(phase.body):
+            if isinstance(node, ir.Loop) and node.range.block == block:
+                yield node.range
+
+
+def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, fit: Blocks) -> Blocks:
+    """Search the blocks with the least I/O; of those, the ones that need the fewest pebbles.
+
+    Phases that share no block do not depend on each other: the cache is empty between them. Within a group of phases
+    that do, I/O only falls as a block grows, and only where its number of tiles falls: all blocks but one run over
+    those steps, and the last takes what is left.
+    """
+    best = dict(fit)
+    for names, part in _independent(program):
+        *outer, last = sorted(names, key=list(fit).index)
+        cap = _cap(part, dims, last)
+        least = _cost(part, dims, M, summation, best)
+        for values in product(*(_steps(part, dims, name) for name in outer)):
+            chosen = best | dict(zip(outer, values, strict=True))
+            if _io(part, {**dims, **chosen, last: cap}) > least[0]:
+                continue  # not even with the last block as large as can be
+            if peak_red(part, {**dims, **chosen, last: 1}, summation) > M:
+                continue
+
+            def grown(size: int, chosen: Blocks = chosen, last: str = last) -> Blocks:
+                return chosen | {last: size}
+
+            size = _largest(part, dims, M, summation, grown, cap)
+            cost = _cost(part, dims, M, summation, chosen | {last: size})
+            if cost < least:
+                least, best = cost, chosen | {last: size}
+    return best
+
+
+def _cost(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, blocks: Blocks) -> tuple[int, int]:
+    counted = count(program, {**dims, **blocks}, summation)
+    return counted.total.io, counted.peak_red
+
+
+def _io(program: ir.Program, sizes: ir.Sizes) -> int:
+    return count(program, sizes).total.io
+
+
+def _steps(program: ir.Program, dims: Mapping[str, int], block: str) -> list[int]:
+    """The sizes of a block at which some number of tiles falls, largest first."""
+    steps: set[int] = set()
+    for whole_dim in {dims[rng.dim] for rng in _cut_by(program, block)}:
+        root = isqrt(whole_dim)
+        steps |= {*range(1, root + 2), *(-(-whole_dim // tiles) for tiles in range(1, root + 2))}
+    return sorted(steps, reverse=True)
+
+
+def _independent(program: ir.Program) -> list[tuple[set[str], ir.Program]]:
+    """Groups of blocks, each with the phases that use them and no others."""
+    groups: list[tuple[set[str], list[ir.Phase]]] = []
+    for phase in program.phases:
+        names = {
+            n.range.block for n in ir.walk(phase.body) if isinstance(n, ir.Loop) and isinstance(n.range.block, str)
+        }
+        joined = [group for group in groups if group[0] & names]
+        groups = [group for group in groups if not group[0] & names]
+        groups.append((names.union(*(g[0] for g in joined)), [p for g in joined for p in g[1]] + [phase]))
+    return [(names, replace(program, phases=phases)) for names, phases in groups if names]

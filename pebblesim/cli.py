@@ -1,0 +1,321 @@
+"""The command line. Exit codes: 0 fine, 1 a check failed, 2 bad usage or infeasible."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.sizes import parse, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.api import Counted
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A laboratory for the I/O complexity of attention: count, derive, play and draw tiled schedules.",
+)
+
+
+def _complete_schedule(incomplete: str) -> list[str]:
+    from pebblesim import schedules  # noqa: F401 - importing it registers them
+    from pebblesim.registry import SCHEDULES
+
+    return [name for name in SCHEDULES if name.startswith(incomplete)]
+
+
+def _complete_problem(incomplete: str) -> list[str]:
+    from pebblesim.problems import PROBLEMS
+
+    return [name for name in PROBLEMS if name.startswith(incomplete)]
+
+
+ScheduleName = Annotated[
+    str, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=_complete_schedule)
+]
+Problem = Annotated[str, typer.Option("--problem", "-p", help="Problem to solve.", autocompletion=_complete_problem)]
+N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
+D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
+Sizes = Annotated[
+    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. m=25.", metavar="DIM=N")
+]
+M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="Type of a word, if -M is in bytes: float32, bfloat16, …")]
+Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
+Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
+Summation = Annotated[str, typer.Option("--summation", help="Summation trees: chain, balanced or blocked:b.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command(epilog="Example: [bold]pebblesim count -n 4096 -d 64 -M 16384[/bold]")
+def count(
+    schedules: Annotated[
+        list[str] | None,
+        typer.Argument(help="Schedules; all of the problem if none.", autocompletion=_complete_schedule),
+    ] = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    problem: Problem = "backward",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    summation: Summation = "chain",
+    as_json: AsJson = False,
+) -> None:
+    """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
+    from pebblesim import api
+    from pebblesim.registry import get
+
+    dims, words, rule = _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block)
+    names = [get(name).name for name in schedules or ()]
+    if names:
+        problem = get(names[0]).problem.name
+    if len(names) == 1:
+        rows = [api.count(names[0], M=words, blocks=rule, summation=summation, **dims)]
+    else:
+        rows = api.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, **dims)
+    first = rows[0]
+    values = {**first.dims, "M": words}
+    if as_json:
+        bound = {"expr": first.bound.expr, "value": first.bound.value(values)}
+        lower = {"value": first.lower_bound.value, "source": first.lower_bound.source}
+        head = {"problem": first.problem, **values, "blocks": rule, "bound": bound, "lower_bound": lower}
+        _print_json({**head, "rows": [row.to_dict() for row in rows]})
+        return
+    sizes = ", ".join(f"{name} = {value:,}" for name, value in values.items())
+    _print_table(
+        f"{first.problem}: {sizes} words",
+        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", "I/O ÷ Θ", "gap"),
+        [_row(row) for row in rows],
+        left=2,
+    )
+    if len(rows) == 1:
+        for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
+            lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
+            _print_table(None, (title, "reads", "writes", "I/O"), lines)
+    print(f"Θ: {first.bound.expr} = {first.bound.value(values):,.0f}  ({first.bound.source})")
+    print(f"gap: I/O ÷ {first.lower_bound.value:,} words ({first.lower_bound.source})")
+
+
+def _row(row: Counted) -> tuple[str, ...]:
+    sizes = ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none"
+    fits = "" if row.feasible else " > M"
+    if row.least_M is not None:
+        return (row.schedule, f"needs M ≥ {row.least_M:,}", *[""] * 6)
+    return (
+        row.schedule,
+        sizes,
+        f"{row.reads:,}",
+        f"{row.writes:,}",
+        f"{row.io:,}",
+        f"{row.peak_red:,}{fits}",
+        f"{row.bound_ratio:.2f}",
+        f"{row.gap:.2f}",
+    )
+
+
+@app.command(epilog="Example: [bold]pebblesim formula small-cache[/bold]")
+def formula(
+    schedule: ScheduleName,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
+    from pebblesim import api
+    from pebblesim.registry import get
+
+    algorithm, closed = get(schedule), api.formula(schedule)
+    lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
+    if as_json:
+        texts = {name: str(expr) for name, expr in lines.items()}
+        _print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
+        return
+    if latex:
+        import sympy
+
+        for name, expr in lines.items():
+            print(rf"\text{{{name.replace('_', ' ')}}} &= {sympy.latex(expr)} \\")
+        return
+    from pebblesim.notation import written
+
+    print(f"{algorithm.name} ({algorithm.source})")
+    for name, expr in lines.items():
+        print(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
+    for name, rule in algorithm.paper.items():
+        print(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
+    print("by phase")
+    for name, (reads, writes) in closed.by_phase.items():
+        print(f"  {name:<11}= {written(reads + writes)}")
+
+
+@app.command(epilog="Example: [bold]pebblesim show large-cache[/bold]")
+def show(schedule: ScheduleName, as_json: AsJson = False) -> None:
+    """Print a schedule as pseudo-code."""
+    from pebblesim import api
+    from pebblesim.registry import get
+
+    algorithm = get(schedule)
+    if as_json:
+        _print_json({"schedule": algorithm.name, "source": algorithm.source, "text": api.show(schedule)})
+        return
+    print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
+    print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
+    print(api.show(schedule))
+
+
+@app.command(epilog="Example: [bold]pebblesim play small-cache -n 8 -d 4 -M 24[/bold]")
+def play(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")] = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a schedule move by move as a red-blue pebble game, under a referee."""
+    from pebblesim import api
+
+    with _progress("playing") as progress:
+        played = api.play(
+            schedule,
+            M=parse_words(m, dtype),
+            rules=rules,
+            summation=summation,
+            blocks=_rule(blocks, block),
+            save=None if save is None else str(save),
+            strict=False,
+            progress=progress,
+            **_dims(n, d, size),
+        )
+    if as_json:
+        _print_json(played.to_dict())
+    else:
+        print(played)
+    raise typer.Exit(0 if played.passed else 1)
+
+
+@app.command(epilog="Example: [bold]pebblesim graph backward -n 4 -d 2 --summation balanced -o backward.dot[/bold]")
+def graph(
+    problem: Annotated[str, typer.Argument(help="backward or matmul.", autocompletion=_complete_problem)],
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    summation: Summation = "chain",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="Of the graph's builder: order=U, kept=1, row_block=8, …", metavar="NAME=VALUE"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Export: .dot, .graphml, .json or .hdag.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Size a computational DAG with its summation trees, or export it."""
+    from pebblesim import graphs
+    from pebblesim.api import problem_dims
+    from pebblesim.problems import problem as find
+
+    options: dict[str, Any] = {
+        name: int(value) if value.isdecimal() else value for name, value in _pairs(option, "--option")
+    }
+    if "kept" in options:
+        options["kept"] = bool(options["kept"])
+    solves = find(problem)
+    dims = problem_dims(solves, _dims(n, d, size))
+    plan = graphs.plan(problem, summation, **dims, **options)
+    if output is not None:
+        from pebblesim.graphs.export import save
+
+        save(graphs.build(problem, summation, **dims, **options), output)
+    if as_json:
+        _print_json({"problem": problem, **dims, "summation": summation, **options, **plan._asdict()})
+        return
+    print(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {summation}")
+    print(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
+    if output is not None:
+        print(f"written   {output}")
+
+
+def _dims(n: str | None, d: str | None, sizes: list[str] | None) -> dict[str, int]:
+    dims = {name: parse(name, value) for name, value in (("n", n), ("d", d)) if value is not None}
+    return dims | {name: parse(name, value) for name, value in _pairs(sizes, "--size")}
+
+
+def _rule(rule: str, sizes: list[str] | None) -> str | Mapping[str, int]:
+    if not sizes:
+        return rule
+    if rule != "fit":
+        raise UsageError(f"--blocks {rule} chooses all blocks; leave it out to choose some yourself with --block.")
+    return {name: parse(name, value) for name, value in _pairs(sizes, "--block")}
+
+
+def _pairs(given: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} {text!r} was given; it takes NAME=VALUE.")
+        yield name, value
+
+
+def _print_json(result: Mapping[str, Any]) -> None:
+    print(json.dumps(result, ensure_ascii=False))
+
+
+def _print_table(title: str | None, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 1) -> None:
+    """A table; the first `left` columns are words, the others numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a pipe has no edge to wrap at
+    console.print(table)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float], None] | None]:
+    """A progress bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def main() -> None:
+    """Run the command line; a bad value is one sentence, never a traceback."""
+    try:
+        app()
+    except PebblesimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stderr.close()
+        sys.exit(0)

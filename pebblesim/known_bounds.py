@@ -1,0 +1,55 @@
+"""Bounds on the I/O of a problem, in words: the expressions inside Θ, and lower bounds that hold for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+from pebblesim.problems import Problem
+
+
+@dataclass(frozen=True)
+class Theta:
+    """An expression inside Θ, as text that sympy can parse, with its source."""
+
+    expr: str
+    source: str
+
+    def value(self, sizes: Mapping[str, int]) -> float:
+        """Its value, a real number."""
+        names: dict[str, object] = {"sqrt": sqrt, "Min": min, "Max": max, **sizes}
+        return float(eval(self.expr, {"__builtins__": {}}, names))  # our own text below
+
+
+THETA = {
+    "backward": Theta(
+        "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+        "Li et al., Theorem 1.1, with the compulsory n·d added (for n ≥ d)",
+    ),
+    "matmul": Theta(
+        "m*k + k*n + m*n + m*k*n/sqrt(M)", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """A number of words that no schedule can go below, and why."""
+
+    value: int
+    source: str
+
+
+def compulsory(problem: Problem, dims: Mapping[str, int]) -> LowerBound:
+    """Every input is read once and every output written once, whatever M is.
+
+    The inputs that only some schedules ask for are not counted, so that it holds for all of them.
+    """
+    value = 0
+    for shape in (*problem.inputs.values(), *problem.outputs.values()):
+        words = 1
+        for dim in shape:
+            words *= dims[dim]
+        value += words
+    return LowerBound(value, "compulsory: each input read once, each output written once")

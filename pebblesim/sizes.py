@@ -1,0 +1,87 @@
+"""Sizes as people write them, and the block rules of papers as exact integers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from pebblesim.errors import UsageError
+
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+"""Bytes in a word of each data type."""
+
+
+def whole(what: str, value: Any) -> int:
+    """`value` if it is a whole number, 1 or more.
+
+    Raises:
+        UsageError: it is not; `what` names it.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 1 or more.")
+    return int(value)
+
+
+def parse(what: str, text: str) -> int:
+    """A number such as 4096, 64k, 1M, 2^20 (k, M, G are powers of 1024).
+
+    Raises:
+        UsageError: it is no such number, or less than 1.
+    """
+    match = re.fullmatch(r"(\d+)(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
+    if not match or int(match[1]) < 1 or (match[2] and int(match[2]) > 4096):
+        raise UsageError(
+            f"{what} = {text!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+        )
+    base, power, suffix = int(match[1]), match[2], match[3]
+    return base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0)
+
+
+def parse_words(text: str, dtype: str | None) -> int:
+    """M in words: a number, or a size in bytes such as 192KiB together with a data type.
+
+    Raises:
+        UsageError: neither, or bytes without a data type.
+    """
+    match = re.fullmatch(r"(.+?)\s*([KMG]i)?B", text.strip())
+    if not match:
+        if dtype is not None:
+            raise UsageError(
+                f"M = {text!r} is in words, which have no data type; leave --dtype out, or write e.g. 192KiB."
+            )
+        return parse("M", text)
+    if dtype not in BYTES:
+        raise UsageError(
+            f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}"
+            + (f", not {dtype!r}." if dtype else ".")
+        )
+    size = parse("M", match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0)
+    return whole("M", size // BYTES[dtype])
+
+
+def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:
+    """The value of a printed block size, such as "Min(ceiling(M/(4*d)), d)", in exact arithmetic."""
+    names: dict[str, object] = {"floor": _floor, "ceiling": _ceiling, "sqrt": _Root, "Min": min, "Max": max}
+    names |= {name: Fraction(value) for name, value in values.items()}
+    return int(eval(rule, {"__builtins__": {}}, names))  # a schedule's own text, never a user's
+
+
+class _Root:
+    """√x, exact until it is rounded."""
+
+    def __init__(self, square: Fraction) -> None:
+        self.square = Fraction(square)
+
+
+def _floor(x: Fraction | _Root) -> Fraction:
+    return Fraction(isqrt(int(x.square // 1)) if isinstance(x, _Root) else x // 1)
+
+
+def _ceiling(x: Fraction | _Root) -> Fraction:
+    if isinstance(x, _Root):
+        root = isqrt(int(x.square // 1))
+        return Fraction(root + (root * root < x.square))
+    return Fraction(-(-x // 1))
