@@ -71,7 +71,7 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
     for name, size in sizes.items():
         if size < 1:
             raise Infeasible(
-                f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; use a larger M, or blocks 'fit'.",
+                f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; use a larger M or 'fit'.",
                 M + 1,
             )
     return sizes

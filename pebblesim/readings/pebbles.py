@@ -49,7 +49,7 @@ def moves(
     out = np.empty(max(chunk, 2 * longest), np.int64)
     state = np.zeros(3, np.int64)
     while state[vm.STATUS] == vm.RUNNING:
-        used = vm.run(*tables, state, out, longest)
+        used = vm.run(*tables, state, out, longest)  # type: ignore[call-arg] # numba's stubs miscount *tables
         yield out[:used]
     if state[vm.STATUS] == vm.PARTIAL:
         raise UsageError(
@@ -262,8 +262,9 @@ class _Assembler:
         tiles = 1 if index.parent is None else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
-                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by one, "
-                f"where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block to match."
+                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by "
+                f"one, where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block "
+                "to match."
             )
 
 
