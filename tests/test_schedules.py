@@ -1,0 +1,189 @@
+"""Every registered schedule, in all its readings: they must agree exactly, with each other and with the oracles.
+
+A schedule is tested here the moment it is registered.
+"""
+
+import numpy as np
+import oracle_loops
+import pytest
+import strategies
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pebblesim import api, graphs
+from pebblesim.blocks import choose
+from pebblesim.errors import Infeasible
+from pebblesim.game import Game, IllegalMove, referee
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.readings.count import count
+from pebblesim.readings.formula import formula
+from pebblesim.readings.numbers import numbers
+from pebblesim.readings.pebbles import moves
+from pebblesim.registry import SCHEDULES, Schedule
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+
+
+def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
+    dims = {dim: sizes[dim] for dim in schedule.problem.dims}
+    kept = {"kept": True} if schedule.kept else {}
+    return graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes), **kept)
+
+
+def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) -> Game:
+    graph = graph_of(schedule, sizes, summation)
+    return referee(graph, M, moves(schedule.program, sizes, graph.families))
+
+
+@every_schedule
+@given(data=st.data())
+def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule))
+    summation = data.draw(strategies.SUMMATIONS)
+    predicted = count(schedule.program, sizes, summation)
+    game = played(schedule, sizes, summation, predicted.peak_red)
+    assert game.complete
+    assert (game.reads, game.writes) == (predicted.total.reads, predicted.total.writes)
+    assert game.peak_red == predicted.peak_red
+
+
+@every_schedule
+@given(data=st.data())
+def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=40))
+    closed, counted = formula(schedule.program), count(schedule.program, sizes)
+    assert closed.evaluate(**sizes) == counted.total.io
+    assert closed.evaluate_peak_words(**sizes) == counted.peak_words
+    values = {sympy.Symbol(name, integer=True, positive=True): size for name, size in sizes.items()}
+    parts = {name: (int(r.subs(values)), int(w.subs(values))) for name, (r, w) in closed.by_tensor.items()}
+    assert parts == {name: (t.reads, t.writes) for name, t in counted.by_tensor.items()}
+    phases = {name: int((r + w).subs(values)) for name, (r, w) in closed.by_phase.items()}
+    assert phases == {name: t.io for name, t in counted.by_phase.items()}
+
+
+@every_schedule
+@given(data=st.data())
+def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule))
+    inputs = schedule.problem.random_inputs(sizes, seed=data.draw(st.integers(0, 9)), kept=schedule.kept)
+    reference = schedule.problem.reference(inputs)
+    for name, output in numbers(schedule.program, sizes, inputs).items():
+        # g is a difference of terms of order one, and exactly 0 at n = 1
+        np.testing.assert_allclose(output, reference[name], rtol=1e-10, atol=1e-12)
+
+
+@every_schedule
+@given(data=st.data())
+def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
+    dims = data.draw(strategies.dims(schedule, largest=7))
+    summation = data.draw(strategies.SUMMATIONS)
+    with pytest.raises(Infeasible) as too_small:
+        choose(schedule, dims, 1, "fit", summation)
+    M = too_small.value.least_M + data.draw(st.integers(0, 40))  # the feasibility edge among them
+    sizes = dims | choose(schedule, dims, M, data.draw(st.sampled_from(["fit", "best"])), summation)
+    game = played(schedule, sizes, summation, M)
+    assert game.complete
+    assert game.peak_red <= M
+
+
+@every_schedule
+@given(data=st.data())
+def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=20))
+    chain, balanced = (count(schedule.program, sizes, summation) for summation in ("chain", "balanced"))
+    assert balanced.total == chain.total
+    assert balanced.peak_words == chain.peak_words
+    assert balanced.peak_red >= chain.peak_red
+
+
+@every_schedule
+def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
+    """Deleting any single read, compute or write makes the game illegal or incomplete."""
+    dims = dict(zip(schedule.problem.dims, (3, 2, 2), strict=False))
+    sizes = dims | dict.fromkeys(schedule.blocks, 2)
+    M = count(schedule.program, sizes).peak_red
+    graph = graph_of(schedule, sizes, "chain")
+    stream = np.concatenate([chunk.copy() for chunk in moves(schedule.program, sizes, graph.families)])
+    assert referee(graph, M, [stream]).complete
+    with pytest.raises(IllegalMove, match="red pebble, M ="):
+        referee(graph, M - 1, [stream])
+    kinds, _ = unpack(stream)
+    assert set(kinds.tolist()) == {READ, WRITE, COMPUTE, DELETE}
+    for at in np.flatnonzero(kinds != DELETE):
+        assert not referee(graph, M, [np.delete(stream, at)], strict=False).complete
+
+
+ORACLES = {
+    "small-cache": lambda s: oracle_loops.small_cache(s["n"], s["d"], s["B"]),
+    "large-cache": lambda s: oracle_loops.large_cache(s["n"], s["d"], s["B_r"], s["B_c"]),
+    "flash": lambda s: oracle_loops.flash(s["n"], s["d"], s["B"], s["B_r"], s["B_c"]),
+    "no-cache": lambda s: oracle_loops.no_cache(s["n"], s["d"]),
+    "matmul-tiled": lambda s: oracle_loops.matmul_tiled(s["m"], s["k"], s["n"], s["b"]),
+    "matmul-streamed": lambda s: oracle_loops.matmul_streamed(s["m"], s["k"], s["n"], s["a"], s["b"]),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@given(data=st.data())
+def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObject) -> None:
+    schedule = SCHEDULES[name]
+    sizes = data.draw(strategies.sizes(schedule, largest=12))
+    loops, counted = ORACLES[name](sizes), count(schedule.program, sizes)
+    assert (counted.total.reads, counted.total.writes) == (loops.reads, loops.writes)
+    assert {name: (t.reads, t.writes) for name, t in counted.by_tensor.items()} == dict(loops.by_tensor)
+    if loops.peak_words is not None:
+        assert counted.peak_words == loops.peak_words
+
+
+def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:
+    n, d, B = sympy.symbols("n d B", integer=True, positive=True)
+    rows, columns = sympy.ceiling(n / B), sympy.ceiling(d / B)
+    on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
+    assert sympy.simplify(api.formula("small-cache").io - on_paper) == 0
+
+
+def test_sizes_may_be_astronomical() -> None:
+    n, d, B = 2**30, 128, 127
+    rows, columns = -(-n // B), -(-d // B)
+    on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
+    assert api.count("small-cache", n=n, d=d, M=4 * B**2, blocks={"B": B}).io == on_paper
+    assert api.formula("small-cache").evaluate(n=n, d=d, B=B) == on_paper
+
+
+def test_a_sweep_is_exact_beyond_the_range_of_int64() -> None:
+    closed = api.formula("small-cache")
+    n = np.array([2**30, 2**30 + 1, 3])
+    assert closed.evaluate(n=n, d=128, B=16).tolist() == [closed.evaluate(n=int(x), d=128, B=16) for x in n]
+
+
+def test_printed_blocks_of_algorithm_9_do_not_fit_and_do_not_reach_its_bound() -> None:
+    """THEORY: at n = 4096, d = 64 the printed blocks need 2.57 M at M = d², and the I/O stays Θ(n²) as M grows."""
+    n, d = 4096, 64
+    printed = {mu: api.count("large-cache", n=n, d=d, M=mu * d * d, blocks="paper") for mu in (1, 4, 16, 64)}
+    assert [round(row.peak_words / row.M, 2) for row in printed.values()] == [2.57, 2.26, 1.50, 1.31]
+    assert not any(row.feasible for row in printed.values())
+    assert printed[4].io == printed[16].io == printed[64].io >= 2 * n * n
+    repaired = {mu: api.count("large-cache", n=n, d=d, M=mu * d * d) for mu in (4, 16, 64)}
+    assert all(row.feasible for row in repaired.values())
+    assert repaired[64].io * 8 < repaired[4].io
+
+
+def test_the_literal_rule_of_replacing_forbids_algorithm_6() -> None:
+    with pytest.raises(IllegalMove) as refused:
+        api.play("small-cache", n=8, d=4, M=24, rules="replace")
+    assert str(refused.value) == (
+        "move 89: read A1[0,0]: A1[0,0] has no blue pebble: under 'replace' a read takes the blue pebble away, and the "
+        "red one was deleted later, so the value is lost (red 0 of 24)"
+    )
+
+
+def test_phase_3_computes_f_times_q_twice() -> None:
+    with pytest.raises(IllegalMove, match=r"compute fq\[0,0\]: fq\[0,0\] was already computed"):
+        api.play("small-cache", n=8, d=4, M=24, rules="no-recompute")
+
+
+@pytest.mark.parametrize("name", ["large-cache", "flash", "matmul-tiled"])
+def test_schedules_that_compute_everything_once(name: str) -> None:
+    assert api.play(name, n=8, d=4, M=200, rules="no-recompute").passed
