@@ -16,14 +16,35 @@ from pebblesim.blocks import choose
 from pebblesim.errors import Infeasible
 from pebblesim.game import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.language import Block, Machine, Tensor
 from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
 from pebblesim.registry import SCHEDULES, Schedule
+from pebblesim.registry import schedule as register
 
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+
+@register(problem="matmul", source="this test")
+def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
+    """Tiles of tiles, ragged twice over, which the schedules of the papers do not have."""
+    (rows, terms), (_, columns) = A.shape, B.shape
+    C = m.tensor("C", rows, columns)
+    for i in m.tiles(rows, a):
+        for j in m.tiles(columns, a):
+            C_ij = m.zeros(i, j)
+            for k in m.tiles(terms, a):
+                for r in m.tiles(i, b):
+                    A_rk = m.read(A[r, k])
+                    for c in m.tiles(j, b):
+                        C_ij[r, c] += A_rk @ m.read(B[k, c])
+            m.write(C[i, j], C_ij)
+
+
+del SCHEDULES["nested"]
+TESTED = {**SCHEDULES, "nested": nested}
+every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 
 def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
