@@ -1,10 +1,17 @@
-"""The graph of the attention backward pass, g = dL/dX (Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9)."""
+"""The graph of the attention backward pass, g = dL/dX (Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9).
+
+Schedules differ in how they associate the same sums; each way is an option here, since it is another graph.
+"""
 
 from __future__ import annotations
+
+from typing import Any, Final
 
 from pebblesim.errors import UsageError
 from pebblesim.graphs.builder import Builder, whole
 from pebblesim.graphs.cdag import Cdag
+
+ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
 
 
 def declare(
@@ -14,17 +21,14 @@ def declare(
     *,
     order: str = "T",
     kept: bool = False,
+    centred: bool = False,
     row_block: int | None = None,
     dQ_block: int | None = None,
+    g_block: int | None = None,
 ) -> Builder:
     """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
     n, d = whole("n", n), whole("d", d)
-    if order not in ("T", "U"):
-        raise UsageError(f"order {order!r} is not known; it is 'T' for g = (A1ᵀ p) A2 or 'U' for g = A1ᵀ (p A2).")
-    if row_block is not None and order != "T":
-        raise UsageError("row_block regroups T = A1ᵀ p, so it needs order 'T'.")
-    if dQ_block is not None and order != "U":
-        raise UsageError("dQ_block cuts the sum in dQ = p A2, so it needs order 'U'.")
+    _check(order, kept, centred, row_block, dQ_block, g_block)
 
     b = Builder(summation)
     for name in ("A1", "A2", "A3", "dO"):
@@ -40,27 +44,70 @@ def declare(
     b.elementwise("A", "exp", "Z")
     if not kept:
         b.rowsum("l", "A")
-    b.elementwise("f", "div", "A", "l")
     b.matmul("h", "A3", "Y")
     b.matmul("q", "dO", "h.T")
-    b.elementwise("fq", "mul", "f", "q")
+    if order == "one-pass":
+        _one_pass(b)
+    else:
+        _softmax_backward(b, kept, centred)
+        if order == "T":
+            b.matmul("T", "A1.T", "p", row_block=row_block)
+            b.matmul("g", "T", "A2")
+            return b
+        b.matmul("dQ", "p", "A2", **_in_memory("dQ", dQ_block, summation))
+    b.matmul("g", "A1.T", "dQ", **_in_memory("g", g_block, summation))
+    return b
+
+
+def _softmax_backward(b: Builder, kept: bool, centred: bool) -> None:
+    """p = f∘q - diag(v) f, or f∘(q - v)."""
+    b.elementwise("f", "div", "A", "l")
+    if not centred or not kept:
+        b.elementwise("fq", "mul", "f", "q")
     if kept:
         b.elementwise("dOO", "mul", "dO", "O")
     b.rowsum("v", "dOO" if kept else "fq")
-    b.elementwise("vf", "mul", "v", "f")
-    b.elementwise("p", "sub", "fq", "vf")
-
-    if order == "T":
-        b.matmul("T", "A1.T", "p", row_block=row_block)
-        b.matmul("g", "T", "A2")
+    if centred:
+        b.elementwise("qv", "sub", "q", "v")
+        b.elementwise("p", "mul", "f", "qv")
     else:
-        if dQ_block is None:
-            b.matmul("dQ", "p", "A2")
-        else:  # only a tile of B_c columns of p is there at a time, and dQ waits in memory between them, 0 at first
-            block = whole("dQ_block", dQ_block)
-            b.matmul("dQ", "p", "A2", tree=1 if summation == "chain" else block, start=True)
-        b.matmul("g", "A1.T", "dQ")
-    return b
+        b.elementwise("vf", "mul", "v", "f")
+        b.elementwise("p", "sub", "fq", "vf")
+
+
+def _one_pass(b: Builder) -> None:
+    """dQ = (Σ_j A_ij q_ij A2_j - (w/l) Σ_j A_ij A2_j) / l with w = Σ_j A_ij q_ij: l and w may come last."""
+    b.elementwise("Aq", "mul", "A", "q")
+    b.rowsum("w", "Aq")
+    b.matmul("U1", "Aq", "A2")
+    b.matmul("U2", "A", "A2")
+    b.elementwise("wl", "div", "w", "l")
+    b.elementwise("wU", "mul", "wl", "U2")
+    b.elementwise("U", "sub", "U1", "wU")
+    b.elementwise("dQ", "div", "U", "l")
+
+
+def _in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
+    """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
+    if block is None:
+        return {}
+    return {"start": True, "tree": 1 if summation == "chain" else whole(f"{name}_block", block)}
+
+
+def _check(
+    order: str, kept: bool, centred: bool, row_block: int | None, dQ_block: int | None, g_block: int | None
+) -> None:
+    if order not in ORDERS:
+        known = ", ".join(f"{name!r} for {g}" for name, g in ORDERS.items())
+        raise UsageError(f"order {order!r} is not known; it is {known}.")
+    if row_block is not None and order != "T":
+        raise UsageError("row_block regroups T = A1ᵀ p, so it needs order 'T'.")
+    if dQ_block is not None and order != "U":
+        raise UsageError("dQ_block cuts the sum in dQ = p A2, so it needs order 'U'.")
+    if g_block is not None and order == "T":
+        raise UsageError("g_block cuts the sum in g = A1ᵀ dQ, so it needs order 'U' or 'one-pass'.")
+    if order == "one-pass" and (kept or centred):
+        raise UsageError("order 'one-pass' has no p and needs no O and l: leave out 'kept' and 'centred'.")
 
 
 def build(
@@ -70,23 +117,38 @@ def build(
     *,
     order: str = "T",
     kept: bool = False,
+    centred: bool = False,
     row_block: int | None = None,
     dQ_block: int | None = None,
+    g_block: int | None = None,
 ) -> Cdag:
     """The graph of g = dL/dX from A1, A2, A3, dO (n, d) and X, Y (d, d).
 
     Args:
         n, d: sequence length and head dimension.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised).
+        order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised), "one-pass" for a
+            dQ that needs the row sums only at its end.
         kept: whether O (n, d) and l (n) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
+        centred: p = f∘(q - v) instead of f∘q - diag(v) f.
         row_block: with order "T", T is kept apart for each block of that many rows, and g sums over all of them,
             as in Algorithm 8.
         dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
             as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
+        g_block: the same for g over blocks of that many rows, unless the order is "T".
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
-    b = declare(n, d, summation, order=order, kept=kept, row_block=row_block, dQ_block=dQ_block)
+    b = declare(
+        n,
+        d,
+        summation,
+        order=order,
+        kept=kept,
+        centred=centred,
+        row_block=row_block,
+        dQ_block=dQ_block,
+        g_block=g_block,
+    )
     return b.finish(outputs=("g",))

@@ -121,6 +121,11 @@ class Tile(Value):
     _expr: ir.Ref
 
     @property
+    def shape(self) -> tuple[Index, ...]:
+        """The indices of its rows and columns, to be looped over."""
+        return tuple(self._m._indices[rng] for rng in self._expr.shape)
+
+    @property
     def T(self) -> Tile:
         """Its transpose: the same words, read the other way."""
         return Tile(self._m, ir.Ref(self._expr.tile, self._expr.ranges, not self._expr.transposed))
@@ -159,6 +164,7 @@ class Machine:
         self._problem = problem
         self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [])
         self._whole = {dim: Index(ir.Range(dim)) for dim in problem.dims}
+        self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
         self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
         self._written: set[str] = set()
@@ -197,6 +203,7 @@ class Machine:
         if isinstance(block, bool) or not (isinstance(block, Block) or (isinstance(block, int) and block > 0)):
             raise TraceError(f"{_where()}: a block is a block size of the schedule or a positive number.")
         index = Index(ir.Range("", over._range, block._name if isinstance(block, Block) else block))
+        self._indices[index._range] = index
         loop = ir.Loop(index._range, [], independent, line)
         body.append(loop)
         self._scopes.append((loop.body, []))
@@ -314,8 +321,8 @@ class Machine:
             raise TraceError(f"{_where()}: only an expression over tiles can be put in place.")
         expr = value._use()
         self._check_in_cache(target._expr.tile)
-        if not isinstance(expr, ir.Elementwise) or target._expr.ranges != target._expr.tile.ranges:
-            raise TraceError(f"{_where()}: x[:] = ... takes an elementwise expression and a whole tile.")
+        if not isinstance(expr, ir.Elementwise):
+            raise TraceError(f"{_where()}: x[:] = ... takes an elementwise expression.")
         if not _same(expr.shape, target._expr.shape):
             raise TraceError(
                 f"{_where()}: shapes do not match: ({_names(expr.shape)}) into ({_names(target._expr.shape)})."

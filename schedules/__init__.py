@@ -3,6 +3,6 @@
 if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
-from pebblesim.schedules import flash, large_cache, matmul, no_cache, small_cache
+from pebblesim.schedules import flash, large_cache, matmul, no_cache, row_stationary, small_cache, small_cache_streamed
 
-__all__ = ["flash", "large_cache", "matmul", "no_cache", "small_cache"]
+__all__ = ["flash", "large_cache", "matmul", "no_cache", "row_stationary", "small_cache", "small_cache_streamed"]

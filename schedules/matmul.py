@@ -1,9 +1,9 @@
-"""Matrix products C = A B: by square tiles, and by rank-1 updates of a tile of C that stays.
+"""Matrix products C = A B: by square tiles, by rank-1 updates of a tile of C that stays, with columns of B that stay.
 
-`gemm` is also what the attention schedules are made of.
+The three `gemm` functions are also what the attention schedules are made of.
 """
 
-from pebblesim.language import Block, Machine, Tensor
+from pebblesim.language import Block, Machine, Tensor, Tile
 from pebblesim.registry import schedule
 
 
@@ -21,6 +21,40 @@ def gemm(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block, *, A_T: bool = F
             m.write(C[i, j], C_ij)
 
 
+def rank_one_updates(m: Machine, C_ij: Tile, A: Tensor, B: Tensor, *, A_T: bool = False, B_T: bool = False) -> None:
+    """C_ij += A_i B_j by columns of A and single words of B: a tile of a x b needs ab + a + 1 words."""
+    i, j = C_ij.shape
+    for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1):
+        A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
+        for c in m.tiles(j, 1):
+            B_kc = m.read(B[c, k]).T if B_T else m.read(B[k, c])
+            C_ij[:, c] += A_ik @ B_kc
+
+
+def gemm_streamed(
+    m: Machine, C: Tensor, A: Tensor, B: Tensor, a: Block, b: Block, *, A_T: bool = False, B_T: bool = False
+) -> None:
+    """C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+    rows, columns = C.shape
+    for i in m.tiles(rows, a, independent=True):
+        for j in m.tiles(columns, b, independent=True):
+            C_ij = m.zeros(i, j)
+            rank_one_updates(m, C_ij, A, B, A_T=A_T, B_T=B_T)
+            m.write(C[i, j], C_ij)
+
+
+def gemm_resident(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block) -> None:
+    """C = A B with b columns of B staying while A streams by, word by word: mk⌈n/b⌉ + kn + mn words in kb + b + 1."""
+    (rows, terms), (_, columns) = A.shape, B.shape
+    for j in m.tiles(columns, b, independent=True):
+        B_j = m.read(B[:, j])
+        for i in m.tiles(rows, 1):
+            C_ij = m.zeros(i, j)
+            for k in m.tiles(terms, 1):
+                C_ij += m.read(A[i, k]) @ B_j[k, :]
+            m.write(C[i, j], C_ij)
+
+
 @schedule(problem="matmul", source="Hong & Kung 1981, section 6", paper={"b": "floor(sqrt(M/3))"})
 def matmul_tiled(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     """Square tiles of A, B and C."""
@@ -35,13 +69,10 @@ def matmul_tiled(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
 )
 def matmul_streamed(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
     """Rank-1 updates of an a x b tile of C; B is streamed word by word."""
-    (rows, terms), (_, columns) = A.shape, B.shape
-    C = m.tensor("C", rows, columns)
-    for i in m.tiles(rows, a, independent=True):
-        for j in m.tiles(columns, b, independent=True):
-            C_ij = m.zeros(i, j)
-            for k in m.tiles(terms, 1):
-                A_ik = m.read(A[i, k])
-                for c in m.tiles(j, 1):
-                    C_ij[:, c] += A_ik @ m.read(B[k, c])
-            m.write(C[i, j], C_ij)
+    gemm_streamed(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b)
+
+
+@schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M")
+def matmul_resident(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    """b columns of B resident; A is streamed word by word."""
+    gemm_resident(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, b)

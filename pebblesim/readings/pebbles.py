@@ -205,7 +205,8 @@ class _Assembler:
         if node.mode == "assign":
             self.scripts.append((DELETE, self.family[tile], len(tile.ranges) == 1))
         self.family[tile] = number
-        self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), **self._tile(tile))
+        where = self._tile(tile) | self._where(node.target.ranges)
+        self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), **where)
 
     def _steps(self, expr: ir.Expr) -> int:
         """The steps that compute an element of an expression; returns the family of its result."""

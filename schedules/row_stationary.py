@@ -1,0 +1,186 @@
+"""Row-stationary schedules for a large cache: rows of S, dO and dQ stay, the rows of A2 and h stream past.
+
+As in FlashAttention-2's forward pass the rows are outside, and single columns of scores are enough, so that a row
+costs 3d + 4 words and none are spent on a d x d matrix: about 6n²d²/M words. `row-stationary` keeps S and dQ in memory
+between its phases, `row-stationary-fused` makes them block by block, and `row-stationary-one-pass` needs nothing from
+the forward pass.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, Tile, exp, rowsum
+from pebblesim.registry import schedule
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
+
+
+def row_sums_of_products(m: Machine, v_i: Tile, dO_i: Tile, O: Tensor) -> None:
+    """v_i += (dO_i ∘ O_i) · 1, O streamed column by column."""
+    (i,) = v_i.shape
+    for k in m.tiles(O.shape[1], 1):
+        v_i += rowsum(dO_i[:, k] * m.read(O[i, k]))
+
+
+def stream_past(m: Machine, dQ_i: Tile, S_i: Tile, dO_i: Tile, l_i: Tile, v_i: Tile, A2: Tensor, h: Tensor) -> None:
+    """dQ_i += p_i A2, one row of A2 and one word of h at a time."""
+    n, d = A2.shape
+    i, _ = S_i.shape
+    for j in m.tiles(n, 1):
+        A2_j = m.read(A2[j, :])
+        f = m.compute(S_i @ A2_j.T)
+        f[:] = exp(f)
+        f[:] = f / l_i
+        p = m.zeros(i, j)
+        for k in m.tiles(d, 1):
+            p += dO_i[:, k] @ m.read(h[j, k]).T  # q
+        p[:] = f * (p - v_i)
+        dQ_i += p @ A2_j
+
+
+@schedule(
+    problem="backward",
+    source="ours: rows of S, dO and dQ stationary",
+    fit=["B_r", "b", ("a_g", "b_g")],
+    graph={"order": "U", "centred": True},
+)
+def row_stationary(
+    m: Machine,
+    A1: Tensor,
+    A2: Tensor,
+    A3: Tensor,
+    dO: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    O: Tensor,
+    l: Tensor,
+    *,
+    B_r: Block,
+    b: Block,
+    a_g: Block,
+    b_g: Block,
+) -> None:
+    """Row-stationary: 6n²d²/M, S and dQ through memory."""
+    n, d = A1.shape
+    S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+
+    with m.phase("S"):
+        gemm_resident(m, S, A1, X, b)
+
+    with m.phase("h"):
+        gemm_resident(m, h, A3, Y, b)
+
+    with m.phase("dQ"):
+        for i in m.tiles(n, B_r, independent=True):
+            dO_i = m.read(dO[i, :])
+            v_i = m.zeros(i)
+            row_sums_of_products(m, v_i, dO_i, O)
+            S_i, l_i = m.read(S[i, :]), m.read(l[i])
+            dQ_i = m.zeros(i, d)
+            stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("g"):
+        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+
+
+@schedule(
+    problem="backward",
+    source="ours: row-stationary, S_i from A1_i and g in memory",
+    fit=["B_r", "b"],
+    graph={"order": "U", "centred": True, "g_block": "B_r"},
+)
+def row_stationary_fused(
+    m: Machine,
+    A1: Tensor,
+    A2: Tensor,
+    A3: Tensor,
+    dO: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    O: Tensor,
+    l: Tensor,
+    *,
+    B_r: Block,
+    b: Block,
+) -> None:
+    """Row-stationary, fused: neither S nor dQ through memory."""
+    n, d = A1.shape
+    h, g = m.tensor("h", n, d), m.tensor("g", d, d)
+
+    with m.phase("h"):
+        gemm_resident(m, h, A3, Y, b)
+
+    with m.phase("g"):
+        m.write(g, 0)
+        for i in m.tiles(n, B_r):
+            S_i = m.zeros(i, d)
+            for k in m.tiles(d, 1):
+                A1_ik = m.read(A1[i, k])
+                for c in m.tiles(d, 1):
+                    S_i[:, c] += A1_ik @ m.read(X[k, c])
+            dO_i = m.read(dO[i, :])
+            v_i = m.zeros(i)
+            row_sums_of_products(m, v_i, dO_i, O)
+            l_i = m.read(l[i])
+            dQ_i = m.zeros(i, d)
+            stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
+            m.delete(S_i, dO_i, v_i, l_i)
+            for k in m.tiles(d, 1):
+                A1_ik = m.read(A1[i, k])
+                for c in m.tiles(d, 1):
+                    g_kc = m.read(g[k, c])
+                    g_kc += A1_ik.T @ dQ_i[:, c]
+                    m.write(g[k, c], g_kc)
+
+
+@schedule(
+    problem="backward",
+    source="ours: row-stationary, with the row sums divided out at the end",
+    fit=["B_r", "b", ("a_g", "b_g")],
+    graph={"order": "one-pass"},
+)
+def row_stationary_one_pass(
+    m: Machine,
+    A1: Tensor,
+    A2: Tensor,
+    A3: Tensor,
+    dO: Tensor,
+    X: Tensor,
+    Y: Tensor,
+    *,
+    B_r: Block,
+    b: Block,
+    a_g: Block,
+    b_g: Block,
+) -> None:
+    """Row-stationary without O and l: 8n²d²/M."""
+    n, d = A1.shape
+    S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+
+    with m.phase("S"):
+        gemm_resident(m, S, A1, X, b)
+
+    with m.phase("h"):
+        gemm_resident(m, h, A3, Y, b)
+
+    with m.phase("dQ"):
+        for i in m.tiles(n, B_r, independent=True):
+            S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
+            dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
+            for j in m.tiles(n, 1):
+                A2_j = m.read(A2[j, :])
+                A = m.compute(S_i @ A2_j.T)
+                A[:] = exp(A)
+                l_i += rowsum(A)
+                U2_i += A @ A2_j
+                Aq = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    Aq += dO_i[:, k] @ m.read(h[j, k]).T  # q
+                Aq[:] = A * Aq
+                w_i += rowsum(Aq)
+                dQ_i += Aq @ A2_j
+            m.delete(S_i, dO_i)
+            w_i[:] = w_i / l_i
+            dQ_i[:] = dQ_i - w_i * U2_i
+            dQ_i[:] = dQ_i / l_i
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("g"):
+        gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
