@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from pebblesim.graphs.builder import Builder
     from pebblesim.graphs.cdag import Cdag
 
-FAMILIES: Final = {"backward": "pebblesim.graphs.backward", "matmul": "pebblesim.graphs.matmul"}
+FAMILIES: Final = {
+    "backward": "pebblesim.graphs.backward",
+    "forward": "pebblesim.graphs.forward",
+    "backward-qkv": "pebblesim.graphs.backward_qkv",
+    "matmul": "pebblesim.graphs.matmul",
+}
 
 
 class Plan(NamedTuple):

@@ -5,10 +5,10 @@ Schedules differ in how they associate the same sums; each way is an option here
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from pebblesim.errors import UsageError
-from pebblesim.graphs.builder import Builder, whole
+from pebblesim.graphs.builder import Builder, in_memory, whole
 from pebblesim.graphs.cdag import Cdag
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
@@ -54,8 +54,8 @@ def declare(
             b.matmul("T", "A1.T", "p", row_block=row_block)
             b.matmul("g", "T", "A2")
             return b
-        b.matmul("dQ", "p", "A2", **_in_memory("dQ", dQ_block, summation))
-    b.matmul("g", "A1.T", "dQ", **_in_memory("g", g_block, summation))
+        b.matmul("dQ", "p", "A2", **in_memory("dQ", dQ_block, summation))
+    b.matmul("g", "A1.T", "dQ", **in_memory("g", g_block, summation))
     return b
 
 
@@ -85,13 +85,6 @@ def _one_pass(b: Builder) -> None:
     b.elementwise("wU", "mul", "wl", "U2")
     b.elementwise("U", "sub", "U1", "wU")
     b.elementwise("dQ", "div", "U", "l")
-
-
-def _in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
-    """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
-    if block is None:
-        return {}
-    return {"start": True, "tree": 1 if summation == "chain" else whole(f"{name}_block", block)}
 
 
 def _check(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
-from pebblesim.graphs.filling import ELEMENTWISE, element_edges, fill
+from pebblesim.graphs.filling import ELEMENTWISE, UNARY, element_edges, fill
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.layout import Family
 
@@ -62,10 +62,10 @@ class Builder:
         self._add(name, "input", (), tuple(whole(f"a size of {name}", size) for size in shape))
 
     def elementwise(self, name: str, op: str, *operands: str) -> None:
-        """exp of one operand, or mul, add, sub, div of two; element [i,j] uses entry [i] of a vector operand."""
+        """exp or log of one operand, or mul, add, sub, div, max of two; [i,j] uses entry [i] of a vector operand."""
         if op not in ELEMENTWISE:
             raise UnknownName("elementwise operation", op, ELEMENTWISE)
-        arity = 1 if op == "exp" else 2
+        arity = 1 if op in UNARY else 2
         if len(operands) != arity:
             raise UsageError(f"{op} takes {arity} operand(s), but {name} was given {len(operands)}.")
         shapes = [self._plain_shape(name, operand) for operand in operands]
@@ -105,6 +105,13 @@ class Builder:
         if len(shape) != 2:
             raise UsageError(f"{name} sums the rows of {operand}, which is a vector; give it a matrix.")
         self._sum(name, "rowsum", (operand,), shape[:1], shape[1] * self._family(operand).blocks, tree, start, None)
+
+    def rowmax(self, name: str, operand: str) -> None:
+        """The maximum of each row of an (m, k) operand: a vector of length m, as a tree of maxima of two."""
+        shape = self._shape(operand)
+        if len(shape) != 2:
+            raise UsageError(f"{name} is the maximum of the rows of {operand}, which is a vector; give it a matrix.")
+        self._sum(name, "rowmax", (operand,), shape[:1], shape[1], None, False, None)
 
     def finish(self, outputs: Iterable[str]) -> Cdag:
         """Build the graph with these tensors as outputs.
@@ -185,6 +192,13 @@ class Builder:
         self.vertices += family.size
         whole_blocks = (family.blocks - 1) * element_edges(family, family.terms)
         self.edges += family.elements * (whole_blocks + element_edges(family, family.last_terms))
+
+
+def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
+    """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
+    if block is None:
+        return {}
+    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else whole(f"{name}_block", block)}
 
 
 def whole(what: str, value: int) -> int:

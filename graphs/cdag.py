@@ -33,7 +33,9 @@ class Op(IntEnum):
     DIV = 5
     EXP = 6
     TERM = 7  # x·1, the term of a row sum: one predecessor
-    GENERIC = 8  # of a graph without meaning
+    LOG = 8
+    MAX = 9
+    GENERIC = 10  # of a graph without meaning
 
 
 # Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.

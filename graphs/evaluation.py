@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pebblesim.graphs.cdag import Op
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
-DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)
+DIV, EXP, TERM, LOG, MAX = int(Op.DIV), int(Op.EXP), int(Op.TERM), int(Op.LOG), int(Op.MAX)
 
 
 @njit(cache=True, error_model="numpy")
@@ -32,5 +32,9 @@ def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], v
             values[v] = np.exp(values[preds[at]])
         elif code == TERM:
             values[v] = values[preds[at]]
+        elif code == LOG:
+            values[v] = np.log(values[preds[at]])
+        elif code == MAX:
+            values[v] = max(values[preds[at]], values[preds[at + 1]])
         elif code == ZERO:
             values[v] = 0.0

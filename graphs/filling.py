@@ -16,7 +16,9 @@ from pebblesim.graphs import summation
 from pebblesim.graphs.cdag import Op, index_dtype, roots, sections
 from pebblesim.layout import Family
 
-ELEMENTWISE: Final = {"exp": Op.EXP, "mul": Op.MUL, "add": Op.ADD, "sub": Op.SUB, "div": Op.DIV}
+UNARY: Final = {"exp": Op.EXP, "log": Op.LOG}
+BINARY: Final = {"mul": Op.MUL, "add": Op.ADD, "sub": Op.SUB, "div": Op.DIV, "max": Op.MAX}
+ELEMENTWISE: Final = UNARY | BINARY
 
 
 def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any]]:
@@ -76,7 +78,7 @@ def _factors(family: Family, by_name: Mapping[str, Family], dtype: np.dtype[Any]
     blocks = max(source.blocks for source in families)
     if blocks > 1:
         entries = [np.concatenate(ids, axis=-1) if ids.ndim == 3 else np.tile(ids, (1, blocks)) for ids in entries]
-    return entries if family.op == "rowsum" else [entries[0][:, None, :], entries[1][None, :, :]]
+    return entries if len(entries) == 1 else [entries[0][:, None, :], entries[1][None, :, :]]
 
 
 def element_edges(family: Family, terms: int) -> int:
@@ -99,7 +101,7 @@ def _element_ops(family: Family, terms: int) -> NDArray[np.uint8]:
     """The operation of each vertex of one element."""
     if not terms:
         return np.array([ELEMENTWISE.get(family.op, Op.INPUT)], dtype=np.uint8)
-    ops = np.full(family.stride(terms), Op.ADD, dtype=np.uint8)
+    ops = np.full(family.stride(terms), Op.MAX if family.op == "rowmax" else Op.ADD, dtype=np.uint8)
     ops[:terms] = Op.MUL if family.op == "matmul" else Op.TERM
     ops[terms : terms + family.start] = Op.ZERO
     return ops

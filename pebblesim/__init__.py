@@ -26,7 +26,7 @@ _HOME = {
     "api": ("Counted", "Played", "compare", "count", "formula", "graph", "play", "show"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
-    "language": ("Block", "Index", "Machine", "Tensor", "Tile", "exp", "rowsum"),
+    "language": ("Block", "Index", "Machine", "Tensor", "Tile", "exp", "log", "maximum", "rowmax", "rowsum"),
     "registry": ("Schedule", "schedule"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

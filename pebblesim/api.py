@@ -295,7 +295,7 @@ def play(
     chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation)
     everything = {**sizes, **chosen}
     predicted = count_program(algorithm.program, everything, summation)
-    options = algorithm.graph_options(chosen) | ({"kept": True} if algorithm.kept else {})
+    options = algorithm.graph_options(chosen)
     cdag = graphs.build(algorithm.problem.name, summation=summation, **sizes, **options)
     game = Referee(cdag, M, rules)
     takes_red = bool(RULES[rules][WRITE].clears & RED_PEBBLE)
@@ -330,7 +330,7 @@ def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag) -> 
         bool(
             np.max(np.abs(outputs[name] - reference[name])) <= 1e-10 * max(1.0, float(np.max(np.abs(reference[name]))))
         )
-        for name in algorithm.problem.outputs
+        for name in algorithm.program.outputs
     )
 
 

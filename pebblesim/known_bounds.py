@@ -27,6 +27,14 @@ THETA = {
         "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
         "Li et al., Theorem 1.1, with the compulsory n·d added (for n ≥ d)",
     ),
+    "forward": Theta(
+        "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+        "Saha & Ye 2024, Theorems 3.1 and 3.7, with the compulsory n·d added (for n ≥ d)",
+    ),
+    "backward-qkv": Theta(
+        "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+        "Li et al., Theorem 1.1 for its core, with the compulsory n·d added (for n ≥ d)",
+    ),
     "matmul": Theta(
         "m*k + k*n + m*n + m*k*n/sqrt(M)", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"
     ),

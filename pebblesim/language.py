@@ -12,7 +12,7 @@ runs its body once, for a tile that stands for all tiles.
     x[:] = expr                in place
     acc += a @ b               add the terms of a product or a row sum
     m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
-    a @ b, a.T, + - * /, exp, rowsum
+    a @ b, a.T, + - * /, exp, log, maximum, rowsum, rowmax
 
 An expression is not a tile: it is computed element by element, with no room for intermediates but a pebble or two.
 """
@@ -22,13 +22,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pebblesim import program as ir
 from pebblesim.errors import PebblesimError, TraceError
 from pebblesim.problems import Problem
 
-__all__ = ["Block", "Index", "Machine", "Tensor", "Tile", "Value", "exp", "rowsum", "trace"]
+__all__ = ["Block", "Index", "Machine", "Tensor", "Tile", "Value", "exp", "log", "maximum", "rowmax", "rowsum", "trace"]
 
 
 class _Symbol:
@@ -149,12 +149,31 @@ def exp(x: Value) -> Value:
     return x._m._elementwise("exp", x)
 
 
+def log(x: Value) -> Value:
+    """The natural logarithm, element by element."""
+    return x._m._elementwise("log", x)
+
+
+def maximum(x: Value, y: Value) -> Value:
+    """The larger of two, element by element."""
+    return x._m._elementwise("max", x, y)
+
+
 def rowsum(x: Value) -> Value:
     """The sum of each row, the paper's x · 1."""
+    return _reduced("rowsum", x)
+
+
+def rowmax(x: Value) -> Value:
+    """The maximum of each row."""
+    return _reduced("rowmax", x)
+
+
+def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
     expr = x._use()
-    if isinstance(expr, ir.RowSum | ir.MatMul) or len(expr.shape) != 2:
-        raise TraceError(f"{_where()}: rowsum takes a tile or an elementwise expression with rows and columns.")
-    return Value(x._m, ir.RowSum(expr, expr.shape[:1]))
+    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
+        raise TraceError(f"{_where()}: {op} takes a tile or an elementwise expression with rows and columns.")
+    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
 
 
 class Machine:
@@ -224,9 +243,12 @@ class Machine:
         dims = tuple(index._range.name for index in shape if isinstance(index, Index) and index._range.parent is None)
         if len(dims) != len(shape) or len(dims) not in (1, 2):
             raise TraceError(f"{_where()}: the shape of {name} must be one or two whole dimensions.")
-        expected = self._problem.outputs.get(name, dims)
+        results = {**self._problem.outputs, **self._problem.extra}
+        expected = results.get(name, dims)
         if dims != tuple(expected):
             raise TraceError(f"{_where()}: output {name} has shape ({', '.join(expected)}), not ({', '.join(dims)}).")
+        if name in self._problem.extra:
+            self._program.outputs += (name,)
         return self._declare(name, dims)
 
     # -- primitives ------------------------------------------------------------------------------------------
@@ -294,7 +316,7 @@ class Machine:
             raise TraceError(f"{_where()}: {op} takes tiles and expressions over tiles only.")
         operands = tuple(value._use() for value in values)
         for operand in operands:
-            if isinstance(operand, ir.MatMul | ir.RowSum):
+            if isinstance(operand, ir.MatMul | ir.RowReduction):
                 raise TraceError(f"{_where()}: a product or row sum must be computed before {op} can use it.")
             if isinstance(operand, ir.Ref) and operand.transposed:
                 raise TraceError(f"{_where()}: {op} takes tiles as they lie; a transpose enters only products.")
@@ -331,13 +353,15 @@ class Machine:
         self._emit(ir.Compute(target._expr, expr, "assign", _line()))
 
     def _add(self, target: Tile, value: Value) -> None:
-        if isinstance(value, Value) and not isinstance(value._expr, ir.MatMul | ir.RowSum):
+        if isinstance(value, Value) and not isinstance(value._expr, ir.MatMul | ir.RowReduction):
             self._assign(target, self._elementwise("add", target, value))
             return
         if not isinstance(value, Value):
             raise TraceError(f"{_where()}: += takes a product, a row sum or an elementwise expression.")
         expr = value._use()
         self._check_in_cache(target._expr.tile)
+        if isinstance(expr, ir.RowReduction) and expr.op == "rowmax":
+            raise TraceError(f"{_where()}: += adds; for a running maximum use maximum(x, y).")
         if not _same(expr.shape, target._expr.shape):
             raise TraceError(
                 f"{_where()}: shapes do not match: ({_names(target._expr.shape)}) += ({_names(expr.shape)})."

@@ -11,12 +11,13 @@ A family owns the consecutive vertices `base`, `base + 1`, ... Its elements come
 
 *Inputs and elementwise families* (`terms == 0`): one vertex for each element.
 
-*Sums* (`op` is "matmul" or "rowsum"; `terms` = k ≥ 1): each element owns the consecutive vertices
+*Sums* (`op` is "matmul", "rowsum" or "rowmax"; `terms` = k ≥ 1): each element owns the consecutive vertices
 
     k terms | one constant 0, if `start` | the partial sums
 
 Terms are in the order of the summation index. For "matmul" term u is the product of the two operands' entries
-(two predecessors); for "rowsum" it is the entry itself, taken times one (one predecessor): l = A·1.
+(two predecessors); for "rowsum" it is the entry itself, taken times one (one predecessor): l = A·1; "rowmax" is the
+same with maxima of two in the place of additions.
 The terms are cut into blocks of `tree` = b consecutive terms, the last may be ragged. Inside a block of m terms the
 sum is balanced: neighbours are added pairwise, layer by layer, and a last one without a neighbour moves up as it is.
 The m - 1 partial sums of a block are numbered layer by layer, left to right. The block's total is then added to the
@@ -43,7 +44,7 @@ class Family:
 
     Attributes:
         name: the tensor's name, as in the paper ("S", "A1", "p").
-        op: "input", "exp", "mul", "add", "sub", "div", "matmul" or "rowsum".
+        op: "input", "exp", "log", "mul", "add", "sub", "div", "max", "matmul", "rowsum" or "rowmax".
         operands: names of the operand families, ".T" appended where it enters transposed, e.g. ("A1.T", "p").
         base: its first vertex.
         shape: (rows, columns), or (rows,) for a vector.

@@ -27,6 +27,7 @@ class Problem:
         inputs: shape of each input.
         kept: inputs that only some schedules ask for because the forward pass kept them.
         outputs: shape of each output.
+        extra: outputs that only some schedules write, for a backward pass to keep.
         reference: inputs -> outputs, both by name; it also returns the `kept` values it passes on its way.
         source: where it is defined.
     """
@@ -39,6 +40,7 @@ class Problem:
     reference: Callable[[Mapping[str, Array]], dict[str, Array]] = field(repr=False)
     source: str
     kept: Mapping[str, Shape] = field(default_factory=dict)
+    extra: Mapping[str, Shape] = field(default_factory=dict)
 
     def random_inputs(self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = ()) -> dict[str, Array]:
         """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for."""
@@ -68,6 +70,26 @@ def _backward(x: Mapping[str, Array]) -> dict[str, Array]:
     return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": l}
 
 
+def _forward(x: Mapping[str, Array]) -> dict[str, Array]:
+    """Softmax attention and what a backward pass may keep of it: l, or m and l_m, or L, or P."""
+    import numpy as np
+
+    S = x["Q"] @ x["K"].T
+    m = S.max(axis=1)
+    l, l_m = np.exp(S).sum(axis=1), np.exp(S - m[:, None]).sum(axis=1)
+    P = np.exp(S) / l[:, None]
+    return {"O": P @ x["V"], "l": l, "m": m, "l_m": l_m, "L": np.log(l), "P": P}
+
+
+def _backward_qkv(x: Mapping[str, Array]) -> dict[str, Array]:
+    """The gradients with respect to Q, K and V (Dao et al. 2022, appendix B.2)."""
+    forward = _forward(x)
+    P = forward["P"]
+    dP = x["dO"] @ x["V"].T
+    dS = P * (dP - (P * dP).sum(axis=1)[:, None])
+    return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **forward}
+
+
 def _matmul(x: Mapping[str, Array]) -> dict[str, Array]:
     return {"C": x["A"] @ x["B"]}
 
@@ -91,6 +113,26 @@ PROBLEMS = {
             outputs={"g": ("d", "d")},
             reference=_backward,
             source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
+        ),
+        Problem(
+            name="forward",
+            dims=("n", "d"),
+            from_nd={"n": "n", "d": "d"},
+            inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
+            outputs={"O": ("n", "d")},
+            extra={"l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
+            reference=_forward,
+            source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
+        ),
+        Problem(
+            name="backward-qkv",
+            dims=("n", "d"),
+            from_nd={"n": "n", "d": "d"},
+            inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
+            kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
+            outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
+            reference=_backward_qkv,
+            source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
         ),
         Problem(
             name="matmul",

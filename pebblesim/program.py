@@ -65,7 +65,7 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """`op` ("exp", "add", "sub", "mul", "div") element by element; a vector operand is broadcast along its rows."""
+    """`op` ("exp", "log", "add", "sub", "mul", "div", "max") element by element; a vector goes along the rows."""
 
     op: str
     operands: tuple[Expr, ...]
@@ -73,9 +73,10 @@ class Elementwise:
 
 
 @dataclass(frozen=True, eq=False)
-class RowSum:
-    """The sum of each row: x · 1."""
+class RowReduction:
+    """`op` of each row: its sum, x · 1, or its maximum."""
 
+    op: Literal["rowsum", "rowmax"]
     operand: Expr
     shape: Ranges
 
@@ -89,7 +90,7 @@ class MatMul:
     shape: Ranges
 
 
-Expr = Ref | Elementwise | RowSum | MatMul
+Expr = Ref | Elementwise | RowReduction | MatMul
 
 
 def refs(expr: Expr) -> Iterator[Ref]:
@@ -100,7 +101,7 @@ def refs(expr: Expr) -> Iterator[Ref]:
         case Elementwise():
             for operand in expr.operands:
                 yield from refs(operand)
-        case RowSum():
+        case RowReduction():
             yield from refs(expr.operand)
         case MatMul():
             yield expr.left

@@ -66,10 +66,12 @@ class Schedule:
 
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
         """The options of the graph it is a game on, for these block sizes."""
-        return {
+        options = {
             option: sizes[value] if isinstance(value, str) and value in self.blocks else value
             for option, value in self.graph.items()
         }
+        extra = self.program.outputs != tuple(self.problem.outputs)
+        return options | ({"outputs": self.program.outputs} if extra else {})
 
 
 SCHEDULES: dict[str, Schedule] = {}

@@ -3,6 +3,28 @@
 if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
-from pebblesim.schedules import flash, large_cache, matmul, no_cache, row_stationary, small_cache, small_cache_streamed
+from pebblesim.schedules import (
+    backward_qkv,
+    flash,
+    forward,
+    large_cache,
+    matmul,
+    no_cache,
+    row_stationary,
+    small_cache,
+    small_cache_streamed,
+    standard,
+)
 
-__all__ = ["flash", "large_cache", "matmul", "no_cache", "row_stationary", "small_cache", "small_cache_streamed"]
+__all__ = [
+    "backward_qkv",
+    "flash",
+    "forward",
+    "large_cache",
+    "matmul",
+    "no_cache",
+    "row_stationary",
+    "small_cache",
+    "small_cache_streamed",
+    "standard",
+]

@@ -15,7 +15,7 @@ from pebblesim.schedules.matmul import gemm
     source="Dao 2023 (FlashAttention-2), Algorithm 2, between products by square tiles",
     paper={"B": "floor(sqrt(M/3))", "B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
     fit=["B", "B_c", "B_r"],
-    graph={"order": "U", "dQ_block": "B_c"},
+    graph={"order": "U", "kept": True, "dQ_block": "B_c"},
 )
 def flash(
     m: Machine,

@@ -13,7 +13,7 @@ from pebblesim.registry import schedule
     problem="backward",
     source="Li et al., Algorithm 9 (= 7, 8)",
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
-    graph={"row_block": "B_r"},
+    graph={"kept": True, "row_block": "B_r"},
 )
 def large_cache(
     m: Machine,

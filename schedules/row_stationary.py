@@ -38,7 +38,7 @@ def stream_past(m: Machine, dQ_i: Tile, S_i: Tile, dO_i: Tile, l_i: Tile, v_i: T
     problem="backward",
     source="ours: rows of S, dO and dQ stationary",
     fit=["B_r", "b", ("a_g", "b_g")],
-    graph={"order": "U", "centred": True},
+    graph={"order": "U", "kept": True, "centred": True},
 )
 def row_stationary(
     m: Machine,
@@ -84,7 +84,7 @@ def row_stationary(
     problem="backward",
     source="ours: row-stationary, S_i from A1_i and g in memory",
     fit=["B_r", "b"],
-    graph={"order": "U", "centred": True, "g_block": "B_r"},
+    graph={"order": "U", "kept": True, "centred": True, "g_block": "B_r"},
 )
 def row_stationary_fused(
     m: Machine,

@@ -13,7 +13,7 @@ from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
     problem="backward",
     source="ours: Algorithm 6 with streamed operands and fused epilogues",
     fit=[("a", "b")],
-    graph={"order": "U", "centred": True},
+    graph={"order": "U", "kept": True, "centred": True},
 )
 def small_cache_streamed(
     m: Machine,

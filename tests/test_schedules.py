@@ -49,8 +49,7 @@ every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(T
 
 def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
-    kept = {"kept": True} if schedule.kept else {}
-    return graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes), **kept)
+    return graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
 
 
 def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) -> Game:

@@ -19,7 +19,10 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
+    "log": np.log,
+    "max": np.maximum,
 }
+_REDUCTIONS: dict[str, Callable[..., Array]] = {"rowsum": np.sum, "rowmax": np.max}
 
 
 def numbers(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -77,8 +80,8 @@ class _Run:
                 return self._operand(expr)
             case ir.MatMul(left=left, right=right):
                 return np.asarray(self._operand(left) @ self._operand(right))
-            case ir.RowSum(operand=operand):
-                return np.asarray(self._value(operand).sum(axis=1))
+            case ir.RowReduction(op=op, operand=operand):
+                return np.asarray(_REDUCTIONS[op](self._value(operand), axis=1))
             case ir.Elementwise(op=op, operands=operands, shape=shape):
                 values = [self._value(operand) for operand in operands]
                 vectors_as_columns = [v[:, None] if v.ndim < len(shape) else v for v in values]

@@ -155,24 +155,26 @@ class _Occupancy:
             index, term = expr.left.shape[1], 1
             blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
         else:
-            assert isinstance(expr, ir.RowSum)
+            assert isinstance(expr, ir.RowReduction)
             index, blocks_of = expr.operand.shape[1], None
             term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
         count = self._size(index)
+        tree = None
         if node.mode == "new":
             if index.parent is not None:
                 self.regrouped[tile] = index
             first, terms, started = 0, count, False
             self.live.setdefault(tile, 0)
         elif tile in self.from_memory:  # each visit adds one block of terms to what memory holds
-            first, terms, started = 0, count, True
+            first, terms, started, tree = 0, count, True, 1 if self.chain else count
         else:
             first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], False
             if blocks_of is not None:
                 block = ir.length(blocks_of.block, self.sizes)
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
-        before, after, most = _sum(first, first + count, terms, tree_block(self.summation, terms), started, term)
+        tree = tree or tree_block(self.summation, terms)
+        before, after, most = _sum(first, first + count, terms, tree, started, term)
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + most)
         self._hold(tile, elements * (after - before))

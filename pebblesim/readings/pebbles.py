@@ -230,12 +230,12 @@ class _Assembler:
             index = expr.left.shape[1]
             outer = self.part.get(expr.left.tile) or self.part.get(expr.right.tile)
         else:
-            assert isinstance(expr, ir.RowSum)
+            assert isinstance(expr, ir.RowReduction)
             operand = self._steps(expr.operand)
             leaf = len(self.scripts)
             if not isinstance(expr.operand, ir.Ref):
                 self.scripts.append((DELETE, operand, 0))
-            number = self._result("rowsum", [self.table[operand].name])
+            number = self._result(expr.op, [self.table[operand].name])
             index = expr.operand.shape[1]
         fresh = node.mode == "new"
         if fresh:
@@ -270,4 +270,4 @@ class _Assembler:
 
 
 def _ordered(op: str, operands: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(operands)) if op in ("mul", "add") else tuple(operands)
+    return tuple(sorted(operands)) if op in ("mul", "add", "max") else tuple(operands)

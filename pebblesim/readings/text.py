@@ -66,11 +66,13 @@ def _expr(expr: ir.Expr, names: dict[ir.Tile, str], inside: bool = False) -> str
             return part + "ᵀ" * transposed
         case ir.MatMul(left=left, right=right):
             return f"{_expr(left, names)} · {_expr(right, names)}"
-        case ir.RowSum(operand=operand):
+        case ir.RowReduction(op="rowmax", operand=operand):
+            return f"rowmax({_expr(operand, names)})"
+        case ir.RowReduction(operand=operand):
             summed = _expr(operand, names)
             return f"{summed} · 1" if isinstance(operand, ir.Ref) else f"({summed}) · 1"
-        case ir.Elementwise(op="exp", operands=(operand,)):
-            return f"exp({_expr(operand, names)})"
+        case ir.Elementwise(op=op, operands=operands) if op not in _SIGNS:
+            return f"{op}({', '.join(_expr(operand, names) for operand in operands)})"
         case ir.Elementwise(op=op, operands=(left, right)):
             first, second = (_expr(x, names, inside=op in ("mul", "div") or x is right) for x in (left, right))
             if len(left.shape) < len(right.shape):

@@ -1,0 +1,71 @@
+"""The graph of the gradients dQ, dK, dV of attention (Dao et al. 2022, appendix B.2; Dao 2023)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pebblesim.errors import UnknownName
+from pebblesim.graphs.builder import Builder, in_memory, whole
+from pebblesim.graphs.cdag import Cdag
+
+KEPT: Final = ("l", "L", "m", "P")
+
+
+def declare(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None) -> Builder:
+    """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
+    n, d = whole("n", n), whole("d", d)
+    if kept not in KEPT:
+        raise UnknownName("value kept from the forward pass", kept, KEPT)
+    b = Builder(summation)
+    for name in ("Q", "K", "V", "dO"):
+        b.input(name, (n, d))
+    _probabilities(b, n, d, kept)
+    b.matmul("dP", "dO", "V.T")
+    if kept == "P":
+        b.elementwise("PdP", "mul", "P", "dP")
+        b.rowsum("v", "PdP")
+    else:
+        b.elementwise("dOO", "mul", "dO", "O")
+        b.rowsum("v", "dOO")
+    b.elementwise("dPv", "sub", "dP", "v")
+    b.elementwise("dS", "mul", "P", "dPv")
+    b.matmul("dV", "P.T", "dO")
+    b.matmul("dQ", "dS", "K", **in_memory("dQ", dQ_block, summation))
+    b.matmul("dK", "dS.T", "Q")
+    return b
+
+
+def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
+    if kept == "P":
+        b.input("P", (n, n))
+        return
+    b.input("O", (n, d))
+    for name in {"l": ("l",), "L": ("L",), "m": ("l_m", "m")}[kept]:
+        b.input(name, (n,))
+    b.matmul("S", "Q", "K.T")
+    if kept == "l":
+        b.elementwise("A", "exp", "S")
+        b.elementwise("P", "div", "A", "l")
+    elif kept == "L":
+        b.elementwise("SL", "sub", "S", "L")
+        b.elementwise("P", "exp", "SL")
+    else:
+        b.elementwise("Sm", "sub", "S", "m")
+        b.elementwise("A", "exp", "Sm")
+        b.elementwise("P", "div", "A", "l_m")
+
+
+def build(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None) -> Cdag:
+    """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
+
+    Args:
+        n, d: sequence length and head dimension.
+        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
+        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
+            sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
+        dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
+
+    Raises:
+        UsageError: an argument is not allowed, or the graph does not fit into memory.
+    """
+    return declare(n, d, summation, kept=kept, dQ_block=dQ_block).finish(("dQ", "dK", "dV"))

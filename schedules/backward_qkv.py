@@ -1,0 +1,138 @@
+"""Gradients of attention with respect to Q, K and V, fused: FlashAttention-1 and -2, and ours in two passes."""
+
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.registry import schedule
+
+
+def row_sums_of_products(m: Machine, v: Tensor, dO: Tensor, O: Tensor, B_r: Block | int) -> None:
+    """v = (dO ∘ O) · 1, what FlashAttention-2 calls D."""
+    for i in m.tiles(v.shape[0], B_r, independent=True):
+        v_i = m.zeros(i)
+        for k in m.tiles(dO.shape[1], 1):
+            v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
+        m.write(v[i], v_i)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="Dao et al. 2022 (FlashAttention), Algorithm 4",
+    paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    fit=["B_c", "B_r"],
+    graph={"kept": "m", "dQ_block": "B_c"},
+)
+def flash1_backward(
+    machine: Machine,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    dO: Tensor,
+    O: Tensor,
+    l_m: Tensor,
+    m: Tensor,
+    *,
+    B_r: Block,
+    B_c: Block,
+) -> None:
+    """FlashAttention-1: columns outside, dQ in memory, v made anew for every tile."""
+    n, d = Q.shape
+    dQ, dK, dV = machine.tensor("dQ", n, d), machine.tensor("dK", n, d), machine.tensor("dV", n, d)
+    machine.write(dQ, 0)
+    for j in machine.tiles(n, B_c):
+        K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
+        dK_j, dV_j = machine.zeros(j, d), machine.zeros(j, d)
+        for i in machine.tiles(n, B_r):
+            Q_i, O_i, dO_i = machine.read(Q[i, :]), machine.read(O[i, :]), machine.read(dO[i, :])
+            dQ_i, l_i, m_i = machine.read(dQ[i, :]), machine.read(l_m[i]), machine.read(m[i])
+            P = machine.compute(Q_i @ K_j.T)
+            P[:] = exp(P - m_i) / l_i
+            dV_j += P.T @ dO_i
+            dS = machine.compute(dO_i @ V_j.T)
+            v_i = machine.compute(rowsum(dO_i * O_i))
+            dS[:] = P * (dS - v_i)
+            dQ_i += dS @ K_j
+            machine.write(dQ[i, :], dQ_i)
+            dK_j += dS.T @ Q_i
+        machine.write(dK[j, :], dK_j)
+        machine.write(dV[j, :], dV_j)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="Dao 2023 (FlashAttention-2), Algorithm 2",
+    fit=["B_c", "B_r"],
+    graph={"kept": "L", "dQ_block": "B_c"},
+)
+def flash2_backward(
+    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, O: Tensor, L: Tensor, *, B_r: Block, B_c: Block
+) -> None:
+    """FlashAttention-2: columns outside, dQ in memory, v made first."""
+    n, d = Q.shape
+    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+
+    with m.phase("v"):
+        row_sums_of_products(m, v, dO, O, B_r)
+
+    with m.phase("dQ, dK, dV"):
+        m.write(dQ, 0)
+        for j in m.tiles(n, B_c):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, B_r):
+                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P - L_i)
+                dV_j += P.T @ dO_i
+                dS = m.compute(dO_i @ V_j.T)
+                dS[:] = P * (dS - v_i)
+                m.delete(P)
+                dQ_i = m.read(dQ[i, :])
+                dQ_i += dS @ K_j
+                m.write(dQ[i, :], dQ_i)
+                m.delete(dQ_i)
+                dK_j += dS.T @ Q_i
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: rows stationary for dQ, columns for dK and dV",
+    fit=["B_r", "B_c"],
+    graph={"kept": "l"},
+)
+def backward_two_pass(
+    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, O: Tensor, l: Tensor, *, B_r: Block, B_c: Block
+) -> None:
+    """Two passes: 14n²d²/M against 16 with dQ in memory."""
+    n, d = Q.shape
+    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+
+    with m.phase("v"):
+        row_sums_of_products(m, v, dO, O, 1)
+
+    with m.phase("dQ"):
+        for i in m.tiles(n, B_r, independent=True):
+            Q_i, dO_i, l_i, v_i, dQ_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i]), m.zeros(i, d)
+            for j in m.tiles(n, 1):
+                K_j = m.read(K[j, :])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P) / l_i
+                dS = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    dS += dO_i[:, k] @ m.read(V[j, k]).T  # dP
+                dS[:] = P * (dS - v_i)
+                dQ_i += dS @ K_j
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("dK, dV"):
+        for j in m.tiles(n, B_c, independent=True):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, 1):
+                Q_i, dO_i, l_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P) / l_i
+                dV_j += P.T @ dO_i
+                dS = m.compute(dO_i @ V_j.T)
+                dS[:] = P * (dS - v_i)
+                dK_j += dS.T @ Q_i
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)

@@ -1,0 +1,61 @@
+"""Attention as an unfused framework runs it: a kernel for each step, every n x n matrix through memory.
+
+The textbook count (Dao et al. 2022, Algorithms 0 and 3) takes each operand of a product as read once; these kernels
+count what square tiles in M words really read. Softmax keeps whole rows in cache, so M must hold a row.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
+from pebblesim.registry import schedule
+from pebblesim.schedules.matmul import gemm
+
+
+@schedule(problem="forward", source="Dao et al. 2022, Algorithm 0", fit=["b", "B_r"], graph={"softmax": "safe"})
+def standard_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, b: Block, B_r: Block) -> None:
+    """Unfused: S and P through memory."""
+    n, d = Q.shape
+    S, P, O = m.tensor("S", n, n), m.tensor("P", n, n), m.tensor("O", n, d)
+
+    with m.phase("S"):
+        gemm(m, S, Q, K, b, B_T=True)
+
+    with m.phase("P"):
+        for i in m.tiles(n, B_r, independent=True):
+            P_i = m.read(S[i, :])
+            m_i = m.compute(rowmax(P_i))
+            P_i[:] = P_i - m_i
+            P_i[:] = exp(P_i)
+            l_i = m.compute(rowsum(P_i))
+            P_i[:] = P_i / l_i
+            m.write(P[i, :], P_i)
+
+    with m.phase("O"):
+        gemm(m, O, P, V, b)
+
+
+@schedule(problem="backward-qkv", source="Dao et al. 2022, Algorithm 3", fit=["b", "B_r"], graph={"kept": "P"})
+def standard_backward(
+    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, P: Tensor, *, b: Block, B_r: Block
+) -> None:
+    """Unfused: P kept, dP and dS through memory."""
+    n, d = Q.shape
+    dP, dS = m.tensor("dP", n, n), m.tensor("dS", n, n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("dV"):
+        gemm(m, dV, P, dO, b, A_T=True)
+
+    with m.phase("dP"):
+        gemm(m, dP, dO, V, b, B_T=True)
+
+    with m.phase("dS"):
+        for i in m.tiles(n, B_r, independent=True):
+            P_i, dP_i = m.read(P[i, :]), m.read(dP[i, :])
+            v_i = m.compute(rowsum(P_i * dP_i))
+            dP_i[:] = P_i * (dP_i - v_i)
+            m.write(dS[i, :], dP_i)
+
+    with m.phase("dQ"):
+        gemm(m, dQ, dS, K, b)
+
+    with m.phase("dK"):
+        gemm(m, dK, dS, Q, b, A_T=True)
