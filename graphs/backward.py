@@ -44,6 +44,8 @@ def declare(
     b.elementwise("A", "exp", "Z")
     if not kept:
         b.rowsum("l", "A")
+    if order != "one-pass":
+        b.elementwise("f", "div", "A", "l")
     b.matmul("h", "A3", "Y")
     b.matmul("q", "dO", "h.T")
     if order == "one-pass":
@@ -61,7 +63,6 @@ def declare(
 
 def _softmax_backward(b: Builder, kept: bool, centred: bool) -> None:
     """p = f∘q - diag(v) f, or f∘(q - v)."""
-    b.elementwise("f", "div", "A", "l")
     if not centred or not kept:
         b.elementwise("fq", "mul", "f", "q")
     if kept:

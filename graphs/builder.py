@@ -7,7 +7,10 @@ arrays that were allocated once. The numbering is the one stated in `pebblesim.l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 from operator import index
 from typing import Any
 
@@ -46,6 +49,8 @@ class Builder:
     def __init__(self, summation: str = "chain") -> None:
         self._tree = sums.parse(summation)
         self._families: dict[str, Family] = {}
+        self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
+        self._of_loop: list[Family] = []
         self.vertices = 0
         self.edges = 0
 
@@ -82,6 +87,7 @@ class Builder:
         *,
         tree: int | None = None,
         start: bool = False,
+        onto: str | None = None,
         row_block: int | None = None,
     ) -> None:
         """The product of an (m, k) and a (k, n) operand.
@@ -89,29 +95,63 @@ class Builder:
         Args:
             tree: tree block of these sums, instead of the builder's.
             start: each sum starts from an explicit constant 0.
+            onto: the tensor to whose entries the sums are added.
             row_block: keep the sum apart for each block of that many of the k terms (a regrouped tensor).
         """
         (*rows, k), (inner, *columns) = shapes = self._shape(left), self._shape(right)
         if len(rows) != 1 or len(columns) != 1 or inner != k:
             raise self._mismatch(name, (left, right), shapes)
-        spread = [self._family(operand).blocks for operand in (left, right)]
+        spread = [self._regrouped(operand) for operand in (left, right)]
         if min(spread) > 1:
             raise UsageError(f"{name} sums over {left} and {right}, which are both regrouped; only one of them may be.")
-        self._sum(name, "matmul", (left, right), (*rows, *columns), k * max(spread), tree, start, row_block)
+        self._sum(name, "matmul", (left, right), (*rows, *columns), k * max(spread), tree, start, onto, row_block)
 
-    def rowsum(self, name: str, operand: str, *, tree: int | None = None, start: bool = False) -> None:
-        """The sum of each row of an (m, k) operand: a vector of length m. `tree` and `start` as for `matmul`."""
-        shape = self._shape(operand)
-        if len(shape) != 2:
-            raise UsageError(f"{name} sums the rows of {operand}, which is a vector; give it a matrix.")
-        self._sum(name, "rowsum", (operand,), shape[:1], shape[1] * self._family(operand).blocks, tree, start, None)
+    def rowsum(
+        self, name: str, operand: str, *, onto: str | None = None, tree: int | None = None, start: bool = False
+    ) -> None:
+        """The sum of each row of an (m, k) operand: a vector of length m. `tree`, `start`, `onto` as for `matmul`."""
+        self._reduce(name, "rowsum", operand, onto, tree, start)
 
     def rowmax(self, name: str, operand: str) -> None:
         """The maximum of each row of an (m, k) operand: a vector of length m, as a tree of maxima of two."""
+        self._reduce(name, "rowmax", operand, None, None, False)
+
+    def _reduce(self, name: str, op: str, operand: str, onto: str | None, tree: int | None, start: bool) -> None:
         shape = self._shape(operand)
         if len(shape) != 2:
-            raise UsageError(f"{name} is the maximum of the rows of {operand}, which is a vector; give it a matrix.")
-        self._sum(name, "rowmax", (operand,), shape[:1], shape[1], None, False, None)
+            raise UsageError(f"{name} goes over the rows of {operand}, which is a vector; give it a matrix.")
+        terms = shape[1] * self._regrouped(operand)
+        self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
+
+    @contextmanager
+    def loop(self, columns: int, block: int) -> Iterator[None]:
+        """Tensors declared inside are made anew for each block of columns, from those of the block before.
+
+        A sum over the columns takes the terms of the block alone. "m.prev" is m of the block before.
+        """
+        block = min(columns, whole("a loop's block", block))
+        blocks = -(-columns // block)
+        self._loop, self._of_loop = (blocks, block, columns - (blocks - 1) * block), []
+        yield
+        self._loop = None
+        for family in self._of_loop:
+            if family.initial is not None:
+                self._place(replace(family, initial_base=self.vertices), family.elements, 0)
+        families = [self._families[family.name] for family in self._of_loop]
+        full = list(accumulate((f.elements * f.stride() for f in families), initial=0))
+        last = list(accumulate((f.elements * f.stride(f.last_terms) for f in families), initial=0))
+        first, of_last = self.vertices, self.vertices + (blocks - 1) * full[-1]
+        for family, at, at_last in zip(families, full, last, strict=False):
+            base = first + at if blocks > 1 else of_last + at_last
+            placed = replace(family, base=base, step=full[-1], last_base=of_last + at_last)
+            edges = (blocks - 1) * element_edges(family, family.terms) + element_edges(family, family.last_terms)
+            self._place(placed, 0, family.elements * edges)
+        self.vertices = of_last + last[-1]
+
+    def running(self, name: str, shape: tuple[int, ...], initial: float) -> None:
+        """Announce, inside a loop, a tensor that starts from a constant and refers to itself; it is defined later."""
+        self._check_name(name)
+        self._families[name] = Family(name, "", (), 0, shape, initial=initial)
 
     def finish(self, outputs: Iterable[str]) -> Cdag:
         """Build the graph with these tensors as outputs.
@@ -139,7 +179,7 @@ class Builder:
         )
 
     def _family(self, operand: str) -> Family:
-        name = operand.removesuffix(".T")
+        name = operand.partition(".")[0]
         if name not in self._families:
             raise UnknownName("tensor", name, self._families)
         return self._families[name]
@@ -148,8 +188,13 @@ class Builder:
         shape = self._family(operand).shape
         return shape[::-1] if operand.endswith(".T") else shape
 
+    def _regrouped(self, operand: str) -> int:
+        """Number of blocks that who sums over the operand has to take one after the other."""
+        family = self._family(operand)
+        return 1 if family.running else family.blocks
+
     def _plain_shape(self, name: str, operand: str) -> tuple[int, ...]:
-        if self._family(operand).blocks > 1:
+        if self._regrouped(operand) > 1:
             raise UsageError(f"{name} takes {operand} entry by entry, but it is regrouped; only sums accept that.")
         return self._shape(operand)
 
@@ -167,38 +212,59 @@ class Builder:
         k: int,
         tree: int | None,
         start: bool,
+        onto: str | None,
         row_block: int | None,
     ) -> None:
+        if self._loop is not None:
+            row_block = self._loop[1]
         terms = k if row_block is None else min(k, whole(f"row_block of {name}", row_block))
         blocks = -(-k // terms)
         block = self._tree if tree is None else whole(f"tree of {name}", tree)
         self._add(
             name,
             op,
-            operands,
+            operands if onto is None else (*operands, onto),
             shape,
             terms=terms,
             tree=terms if block is None else min(block, terms),
             start=start,
+            onto=onto is not None,
             blocks=blocks,
             last_terms=k - (blocks - 1) * terms,
         )
 
     def _add(self, name: str, op: str, operands: tuple[str, ...], shape: tuple[int, ...], **of_sum: Any) -> None:
+        announced = self._families.get(name)
+        if announced is None or announced.op:
+            self._check_name(name)
+        initial = None if announced is None else announced.initial
+        if self._loop is not None:
+            of_loop = {"blocks": self._loop[0], "running": self._loop[1], "initial": initial}
+            family = Family(name, op, operands, 0, shape, **(of_sum | of_loop))
+            self._families[name] = family
+            self._of_loop.append(family)
+            return
+        family = Family(name, op, operands, self.vertices, shape, **of_sum)
+        whole_blocks = (family.blocks - 1) * element_edges(family, family.terms)
+        edges = family.elements * (whole_blocks + element_edges(family, family.last_terms))
+        self._place(family, family.size, edges)
+
+    def _place(self, family: Family, vertices: int, edges: int) -> None:
+        self._families[family.name] = family
+        self.vertices += vertices
+        self.edges += edges
+
+    def _check_name(self, name: str) -> None:
         if not re.fullmatch(r"\w+", name) or name in self._families:
             raise UsageError(f"tensor name {name!r} is taken, or has other characters than letters, digits and '_'.")
-        family = Family(name, op, operands, self.vertices, shape, **of_sum)
-        self._families[name] = family
-        self.vertices += family.size
-        whole_blocks = (family.blocks - 1) * element_edges(family, family.terms)
-        self.edges += family.elements * (whole_blocks + element_edges(family, family.last_terms))
 
 
 def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
     """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
     if block is None:
         return {}
-    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else whole(f"{name}_block", block)}
+    terms = whole(f"{name}_block", block)
+    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else terms}
 
 
 def whole(what: str, value: int) -> int:

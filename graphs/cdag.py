@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -35,7 +36,8 @@ class Op(IntEnum):
     TERM = 7  # x·1, the term of a row sum: one predecessor
     LOG = 8
     MAX = 9
-    GENERIC = 10  # of a graph without meaning
+    MINUS_INFINITY = 10  # the constant that a running maximum starts from
+    GENERIC = 11  # of a graph without meaning
 
 
 # Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.
@@ -90,13 +92,16 @@ class Cdag:
         self._check_vertex(v)
         if not self.families:
             raise UsageError("this graph was given as edges, so its vertices belong to no tensor.")
-        family = self.families[bisect_right(self.families, v, key=lambda f: f.base) - 1]
-        full = family.elements * family.stride()
-        block = (v - family.base) // full  # the last block may be shorter, never longer
-        terms = family.last_terms if block == family.blocks - 1 else family.terms
-        element, offset = divmod(v - family.base - block * full, family.stride(terms))
+        base, family, block = self._sections[bisect_right(self._sections, v, key=lambda section: section[0]) - 1]
+        terms = family.section(block)[1]
+        element, offset = divmod(v - base, family.stride(terms))
         index = (element,) if len(family.shape) == 1 else divmod(element, family.shape[1])
-        return family, block, index, part(offset, terms, family.tree, family.start) if terms else Part("value")
+        if block < 0:
+            return family, block, index, Part("initial")
+        if not terms:
+            return family, block, index, Part("value")
+        after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, less the constant
+        return family, block, index, part(offset + after_terms, terms, family.tree, family.start or family.onto)
 
     def describe(self, v: int) -> str:
         """Vertex v in words, counting indices from 0 and terms from 1.
@@ -108,12 +113,12 @@ class Cdag:
         if not self.families:
             return f"vertex {v}"
         family, block, index, part = self.locate(v)
-        prefix = f"{block};" if family.blocks > 1 else ""
+        prefix = f"{block};" if family.blocks > 1 and block >= 0 else ""
         name = f"{family.name}[{prefix}{','.join(map(str, index))}]"
         if part.kind == "value":
             return name
-        if part.kind == "zero":
-            return f"{name} (zero)"
+        if part.kind in ("zero", "initial"):
+            return f"{name} ({part.kind})"
         if part.kind == "inner":
             return f"{name} (sum of terms {part.first + 1}-{part.stop} of {part.terms})"
         noun = "sum" if part.kind == "running" else "product" if family.op == "matmul" else "term"
@@ -221,23 +226,39 @@ class Cdag:
         raise UnknownName("tensor", name, (f.name for f in self.families))
 
     def _output_names(self) -> list[str]:
-        bases = [f.base for f in self.families]
+        bases = [base for base, _, _ in self._sections]
         owners = np.unique(np.searchsorted(bases, self.outputs, side="right") - 1)
-        return [self.families[i].name for i in owners]
+        return list(dict.fromkeys(self._sections[i][1].name for i in owners))
+
+    @cached_property
+    def _sections(self) -> list[tuple[int, Family, int]]:
+        return sections(self.families)
 
 
-def sections(family: Family) -> Iterator[tuple[int, int]]:
-    """(first vertex, number of terms) of each row block of a family; one block unless it is regrouped."""
-    full = family.elements * family.stride()
-    for block in range(family.blocks):
-        yield family.base + block * full, family.last_terms if block == family.blocks - 1 else family.terms
+def sections(families: Iterable[Family]) -> list[tuple[int, Family, int]]:
+    """(first vertex, family, block) of every block of every family, in the order of the vertices."""
+    found = [
+        (family.section(block)[0], family, block)
+        for family in families
+        for block in range(0 if family.initial is None else -1, family.blocks)
+    ]
+    return sorted(found, key=lambda section: section[0])
+
+
+def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    """Ids of the vertices that hold the finished values of a block, in its shape."""
+    base, terms = family.section(block)
+    return (np.arange(1, family.elements + 1, dtype=dtype) * family.stride(terms) + (base - 1)).reshape(family.shape)
 
 
 def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Ids of the vertices that hold a family's finished values, in its shape; row blocks come first if regrouped."""
-    ends = np.arange(1, family.elements + 1, dtype=dtype)
-    blocks = [ends * family.stride(terms) + (base - 1) for base, terms in sections(family)]
-    return np.stack(blocks).reshape(family.shape if family.blocks == 1 else (family.blocks, *family.shape))
+    """Ids of the vertices that hold a family's finished values, in its shape; row blocks come first if regrouped.
+
+    Of a family that runs in a loop, those of the last block.
+    """
+    if family.blocks == 1 or family.running:
+        return section_roots(family, family.blocks - 1, dtype)
+    return np.stack([section_roots(family, block, dtype) for block in range(family.blocks)])
 
 
 def index_dtype(largest: int, unsigned: bool = False) -> np.dtype[Any]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pebblesim.graphs.cdag import Op
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
-DIV, EXP, TERM, LOG, MAX = int(Op.DIV), int(Op.EXP), int(Op.TERM), int(Op.LOG), int(Op.MAX)
+DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)
+LOG, MAX, MINUS_INFINITY = int(Op.LOG), int(Op.MAX), int(Op.MINUS_INFINITY)
 
 
 @njit(cache=True, error_model="numpy")
@@ -38,3 +39,5 @@ def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], v
             values[v] = max(values[preds[at]], values[preds[at + 1]])
         elif code == ZERO:
             values[v] = 0.0
+        elif code == MINUS_INFINITY:
+            values[v] = -np.inf

@@ -1,6 +1,6 @@
-"""Fill in the arrays of a graph, family by family: operations, predecessor counts and predecessors.
+"""Fill in the arrays of a graph, section by section: operations, predecessor counts and predecessors.
 
-All elements of a family, or of one of its row blocks, look alike: the arrays of one element are repeated with offsets.
+A section is a block of a family; all its elements look alike, so the arrays of one element are repeated with offsets.
 Everything is written in place, so that a large graph takes little more memory than its own arrays.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.graphs import summation
-from pebblesim.graphs.cdag import Op, index_dtype, roots, sections
+from pebblesim.graphs.cdag import Op, index_dtype, roots, section_roots, sections
 from pebblesim.layout import Family
 
 UNARY: Final = {"exp": Op.EXP, "log": Op.LOG}
@@ -28,71 +28,102 @@ def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray
     indptr = np.empty(vertices + 1, dtype=index_dtype(edges, unsigned=True))
     preds = np.empty(edges, dtype=index_dtype(vertices))
     at = 0
-    for family in families:
-        at = _fill_family(family, _factors(family, by_name, preds.dtype), op, indptr, preds, at)
+    for _, family, block in sections(families):
+        at = _fill_section(family, block, by_name, op, indptr, preds, at)
     indptr[-1] = at
     return op, indptr, preds
 
 
-def _fill_family(
+def _fill_section(
     family: Family,
-    factors: list[NDArray[Any]],
+    block: int,
+    by_name: Mapping[str, Family],
     op: NDArray[np.uint8],
     indptr: NDArray[Any],
     preds: NDArray[Any],
     at: int,
 ) -> int:
-    """Fill in one family, whose predecessors begin at `at`; returns where they end."""
-    arity, done = len(factors), 0
-    for base, terms in sections(family):
-        stride, degree = family.stride(terms), element_edges(family, terms)
-        owned = slice(base, base + family.elements * stride)
-        edges = slice(at, at + family.elements * degree)
-        op[owned].reshape(-1, stride)[:] = _element_ops(family, terms)
-        first = at + degree * np.arange(family.elements, dtype=indptr.dtype)
-        within = np.append(0, np.cumsum(_element_degrees(family, terms))[:-1]).astype(indptr.dtype)
-        np.add(first[:, None], within, out=indptr[owned].reshape(-1, stride))
+    """Fill in one section, whose predecessors begin at `at`; returns where they end."""
+    base, terms = family.section(block)
+    if block < 0:
+        op[base : base + family.elements] = Op.ZERO if family.initial == 0 else Op.MINUS_INFINITY
+        indptr[base : base + family.elements] = at
+        return at
+    stride, degree = family.stride(terms), element_edges(family, terms)
+    owned = slice(base, base + family.elements * stride)
+    edges = slice(at, at + family.elements * degree)
+    op[owned].reshape(-1, stride)[:] = _element_ops(family, terms)
+    first = at + degree * np.arange(family.elements, dtype=indptr.dtype)
+    within = np.append(0, np.cumsum(_element_degrees(family, terms))[:-1]).astype(indptr.dtype)
+    np.add(first[:, None], within, out=indptr[owned].reshape(-1, stride))
 
-        element = preds[edges].reshape(*family.shape, degree)
-        leaves, partial_sums = np.split(element, [arity * max(terms, 1)], axis=-1)
-        for place, factor in enumerate(factors):
-            leaves[..., place::arity] = factor[..., done : done + terms] if terms else factor
-        if terms:
-            first = base + stride * np.arange(family.elements, dtype=preds.dtype).reshape(*family.shape, 1)
-            for side, offsets in enumerate(summation.tree(terms, family.tree, family.start)):
-                np.add(first, offsets.astype(preds.dtype), out=partial_sums[..., side::2])
-        at, done = edges.stop, done + terms
-    return at
+    factors = _factors(family, block, by_name, preds.dtype)
+    element = preds[edges].reshape(*family.shape, degree)
+    leaves, partial_sums = np.split(element, [len(factors) * max(terms, 1)], axis=-1)
+    for place, factor in enumerate(factors):
+        leaves[..., place :: len(factors)] = factor
+    if terms:
+        first = base + stride * np.arange(family.elements, dtype=preds.dtype).reshape(*family.shape, 1)
+        for side, offsets in enumerate(summation.tree(terms, family.tree, family.start or family.onto)):
+            # with `onto` there is no constant: what lies behind it moves up, and who refers to it means the value
+            moved = offsets - (offsets > terms) if family.onto else offsets
+            np.add(first, moved.astype(preds.dtype), out=partial_sums[..., side::2])
+            if family.onto and side == 0:
+                value = _entries(family.operands[-1], family, block, by_name, preds.dtype)
+                partial_sums[..., 2 * np.flatnonzero(offsets == terms)] = value[..., None]
+    return edges.stop
 
 
-def _factors(family: Family, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+def _factors(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     """Ids of the operands' entries, in shapes that broadcast to (*element, terms), or (*element, 1) if no sum."""
-    families = [by_name[operand.removesuffix(".T")] for operand in family.operands]
-    entries = []
-    for operand, source in zip(family.operands, families, strict=True):
-        ids = roots(source, dtype)
-        entries.append(ids.swapaxes(-1, -2) if operand.endswith(".T") and ids.ndim > 1 else ids)
+    operands = family.operands[: arity(family)]
+    entries = [_entries(operand, family, block, by_name, dtype) for operand in operands]
     if not family.terms:
         return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in entries]
     entries[1:] = [ids.swapaxes(-1, -2) for ids in entries[1:]]  # the summed dimension comes last in both factors
-    blocks = max(source.blocks for source in families)
-    if blocks > 1:
+    blocks = max(ids.shape[0] if ids.ndim == 3 else 1 for ids in entries)
+    if blocks > 1:  # a regrouped operand
         entries = [np.concatenate(ids, axis=-1) if ids.ndim == 3 else np.tile(ids, (1, blocks)) for ids in entries]
-    return entries if len(entries) == 1 else [entries[0][:, None, :], entries[1][None, :, :]]
+    summed = slice(block * family.terms, block * family.terms + family.section(block)[1])
+    left, *right = (ids[:, summed] for ids in entries)
+    return [left[:, None, :], right[0][None, :, :]] if right else [left]
+
+
+def _entries(
+    operand: str, family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Ids of an operand's entries as a block of `family` sees them."""
+    name, _, how = operand.partition(".")
+    source = by_name[name]
+    if how == "T":
+        return roots(source, dtype).swapaxes(-1, -2)
+    if how in ("prev", "last"):
+        return section_roots(source, block - 1 if how == "prev" else source.blocks - 1, dtype)
+    if source.running and family.running:
+        return section_roots(source, block, dtype)
+    if source.running:
+        steps = np.stack([section_roots(source, step, dtype) for step in range(source.blocks)], axis=1)
+        return steps[:, np.arange(family.shape[1]) // source.running]
+    return roots(source, dtype)
+
+
+def arity(family: Family) -> int:
+    """Number of operands of each term of a sum, or of each element of another family."""
+    return len(family.operands) - family.onto
 
 
 def element_edges(family: Family, terms: int) -> int:
-    """Number of edges into one element of a row block with that many terms."""
+    """Number of edges into one element of a block with that many terms."""
     if not terms:
         return len(family.operands)
-    return terms * len(family.operands) + 2 * (terms if family.start else terms - 1)
+    return terms * arity(family) + 2 * (terms if family.start or family.onto else terms - 1)
 
 
 def _element_degrees(family: Family, terms: int) -> NDArray[np.int64]:
     """Number of predecessors of each vertex of one element."""
     leaves, start = max(terms, 1), terms > 0 and family.start
     degrees = np.full(family.stride(terms), 2)
-    degrees[:leaves] = len(family.operands)
+    degrees[:leaves] = arity(family)
     degrees[leaves : leaves + start] = 0
     return degrees
 

@@ -1,48 +1,121 @@
-"""The graph of the attention forward pass, O = softmax(Q Kᵀ) V (Saha & Ye 2024; Dao et al. 2022)."""
+"""The graph of the attention forward pass, O = softmax(Q Kᵀ) V (Saha & Ye 2024; Dao et al. 2022; Dao 2023).
+
+The softmax can be associated in many ways, and each is another graph; the online softmax keeps a running maximum and
+rescales what it has, block of columns by block of columns.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pebblesim.errors import UnknownName
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, whole
 from pebblesim.graphs.cdag import Cdag
 
-SOFTMAX: Final = ("early", "late", "safe")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2")
 
 
 def declare(
-    n: int, d: int, summation: str = "chain", *, softmax: str = "early", outputs: tuple[str, ...] = ("O",)
+    n: int,
+    d: int,
+    summation: str = "chain",
+    *,
+    softmax: str = "early",
+    column_block: int | None = None,
+    outputs: tuple[str, ...] = ("O",),
 ) -> Builder:
     """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
     n, d = whole("n", n), whole("d", d)
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
+    if (column_block is not None) != softmax.startswith("flash"):
+        raise UsageError("column_block goes with softmax 'flash1' and 'flash2', which need it, and with no other.")
     b = Builder(summation)
     for name in ("Q", "K", "V"):
         b.input(name, (n, d))
     b.matmul("S", "Q", "K.T")
+    if column_block is None:
+        _whole_rows(b, softmax)
+    else:
+        online = _flash1 if softmax == "flash1" else _flash2
+        online(b, n, d, whole("column_block", column_block))
+    return b
+
+
+def _whole_rows(b: Builder, softmax: str) -> None:
+    """Row sums over all columns before anything is divided by them."""
     if softmax == "safe":
         b.rowmax("m", "S")
         b.elementwise("Sm", "sub", "S", "m")
         b.elementwise("A", "exp", "Sm")
-        b.rowsum("l_m", "A")
-        b.elementwise("P", "div", "A", "l_m")
-        b.matmul("O", "P", "V")
-        return b
-    b.elementwise("A", "exp", "S")
-    b.rowsum("l", "A")
-    if softmax == "early":
-        b.elementwise("P", "div", "A", "l")
-        b.matmul("O", "P", "V")
     else:
+        b.elementwise("A", "exp", "S")
+    l = "l_m" if softmax == "safe" else "l"
+    b.rowsum(l, "A")
+    if softmax == "late":
         b.matmul("AV", "A", "V")
-        b.elementwise("O", "div", "AV", "l")
-    return b
+        b.elementwise("O", "div", "AV", l)
+    else:
+        b.elementwise("P", "div", "A", l)
+        b.matmul("O", "P", "V")
+
+
+def _flash1(b: Builder, n: int, d: int, block: int) -> None:
+    """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum, O always divided by l."""
+    with b.loop(n, block):
+        b.rowmax("m_block", "S")
+    b.elementwise("Sm", "sub", "S", "m_block")
+    b.elementwise("A", "exp", "Sm")
+    with b.loop(n, block):
+        b.running("m", (n,), float("-inf"))
+        b.running("l_m", (n,), 0.0)
+        b.running("O", (n, d), 0.0)
+        b.rowsum("l_block", "A")
+        b.elementwise("m", "max", "m.prev", "m_block")
+        b.elementwise("down", "sub", "m.prev", "m")
+        b.elementwise("a", "exp", "down")
+        b.elementwise("down_block", "sub", "m_block", "m")
+        b.elementwise("a_block", "exp", "down_block")
+        b.elementwise("al", "mul", "a", "l_m.prev")
+        b.elementwise("al_block", "mul", "a_block", "l_block")
+        b.elementwise("l_m", "add", "al", "al_block")
+        b.matmul("AV", "A", "V")
+        b.elementwise("aAV", "mul", "a_block", "AV")
+        b.elementwise("alO", "mul", "al", "O.prev")
+        b.elementwise("lO", "add", "alO", "aAV")
+        b.elementwise("O", "div", "lO", "l_m")
+
+
+def _flash2(b: Builder, n: int, d: int, block: int) -> None:
+    """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
+    with b.loop(n, block):
+        b.running("m", (n,), float("-inf"))
+        b.rowmax("m_block", "S")
+        b.elementwise("m", "max", "m.prev", "m_block")
+        b.elementwise("down", "sub", "m.prev", "m")
+        b.elementwise("a", "exp", "down")
+    b.elementwise("Sm", "sub", "S", "m")
+    b.elementwise("A", "exp", "Sm")
+    with b.loop(n, block):
+        b.running("l_m", (n,), 0.0)
+        b.running("lO", (n, d), 0.0)
+        b.elementwise("al", "mul", "a", "l_m.prev")
+        b.rowsum("l_m", "A", onto="al")
+        b.elementwise("aO", "mul", "a", "lO.prev")
+        b.matmul("lO", "A", "V", onto="aO")
+    b.elementwise("O", "div", "lO.last", "l_m.last")
+    b.elementwise("log_l", "log", "l_m.last")
+    b.elementwise("L", "add", "m.last", "log_l")
 
 
 def build(
-    n: int, d: int, summation: str = "chain", *, softmax: str = "early", outputs: tuple[str, ...] = ("O",)
+    n: int,
+    d: int,
+    summation: str = "chain",
+    *,
+    softmax: str = "early",
+    column_block: int | None = None,
+    outputs: tuple[str, ...] = ("O",),
 ) -> Cdag:
     """The graph of O from Q, K, V (n, d).
 
@@ -50,10 +123,12 @@ def build(
         n, d: sequence length and head dimension.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
-            l its row sums; "safe" with the row maximum m taken off before, as frameworks do.
+            l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
+            the online softmax of FlashAttention-1 and -2.
+        column_block: columns in each step of the online softmax.
         outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
-    return declare(n, d, summation, softmax=softmax, outputs=outputs).finish(outputs)
+    return declare(n, d, summation, softmax=softmax, column_block=column_block, outputs=outputs).finish(outputs)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pebblesim.errors import UsageError
 
-Kind = Literal["value", "term", "zero", "running", "inner"]
+Kind = Literal["value", "term", "zero", "initial", "running", "inner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Part:
     """What a vertex is within its element; terms are counted from 0, `stop` excluded.
 
     Attributes:
-        kind: "value" (the element itself, finished), "term", "zero" (the constant), "running" (the total of all tree
+        kind: "value" (the element itself, finished), "term", "zero" (the constant), "initial"
+            (the constant a running value starts from), "running" (the total of all tree
             blocks so far) or "inner" (a partial sum inside a tree block).
         first, stop: the terms it covers; both 0 for the constant.
         terms: k, the number of terms of the whole sum; 0 if the family is no sum.

@@ -6,11 +6,13 @@ runs its body once, for a tile that stands for all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
     m.read(T[i, k])            memory → cache: a tile
-    m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills with zeros
+    m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills it with a constant
     m.zeros(i, j)              make room for a sum
+    m.constant(0, i)           a tile of a constant, 0 or -inf
     m.compute(expr)            a new tile
     x[:] = expr                in place
     acc += a @ b               add the terms of a product or a row sum
+    m.move(y, x)               x takes over the words of y, and its own leave the cache
     m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
     a @ b, a.T, + - * /, exp, log, maximum, rowsum, rowmax
 
@@ -29,6 +31,9 @@ from pebblesim.errors import PebblesimError, TraceError
 from pebblesim.problems import Problem
 
 __all__ = ["Block", "Index", "Machine", "Tensor", "Tile", "Value", "exp", "log", "maximum", "rowmax", "rowsum", "trace"]
+
+
+CONSTANTS = (0, float("-inf"))
 
 
 class _Symbol:
@@ -262,13 +267,13 @@ class Machine:
         self._emit(ir.Read(tile, tensor, _line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
 
-    def write(self, part: Tensor | tuple[Tensor, ir.Ranges], value: Tile | int) -> None:
-        """Cache → memory: a tile that has been computed; or the number 0."""
+    def write(self, part: Tensor | tuple[Tensor, ir.Ranges], value: Tile | float) -> None:
+        """Cache → memory: a tile that has been computed; or a constant, 0 or -inf."""
         tensor, ranges = _part(part)
         if tensor.name in self._program.inputs:
             raise TraceError(f"{_where()}: writes {tensor.name}, which is an input.")
-        if isinstance(value, int) and value == 0:
-            self._emit(ir.Init(tensor, ranges, _line()))
+        if not isinstance(value, Value) and value in CONSTANTS:
+            self._emit(ir.Init(tensor, ranges, float(value), _line()))
         elif not isinstance(value, Tile):
             raise TraceError(f"{_where()}: writes what was never computed; m.compute(...) makes a tile of it.")
         else:
@@ -284,12 +289,29 @@ class Machine:
 
     def zeros(self, *shape: Index) -> Tile:
         """Make room for a sum; shape as (rows, columns), or (rows,) for a vector."""
-        for index in shape:
-            if not isinstance(index, Index) or not index._alive:
-                raise TraceError(f"{_where()}: zeros takes dimensions and indices of loops that are still open.")
-        tile = self._enter(tuple(index._range for index in shape), "empty")
+        tile = self._enter(_open(shape), "empty")
         self._emit(ir.Zeros(tile, _line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
+
+    def constant(self, value: float, *shape: Index) -> Tile:
+        """A tile with 0 or -inf in each element, which has that value from the start; shape as for `zeros`."""
+        if value not in CONSTANTS:
+            raise TraceError(f"{_where()}: a constant is 0 or -inf, not {value!r}.")
+        tile = self._enter(_open(shape), "full")
+        self._emit(ir.Constant(tile, float(value), _line()))
+        return Tile(self, ir.Ref(tile, tile.ranges))
+
+    def move(self, source: Tile, target: Tile) -> None:
+        """`target` takes over the words of `source`, which is a tile no more; the words it had are gone."""
+        if not isinstance(source, Tile) or not isinstance(target, Tile):
+            raise TraceError(f"{_where()}: move takes two tiles.")
+        self._check_resident(source._expr.tile)
+        self._check_in_cache(target._expr.tile)
+        if source._expr.tile is target._expr.tile or not _same(source._expr.tile.ranges, target._expr.tile.ranges):
+            raise TraceError(f"{_where()}: move takes two tiles of the same shape.")
+        self._emit(ir.Move(target._expr.tile, source._expr.tile, _line()))
+        self._state[target._expr.tile] = "full"
+        self._state[source._expr.tile] = f"was moved in line {_line()}"
 
     def compute(self, value: Value) -> Tile:
         """A new tile that holds the value of an expression."""
@@ -484,6 +506,13 @@ def _line() -> int:
 def _where() -> str:
     frame = _frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _open(shape: tuple[Index, ...]) -> ir.Ranges:
+    for index in shape:
+        if not isinstance(index, Index) or not index._alive:
+            raise TraceError(f"{_where()}: a shape is made of dimensions and indices of loops that are still open.")
+    return tuple(index._range for index in shape)
 
 
 def _part(part: Tensor | tuple[Tensor, ir.Ranges]) -> tuple[ir.Tensor, ir.Ranges]:

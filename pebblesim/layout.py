@@ -27,10 +27,19 @@ Predecessors of an addition: the left (earlier) one first.
 So b = 1 is a chain, b ≥ k is the balanced tree of the paper's Fig. 3, and between them lies the block-caterpillar.
 The last vertex of an element holds its value (its *root*); for k = 1 without `start` that is the term itself.
 
-*Regrouped sums* (`blocks` > 1): the sum over rows is kept apart for each block of rows, as Algorithm 8 does with
-T = A1_iᵀ p_i. The family is then `blocks` families of that shape, one after the other, the last of them with
-`last_terms` terms instead of `terms`. Who sums over a regrouped operand and a dimension of length K sums
-`blocks`·K terms: block s, index j is term s·K + j.
+*Sums onto a value* (`onto`): the same as with `start`, but the total of the first block is added to an element of
+another family, the last of the operands, and there is no constant.
+
+*Regrouped sums* (`blocks` > 1): a sum is kept apart for each block of its terms, as Algorithm 8 does over rows with
+T = A1_iᵀ p_i. The family is then `blocks` families of that shape, the first vertices of each `step` behind those of the
+one before, and the last of them at `last_base` with `last_terms` terms instead of `terms`. Who sums over a regrouped
+operand and a dimension of length K sums `blocks`·K terms: block s, index j is term s·K + j.
+
+*Running values* (`initial` is a number): a family whose block s is made from its own block s - 1, like the running
+maximum of the online softmax. Before the first block stands a constant for each element, at `initial_base`. An operand
+"m.prev" is block s - 1 of m (the constant for s = 0), "m.last" its last block. An elementwise family over all columns
+takes, for column c, the block of a running vector that c falls into. The blocks of all families of a loop are laid out
+together: the first blocks of all of them, then the second ones, and so on, so that vertices are in topological order.
 """
 
 from __future__ import annotations
@@ -45,14 +54,20 @@ class Family:
     Attributes:
         name: the tensor's name, as in the paper ("S", "A1", "p").
         op: "input", "exp", "log", "mul", "add", "sub", "div", "max", "matmul", "rowsum" or "rowmax".
-        operands: names of the operand families, ".T" appended where it enters transposed, e.g. ("A1.T", "p").
+        operands: names of the operand families, e.g. ("A1.T", "p"), with ".T" where one enters transposed.
         base: its first vertex.
         shape: (rows, columns), or (rows,) for a vector.
         terms: k, the number of terms of each sum; 0 if the family is no sum.
         tree: b, the number of terms in each balanced block (1: chain, k: balanced).
         start: whether each sum starts from an explicit constant 0.
-        blocks: number of row blocks the sum is kept apart for.
-        last_terms: number of terms in the last row block; equals `terms` when `blocks` is 1.
+        onto: whether each sum is added to a value of the last operand.
+        blocks: number of blocks of terms the sum is kept apart for, or of steps of a running value.
+        last_terms: number of terms in the last block; equals `terms` when `blocks` is 1.
+        step: distance from a block's first vertex to the next one's; by default they follow each other directly.
+        last_base: first vertex of the last block.
+        running: of a family made block by block in a loop over columns, the columns of a block; otherwise 0.
+        initial: the constant that a running value starts from; None if it is none.
+        initial_base: first vertex of these constants.
     """
 
     name: str
@@ -63,12 +78,22 @@ class Family:
     terms: int = 0
     tree: int = 1
     start: bool = False
+    onto: bool = False
     blocks: int = 1
     last_terms: int = 0
+    step: int = 0
+    last_base: int = -1
+    running: int = 0
+    initial: float | None = None
+    initial_base: int = -1
 
     def __post_init__(self) -> None:
         if self.blocks == 1:
             object.__setattr__(self, "last_terms", self.terms)
+        if self.step == 0:
+            object.__setattr__(self, "step", self.elements * self.stride())
+        if self.last_base < 0:
+            object.__setattr__(self, "last_base", self.base + (self.blocks - 1) * self.step)
 
     @property
     def elements(self) -> int:
@@ -81,9 +106,18 @@ class Family:
         k = self.terms if terms is None else terms
         if k == 0:
             return 1
-        return 2 * k + 1 if self.start else 2 * k - 1
+        return 2 * k - 1 + 2 * self.start + self.onto
 
     @property
     def size(self) -> int:
         """Number of vertices of the family."""
-        return self.elements * ((self.blocks - 1) * self.stride() + self.stride(self.last_terms))
+        constants = self.initial is not None
+        return self.elements * ((self.blocks - 1) * self.stride() + self.stride(self.last_terms) + constants)
+
+    def section(self, block: int) -> tuple[int, int]:
+        """(first vertex, number of terms) of a block; block -1 are the constants that a running value starts from."""
+        if block < 0:
+            return self.initial_base, 0
+        if block == self.blocks - 1:
+            return self.last_base, self.last_terms
+        return self.base + block * self.step, self.terms

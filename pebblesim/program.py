@@ -2,8 +2,8 @@
 
 A program is a list of phases; a phase or a loop has a body; the leaves are the primitives of the language. Sizes
 are names of dimensions and blocks, so that one program stands for all sizes. Tiles enter the cache with `Read`,
-`Zeros` and `Compute(mode="new")` and leave it with `Delete`, which the tracer adds where a schedule leaves it out:
-no reading has to know about scopes.
+`Zeros`, `Constant` and `Compute(mode="new")` and leave it with `Delete` and `Move`; the tracer adds the `Delete` that a
+schedule leaves out, so that no reading has to know about scopes.
 """
 
 from __future__ import annotations
@@ -128,10 +128,11 @@ class Write:
 
 @dataclass(eq=False)
 class Init:
-    """Write the constant 0 to a part of a tensor, one word at a time through the cache."""
+    """Write a constant, 0 or -inf, to a part of a tensor, one word at a time through the cache."""
 
     tensor: Tensor
     ranges: Ranges
+    value: float
     line: int
 
 
@@ -140,6 +141,24 @@ class Zeros:
     """Make room in cache for sums that start at 0."""
 
     tile: Tile
+    line: int
+
+
+@dataclass(eq=False)
+class Constant:
+    """A tile that holds a constant, 0 or -inf, in each element."""
+
+    tile: Tile
+    value: float
+    line: int
+
+
+@dataclass(eq=False)
+class Move:
+    """`tile` takes over the words of `source`; its own leave the cache."""
+
+    tile: Tile
+    source: Tile
     line: int
 
 
@@ -180,7 +199,7 @@ class Phase:
     body: list[Node] = field(default_factory=list)
 
 
-Node = Read | Write | Init | Zeros | Delete | Compute | Loop
+Node = Read | Write | Init | Zeros | Constant | Move | Delete | Compute | Loop
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ if __name__ != "pebblesim.schedules":
 from pebblesim.schedules import (
     backward_qkv,
     flash,
+    flash_forward,
     forward,
     large_cache,
     matmul,
@@ -19,6 +20,7 @@ from pebblesim.schedules import (
 __all__ = [
     "backward_qkv",
     "flash",
+    "flash_forward",
     "forward",
     "large_cache",
     "matmul",

@@ -126,7 +126,9 @@ def scalar_backward(
     s.entrywise("vf", n, "v[{i}]", "f[{i},{j}]")
     s.entrywise("p", n, "fq[{i},{j}]", "vf[{i},{j}]")
     if order == "U":
-        tree = {} if dQ_block is None else {"start": True, "block": 1 if summation == "chain" else dQ_block}
+        tree = (
+            {} if dQ_block is None else {"start": True, "block": 1 if summation in ("chain", "blocked:1") else dQ_block}
+        )
         s.matmul("dQ", n, d, n, "p[{i},{u}]", "A2[{u},{j}]", **tree)
         s.matmul("g", d, d, n, "A1[{u},{i}]", "dQ[{u},{j}]")
     elif row_block is None or row_block >= n:
@@ -510,7 +512,7 @@ def test_tensors_that_are_refused() -> None:
     with pytest.raises(UsageError, match="'A' is taken"):
         b.input("A", (1, 2))
     with pytest.raises(UnknownName, match="elementwise operation"):
-        b.elementwise("C", "log", "A")
+        b.elementwise("C", "sqrt", "A")
     with pytest.raises(UnknownName, match="tensor"):
         b.matmul("C", "A", "Q.T")
     with pytest.raises(UnknownName, match="tensor"):

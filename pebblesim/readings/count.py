@@ -123,10 +123,15 @@ def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, in
     peak = resident
     for node in body:
         match node:
-            case ir.Read(tile=tile) | ir.Zeros(tile=tile) | ir.Compute(mode="new", target=ir.Ref(tile=tile)):
+            case (
+                ir.Read(tile=tile)
+                | ir.Zeros(tile=tile)
+                | ir.Constant(tile=tile)
+                | ir.Compute(mode="new", target=ir.Ref(tile=tile))
+            ):
                 resident += _words(tile.ranges, sizes, lengths)
                 peak = max(peak, resident)
-            case ir.Delete(tile=tile):
+            case ir.Delete(tile=tile) | ir.Move(source=tile):
                 resident -= _words(tile.ranges, sizes, lengths)
             case ir.Loop(range=rng, body=inner):
                 assert rng.parent is not None

@@ -142,10 +142,15 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
     levels = []
     for node in body:
         match node:
-            case ir.Read(tile=tile) | ir.Zeros(tile=tile) | ir.Compute(mode="new", target=ir.Ref(tile=tile)):
+            case (
+                ir.Read(tile=tile)
+                | ir.Zeros(tile=tile)
+                | ir.Constant(tile=tile)
+                | ir.Compute(mode="new", target=ir.Ref(tile=tile))
+            ):
                 resident += _words(tile.ranges, lengths)
                 levels.append(sympy.expand(resident))
-            case ir.Delete(tile=tile):
+            case ir.Delete(tile=tile) | ir.Move(source=tile):
                 resident -= _words(tile.ranges, lengths)
             case ir.Loop(range=rng, body=inner):
                 assert rng.parent is not None

@@ -67,6 +67,10 @@ class _Run:
     def _part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
         return tuple(slice(*self._bounds(rng)) for rng in ranges)
 
+    def _full(self, tile: ir.Tile, value: float) -> Array:
+        lengths = [stop - start for start, stop in map(self._bounds, tile.ranges)]
+        return np.full(lengths, value, np.result_type(*self.memory.values()))
+
     def _operand(self, ref: ir.Ref) -> Array:
         """The part of a resident tile that a reference names, as a view."""
         starts = [self._bounds(rng)[0] for rng in ref.tile.ranges]
@@ -101,11 +105,14 @@ class _Run:
                     self.cache[tile] = self.memory[tensor.name][self._part(tile.ranges)].copy()
                 case ir.Write(tile=tile, tensor=tensor):
                     self.memory[tensor.name][self._part(tile.ranges)] = self.cache[tile]
-                case ir.Init(tensor=tensor, ranges=ranges):
-                    self.memory[tensor.name][self._part(ranges)] = 0
+                case ir.Init(tensor=tensor, ranges=ranges, value=value):
+                    self.memory[tensor.name][self._part(ranges)] = value
                 case ir.Zeros(tile=tile):
-                    lengths = [stop - start for start, stop in map(self._bounds, tile.ranges)]
-                    self.cache[tile] = np.zeros(lengths, np.result_type(*self.memory.values()))
+                    self.cache[tile] = self._full(tile, 0)
+                case ir.Constant(tile=tile, value=value):
+                    self.cache[tile] = self._full(tile, value)
+                case ir.Move(tile=tile, source=source):
+                    self.cache[tile] = self.cache.pop(source)
                 case ir.Delete(tile=tile):
                     del self.cache[tile]
                 case ir.Compute(target=target, expr=expr, mode=mode):

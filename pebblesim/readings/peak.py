@@ -69,6 +69,7 @@ class _Occupancy:
         self.red = self.peak = self.steps = 0
         self.live: dict[ir.Tile, int] = {}  # pebbles on each tile
         self.from_memory: set[ir.Tile] = set()
+        self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
         self.offset: dict[ir.Range, int] = {}
         self.length: dict[ir.Range, int] = {}
@@ -104,8 +105,17 @@ class _Occupancy:
                 case ir.Read(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
                     self.from_memory.add(tile)
+                    self.values.discard(tile)
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
+                    self.values.discard(tile)
+                case ir.Constant(tile=tile):
+                    self._hold(tile, self._words(tile.ranges))
+                    self.values.add(tile)
+                case ir.Move(tile=tile, source=source):
+                    self.red -= self.live[tile]
+                    self.live[tile] = self.live.pop(source)
+                    self.values.add(tile)
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):
@@ -145,6 +155,7 @@ class _Occupancy:
         tile, expr = node.target.tile, node.expr
         elements = self._words(node.target.ranges)
         if isinstance(expr, ir.Elementwise):
+            self.values.add(tile)
             if node.mode == "new":
                 self._reach(self.red + elements - 1 + intermediates(expr))
                 self._hold(tile, elements)
@@ -165,6 +176,8 @@ class _Occupancy:
                 self.regrouped[tile] = index
             first, terms, started = 0, count, False
             self.live.setdefault(tile, 0)
+        elif tile in self.values:  # the sum is added to the value
+            first, terms, started = 0, count, True
         elif tile in self.from_memory:  # each visit adds one block of terms to what memory holds
             first, terms, started, tree = 0, count, True, 1 if self.chain else count
         else:

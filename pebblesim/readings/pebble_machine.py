@@ -11,14 +11,15 @@ from typing import Any, Final
 from numba import njit
 
 # instructions, and what their columns hold
-LOOP, NEXT, EACH, INIT, SCRIPT, SUM, HALT = range(7)
+LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT = range(9)
 (
     OP,
     TILE,  # the tile it works on
-    FAMILY,  # its family
+    SOURCE,  # MOVE: the tile whose words it takes over
+    FAMILY,  # the family of the tile's words (after it, if it computes them)
     ROWS,  # its row range
     COLUMNS,  # its column range, -1 for a vector
-    PART,  # the range whose tiles a regrouped family keeps apart, -1 if none
+    PART,  # what it computes is the block that this range is at, -1 if the family has one block
     KIND,  # EACH: which move
     JUMP,  # LOOP: behind its end; NEXT: behind its start
     FIRST,  # SCRIPT, SUM: first step of the script
@@ -27,18 +28,25 @@ LOOP, NEXT, EACH, INIT, SCRIPT, SUM, HALT = range(7)
     TERMS,  # SUM: the range it sums over
     OUTER,  # SUM: the range whose tile comes first in the order of the terms, -1 if none
     WHOLE,  # SUM: terms for each tile of OUTER
-    FRESH,  # SUM: 1 if it is the whole sum of a new tile
+    FRESH,  # SUM: 1 if it is the whole sum of a block
+    ONTO,  # SUM: the family of the value it is added to, -1 if none
     WIDTH,
-) = range(16)
+) = range(18)
+
+# columns of a step of a script; OF_TILE: the tile whose present block is meant, -1 for the block that AT is at
+STEP_KIND, STEP_FAMILY, VECTOR, AT, OF_TILE = range(5)
 
 # columns of the table of families
-BASE, ROW_LENGTH, ELEMENTS, K, K_LAST, PARTS, TREE, START, STORED = range(9)
+BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, STORED = range(13)
 
 # columns of the table of ranges
 PARENT, BLOCK, OFFSET, LENGTH = range(4)
 
+# columns of what is known of a tile or of an element in memory: terms in its sum (-1: complete), and its block
+DONE, BLOCK_OF = range(2)
+
 PC, PROGRESS, STATUS = range(3)
-RUNNING, DONE, PARTIAL = range(3)
+RUNNING, FINISHED, PARTIAL = range(3)
 
 READ: Final = 0
 WRITE: Final = 1
@@ -46,22 +54,22 @@ COMPUTE: Final = 2
 DELETE: Final = 3
 
 
-@njit(cache=True, inline="always")
-def _element(family: Any, part: int, element: int) -> tuple[int, int]:
-    """(first vertex, number of terms) of an element."""
-    k = family[K]
+@njit(cache=True)
+def _element(family: Any, block: int, element: int) -> tuple[int, int]:
+    """(first vertex, number of terms) of an element of a block."""
+    if block < 0:
+        return family[INITIAL] + element, 0
+    first, k = family[BASE] + block * family[STEP], family[K]
+    if block == family[BLOCKS] - 1:
+        first, k = family[LAST_BASE], family[K_LAST]
     if k == 0:
-        return family[BASE] + element, 0
-    extra = 2 * family[START] - 1
-    first = family[BASE] + part * family[ELEMENTS] * (2 * k + extra)
-    if part == family[PARTS] - 1:
-        k = family[K_LAST]
-    return first + element * (2 * k + extra), k
+        return first + element, 0
+    return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
 
 
 @njit(cache=True)
-def _node(first: int, k: int, tree: int, start: int, block: int, layer: int, position: int) -> int:
-    """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block."""
+def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
+    """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block of the tree."""
     m = min(tree, k - block * tree)
     while layer > 0:
         below = (m + (1 << (layer - 1)) - 1) >> (layer - 1)
@@ -71,42 +79,42 @@ def _node(first: int, k: int, tree: int, start: int, block: int, layer: int, pos
         position *= 2
     if layer == 0:
         return first + block * tree + position
-    sums = first + k + start + (block * tree - (1 - start) if block > 0 else 0)
+    sums = first + k + zero + (block * tree - (1 - started) if block > 0 else 0)
     for g in range(1, layer):
         sums += ((m + (1 << (g - 1)) - 1) >> (g - 1)) // 2
     return sums + position
 
 
 @njit(cache=True)
-def _holder(first: int, k: int, tree: int, start: int, done: int) -> int:
-    """The vertex that holds the sum of the first `done` terms; -1 if several vertices hold it together."""
+def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
+    """The vertex that holds the sum of the first `done` terms; -1 if no vertex does, or several together."""
     if k == 0:
         return first
     if done == k:
-        return first + 2 * k + 2 * start - 2
+        return first + 2 * k + zero + started - 2
     if done == 0:
-        return first + k if start else -1
+        return first + k if zero else -1
     if done % tree:
         return -1
     block = done // tree - 1
-    if block == 0 and not start:
+    if block == 0 and not started:
         layer = 0
         while (1 << layer) < tree:
             layer += 1
-        return _node(first, k, tree, start, 0, layer, 0)
-    return first + k + start + block * tree - (1 - start) + tree - 1
+        return _node(first, k, tree, zero, started, 0, layer, 0)
+    return first + k + zero + block * tree - (1 - started) + tree - 1
 
 
 @njit(cache=True)
-def _close(out: Any, used: int, first: int, k: int, tree: int, start: int, term: int) -> int:
-    """The additions that follow when a term of a tree of blocks has been computed."""
+def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
+    """The additions that follow when a term of a tree of blocks has been computed; `value` is what it is added to."""
     block, inside = divmod(term, tree)
     m = min(tree, k - block * tree)
     layer, count = 0, inside + 1
     while count % 2 == 0:
         count //= 2
         layer += 1
-        used = _merge(out, used, first, k, tree, start, block, layer, count - 1)
+        used = _merge(out, used, first, k, tree, zero, started, block, layer, count - 1)
     if inside + 1 < m:
         return used
     layer = 1
@@ -114,40 +122,63 @@ def _close(out: Any, used: int, first: int, k: int, tree: int, start: int, term:
     while below > 1:
         last = (below + 1) // 2 - 1
         if below % 2 == 0 and (last + 1) << layer > m:
-            used = _merge(out, used, first, k, tree, start, block, layer, last)
+            used = _merge(out, used, first, k, tree, zero, started, block, layer, last)
         below = last + 1
         layer += 1
-    if block > 0 or start:
-        before = _holder(first, k, tree, start, block * tree)
-        total = first + k + start + (block * tree - (1 - start)) + m - 1
+    if block > 0 or started:
+        before = value if block == 0 else _holder(first, k, tree, zero, started, block * tree)
+        total = first + k + zero + (block * tree - (1 - started)) + m - 1
         out[used] = total * 4 + COMPUTE
         out[used + 1] = before * 4 + DELETE
-        out[used + 2] = _node(first, k, tree, start, block, layer - 1, 0) * 4 + DELETE
+        out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 0) * 4 + DELETE
         used += 3
     return used
 
 
 @njit(cache=True)
 def _merge(
-    out: Any, used: int, first: int, k: int, tree: int, start: int, block: int, layer: int, position: int
+    out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
 ) -> int:
-    out[used] = _node(first, k, tree, start, block, layer, position) * 4 + COMPUTE
-    out[used + 1] = _node(first, k, tree, start, block, layer - 1, 2 * position) * 4 + DELETE
-    out[used + 2] = _node(first, k, tree, start, block, layer - 1, 2 * position + 1) * 4 + DELETE
+    out[used] = _node(first, k, tree, zero, started, block, layer, position) * 4 + COMPUTE
+    out[used + 1] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position) * 4 + DELETE
+    out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position + 1) * 4 + DELETE
     return used + 3
+
+
+@njit(cache=True)
+def _at(ranges: Any, rng: int) -> int:
+    """Which tile a range is at; 0 for no range."""
+    return ranges[rng, OFFSET] // ranges[rng, BLOCK] if rng >= 0 else 0
+
+
+@njit(cache=True)
+def _script(
+    out: Any, used: int, scripts: Any, first: int, last: int, families: Any, ranges: Any, tiles: Any, i: int, j: int
+) -> int:
+    """The moves of a script for element [i, j]."""
+    for row in range(first, last):
+        step = scripts[row]
+        family = families[step[STEP_FAMILY]]
+        element = i if step[VECTOR] else i * family[ROW_LENGTH] + j
+        block = tiles[step[OF_TILE], BLOCK_OF] if step[OF_TILE] >= 0 else _at(ranges, step[AT])
+        vertex, k = _element(family, block, element)
+        vertex = _holder(vertex, k, 1, family[ZERO], family[STARTED], k)
+        out[used] = vertex * 4 + step[STEP_KIND]
+        used += 1
+    return used
 
 
 @njit(cache=True, nogil=True)
 def run(
-    code: Any, scripts: Any, families: Any, ranges: Any, done: Any, stored: Any, state: Any, out: Any, longest: int
+    code: Any, scripts: Any, families: Any, ranges: Any, tiles: Any, stored: Any, state: Any, out: Any, longest: int
 ) -> int:
     """Fill `out` with moves; returns how many.
 
     Args:
-        code, scripts, families: tables, not changed. A step of a script is (kind, family, 1 if a vector).
+        code, scripts, families: tables, not changed.
         ranges: table of ranges, with their present offset and length.
-        done: for each tile, how many terms its sums hold; -1 if it is complete.
-        stored: the same for each element in memory of families that are summed there.
+        tiles: what is known of each tile.
+        stored: the same of each element in memory whose sum or running value is made there.
         state: (next instruction, elements of it that are done, status).
         longest: most moves that one element of any instruction takes.
     """
@@ -157,7 +188,7 @@ def run(
         ins = code[state[PC]]
         op = ins[OP]
         if op == HALT:
-            state[STATUS] = DONE
+            state[STATUS] = FINISHED
             return used
         if op in (LOOP, NEXT):
             rng = ranges[ins[ROWS]]
@@ -172,71 +203,86 @@ def run(
                 state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1
             continue
 
+        tile = ins[TILE]
+        if op == MOVE:
+            tiles[tile] = tiles[ins[SOURCE]]
+            state[PC] += 1
+            continue
+
         family = families[ins[FAMILY]]
+        zero, started = family[ZERO], family[STARTED]
         row, rows = ranges[ins[ROWS], OFFSET], ranges[ins[ROWS], LENGTH]
         column, columns = 0, 1
         if ins[COLUMNS] >= 0:
             column, columns = ranges[ins[COLUMNS], OFFSET], ranges[ins[COLUMNS], LENGTH]
-        part = 0
-        if ins[PART] >= 0:
-            part = ranges[ins[PART], OFFSET] // ranges[ins[PART], BLOCK]
-        tile = ins[TILE]
-        begin = state[PROGRESS]
-        stop = rows * columns
+        block = _at(ranges, ins[PART])
+        term = terms = 0
         if op == SUM:
-            term = ranges[ins[TERMS], OFFSET]
             terms = ranges[ins[TERMS], LENGTH]
-            if ins[FRESH]:
-                term = 0
-            elif ins[OUTER] >= 0:
-                term += ranges[ins[OUTER], OFFSET] // ranges[ins[OUTER], BLOCK] * ins[WHOLE]
-        for at in range(begin, stop):
+            if not ins[FRESH] and ins[ONTO] < 0:
+                term = ranges[ins[TERMS], OFFSET]
+                if ins[OUTER] >= 0:
+                    term += _at(ranges, ins[OUTER]) * ins[WHOLE]
+        for at in range(state[PROGRESS], rows * columns):
             if used > room:
                 state[PROGRESS] = at
                 return used
             i, j = row + at // columns, column + at % columns
             element = i * family[ROW_LENGTH] + j
-            first, k = _element(family, part, element)
             if op == EACH:
                 kind = ins[KIND]
+                place = family[STORED] + element
                 if kind == READ:
-                    held = stored[family[STORED] + element] if family[STORED] >= 0 else -1
-                    done[tile] = held
-                else:
-                    held = done[tile]
-                vertex = _holder(first, k, family[TREE], family[START], k if held < 0 else held)
+                    tiles[tile, DONE], tiles[tile, BLOCK_OF] = -1, 0
+                    if family[STORED] >= 0:
+                        tiles[tile] = stored[place]
+                first, k = _element(family, tiles[tile, BLOCK_OF], element)
+                held = tiles[tile, DONE]
+                vertex = _holder(first, k, family[TREE], zero, started, k if held < 0 else held)
                 if vertex < 0:
                     state[STATUS] = PARTIAL
                     return used
                 if kind == WRITE and family[STORED] >= 0:
-                    stored[family[STORED] + element] = held
+                    stored[place] = tiles[tile]
                 out[used] = vertex * 4 + kind
                 used += 1
             elif op == INIT:
-                zero = first + k
-                out[used] = zero * 4 + COMPUTE
-                out[used + 1] = zero * 4 + WRITE
-                out[used + 2] = zero * 4 + DELETE
+                first, k = _element(family, 0, element)
+                vertex = first + k if zero else family[INITIAL] + element
+                out[used] = vertex * 4 + COMPUTE
+                out[used + 1] = vertex * 4 + WRITE
+                out[used + 2] = vertex * 4 + DELETE
                 used += 3
-                stored[family[STORED] + element] = 0
+                stored[family[STORED] + element, DONE] = 0 if zero else -1
+                stored[family[STORED] + element, BLOCK_OF] = 0 if zero else -1
+            elif op == CONSTANT:
+                out[used] = (family[INITIAL] + element) * 4 + COMPUTE
+                used += 1
             elif op == SCRIPT:
-                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, i, j)
+                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, ranges, tiles, i, j)
             else:
-                tree, start = family[TREE], family[START]
+                first, k = _element(family, block, element)
+                tree = family[TREE]
                 scripted = ins[LAST] > ins[FIRST]
-                held = first if term == 1 and not start else first + k + 2 * start + term - 2
+                value = first + k
+                if ins[ONTO] >= 0:
+                    vertex, terms_of_value = _element(families[ins[ONTO]], tiles[tile, BLOCK_OF], element)
+                    value = _holder(vertex, terms_of_value, 1, 0, 0, terms_of_value)
+                held = value
+                if term > 0:
+                    held = first if term == 1 and not started else first + k + zero + started + term - 2
                 for u in range(term, term + terms):
                     if scripted:
-                        used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, i, u)
+                        used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, ranges, tiles, i, u)
                     leaf = first + u
                     out[used] = leaf * 4 + COMPUTE
                     used += 1
                     if scripted:
-                        used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, i, u)
+                        used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, ranges, tiles, i, u)
                     if tree > 1:
-                        used = _close(out, used, first, k, tree, start, u)
-                    elif u > 0 or start:
-                        total = first + k + start + u - 1 + start
+                        used = _close(out, used, first, k, tree, zero, started, u, value)
+                    elif u > 0 or started:
+                        total = first + k + zero + started + u - 1
                         out[used] = total * 4 + COMPUTE
                         out[used + 1] = held * 4 + DELETE
                         out[used + 2] = leaf * 4 + DELETE
@@ -244,20 +290,9 @@ def run(
                         held = total
                     else:
                         held = leaf
-        if op == SUM:
-            done[tile] = -1 if ins[FRESH] else term + terms
-        elif op == SCRIPT:
-            done[tile] = -1
+        if op in (SUM, SCRIPT, CONSTANT):
+            in_progress = op == SUM and not ins[FRESH] and ins[ONTO] < 0
+            tiles[tile, DONE] = term + terms if in_progress else -1
+            tiles[tile, BLOCK_OF] = -1 if op == CONSTANT else block
         state[PROGRESS] = 0
         state[PC] += 1
-
-
-@njit(cache=True)
-def _script(out: Any, used: int, scripts: Any, first: int, last: int, families: Any, i: int, j: int) -> int:
-    for step in range(first, last):
-        family = families[scripts[step, 1]]
-        element = i if scripts[step, 2] else i * family[ROW_LENGTH] + j
-        vertex, k = _element(family, 0, element)
-        out[used] = _holder(vertex, k, 1, family[START], k) * 4 + scripts[step, 0]
-        used += 1
-    return used

@@ -66,19 +66,19 @@ class _Assembler:
         self.families = {family.name: number for number, family in enumerate(families)}
         self.table = families
         self.made_by = {
-            (family.op, _ordered(family.op, family.operands)): number
+            (family.op, _ordered(family.op, [_now(operand) for operand in family.operands])): number
             for number, family in enumerate(families)
             if family.op != "input"
         }
         self.code: list[list[int]] = []
-        self.scripts: list[tuple[int, int, int]] = []
+        self.scripts: list[tuple[int, int, bool, int, int]] = []
         self.ranges: dict[ir.Range, int] = {}
         self.range_rows: list[list[int]] = []
         self.tiles: dict[ir.Tile, int] = {}
         self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
-        self.part: dict[ir.Tile, ir.Range] = {}  # tiles that are one part of a regrouped sum
+        self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
         for phase in program.phases:
             self._body(phase.body)
         self._emit(vm.HALT)
@@ -90,20 +90,22 @@ class _Assembler:
         return 64 + (terms + 2) * (4 + len(self.scripts))
 
     def tables(self) -> Any:
-        """code, scripts, families, ranges, done, stored: fresh ones, for a game from its start."""
+        """code, scripts, families, ranges, tiles, stored: fresh ones, for a game from its start."""
         rows, stored = [], 0
-        for family in self.table:
-            length = family.shape[1] if len(family.shape) == 2 else 1
-            row = (family.base, length, family.elements, family.terms, family.last_terms, family.blocks, family.tree)
-            rows.append([*row, int(family.start), stored if family.start else -1])
-            stored += family.elements if family.start else 0
+        for f in self.table:
+            in_memory = f.start or f.initial is not None
+            length = f.shape[1] if len(f.shape) == 2 else 1
+            where = (f.base, f.step, f.last_base, f.initial_base, length, f.elements)
+            kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto))
+            rows.append((*where, *kind, stored if in_memory else -1))
+            stored += f.elements if in_memory else 0
         return (
             np.array(self.code, np.int64),
-            np.array(self.scripts or [(0, 0, 0)], np.int64),
+            np.array(self.scripts or [(0, 0, False, 0, 0)], np.int64),
             np.array(rows, np.int64),
             np.array(self.range_rows, np.int64),
-            np.full(max(1, len(self.tiles)), -1, np.int64),
-            np.zeros(max(1, stored), np.int64),
+            np.zeros((max(1, len(self.tiles)), 2), np.int64),
+            np.zeros((max(1, stored), 2), np.int64),
         )
 
     def family_at(self, pc: int) -> str:
@@ -133,10 +135,9 @@ class _Assembler:
         return {"ROWS": self._range(ranges[0]), "COLUMNS": self._range(ranges[1]) if len(ranges) == 2 else -1}
 
     def _tile(self, tile: ir.Tile) -> dict[str, int]:
-        part = self.part.get(tile)
         return {
             "TILE": self.tiles.setdefault(tile, len(self.tiles)),
-            "PART": -1 if part is None else self._range(part),
+            "PART": self._part(self.part.get(tile)),
             **self._where(tile.ranges),
         }
 
@@ -161,6 +162,17 @@ class _Assembler:
     def _operand(self, ref: ir.Ref) -> str:
         return self.table[self.family[ref.tile]].name + ".T" * ref.transposed
 
+    def _constant(self, node: ir.Constant) -> int:
+        """The family of running values that start from that constant and have the tile's dimensions."""
+        shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
+        found = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
+        if len(found) != 1:
+            raise UsageError(
+                f"{self.program.name} starts from a constant {node.value:g}, and the graph it is played on has "
+                f"{len(found)} tensors of shape {shape} that do."
+            )
+        return found[0]
+
     # -- instructions ----------------------------------------------------------------------------------------
 
     def _body(self, body: list[ir.Node]) -> None:
@@ -181,13 +193,22 @@ class _Assembler:
                 case ir.Delete(tile=tile):
                     if tile in self.family and not (self.write_takes_red and tile in self.written):
                         self._each(DELETE, tile)
-                case ir.Init(tensor=tensor, ranges=ranges):
+                case ir.Init(tensor=tensor, ranges=ranges, value=value):
                     number = self.in_memory[tensor.name] = self._named(tensor.name)
-                    if not self.table[number].start:
+                    if value != (0 if self.table[number].start else self.table[number].initial):
                         raise UsageError(
-                            f"{self.program.name} writes 0 to {tensor.name}, which starts from no constant."
+                            f"{self.program.name} writes {value:g} to {tensor.name}, which does not start from that "
+                            "constant in the graph it is played on."
                         )
-                    self._emit(vm.INIT, FAMILY=number, **self._where(ranges))
+                    self._emit(vm.INIT, TILE=0, FAMILY=number, **self._where(ranges))
+                case ir.Constant(tile=tile):
+                    self.family[tile] = self._constant(node)
+                    self._emit(vm.CONSTANT, FAMILY=self.family[tile], **self._tile(tile))
+                case ir.Move(tile=tile, source=source):
+                    self._each(DELETE, tile)
+                    self._emit(vm.MOVE, **(self._tile(tile) | {"SOURCE": self._tile(source)["TILE"]}))
+                    self.family[tile] = self.family[source]
+                    self.part |= {tile: self.part[source]} if source in self.part else {}
                 case ir.Zeros(tile=tile):
                     self.family.pop(tile, None)
                 case ir.Compute(expr=ir.Elementwise()):
@@ -201,48 +222,62 @@ class _Assembler:
     def _elementwise(self, node: ir.Compute) -> None:
         tile = node.target.tile
         first = len(self.scripts)
-        number = self._steps(node.expr)
+        number, part = self._steps(node.expr)
+        slot = self._tile(tile)["TILE"]
         if node.mode == "assign":
-            self.scripts.append((DELETE, self.family[tile], len(tile.ranges) == 1))
+            self._step(DELETE, self.family[tile], tile.ranges, of_tile=slot)
         self.family[tile] = number
-        where = self._tile(tile) | self._where(node.target.ranges)
+        if part is not None:
+            self.part[tile] = part
+        where = self._tile(tile) | self._where(node.target.ranges) | {"PART": self._part(part)}
         self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), **where)
 
-    def _steps(self, expr: ir.Expr) -> int:
-        """The steps that compute an element of an expression; returns the family of its result."""
+    def _steps(self, expr: ir.Expr) -> tuple[int, ir.Range | None]:
+        """The steps that compute an element of an expression; returns the family of its result, and which block."""
         if isinstance(expr, ir.Ref):
-            return self.family[expr.tile]
+            return self.family[expr.tile], self.part.get(expr.tile)
         assert isinstance(expr, ir.Elementwise)
-        numbers = [self._steps(operand) for operand in expr.operands]
-        number = self._result(expr.op, [self.table[n].name for n in numbers])
-        self.scripts.append((COMPUTE, number, len(expr.shape) == 1))
-        for operand, n in zip(expr.operands, numbers, strict=True):
+        operands = [self._steps(operand) for operand in expr.operands]
+        number = self._result(expr.op, [self.table[n].name for n, _ in operands])
+        part = next((part for _, part in operands if part is not None), None) if self.table[number].running else None
+        self._step(COMPUTE, number, expr.shape, part)
+        for operand, (n, of_operand) in zip(expr.operands, operands, strict=True):
             if not isinstance(operand, ir.Ref):
-                self.scripts.append((DELETE, n, len(operand.shape) == 1))
-        return number
+                self._step(DELETE, n, operand.shape, of_operand)
+        return number, part
+
+    def _step(self, kind: int, number: int, shape: ir.Ranges, part: ir.Range | None = None, of_tile: int = -1) -> None:
+        self.scripts.append((kind, number, len(shape) == 1, self._part(part), of_tile))
+
+    def _part(self, part: ir.Range | None) -> int:
+        return -1 if part is None else self._range(part)
 
     def _sum(self, node: ir.Compute) -> None:
         tile, expr = node.target.tile, node.expr
         first = leaf = len(self.scripts)
         outer = None
         if isinstance(expr, ir.MatMul):
-            number = self._result("matmul", [self._operand(expr.left), self._operand(expr.right)])
-            index = expr.left.shape[1]
+            operands = [self._operand(expr.left), self._operand(expr.right)]
+            op, index = "matmul", expr.left.shape[1]
             outer = self.part.get(expr.left.tile) or self.part.get(expr.right.tile)
         else:
             assert isinstance(expr, ir.RowReduction)
-            operand = self._steps(expr.operand)
+            number, part = self._steps(expr.operand)
             leaf = len(self.scripts)
             if not isinstance(expr.operand, ir.Ref):
-                self.scripts.append((DELETE, operand, 0))
-            number = self._result(expr.op, [self.table[operand].name])
-            index = expr.operand.shape[1]
-        fresh = node.mode == "new"
-        if fresh:
+                self._step(DELETE, number, expr.operand.shape, part)
+            operands = [self.table[number].name]
+            op, index = expr.op, expr.operand.shape[1]
+        onto = None
+        if node.mode == "add" and tile in self.family:
+            onto = self.made_by.get((op, (*operands, self.table[self.family[tile]].name)))
+        number = self._result(op, operands) if onto is None else onto
+        if node.mode == "new":
             self._check_parts(number, index)
             self.part.pop(tile, None)
-            if self.table[number].blocks > 1:
-                self.part[tile] = index
+        if index.parent is not None and (node.mode == "new" or onto is not None):
+            self.part[tile] = index
+        before = self.family.get(tile, -1)
         self.family[tile] = number
         self._emit(
             vm.SUM,
@@ -252,9 +287,10 @@ class _Assembler:
             LEAF=leaf,
             LAST=len(self.scripts),
             TERMS=self._range(index),
-            OUTER=-1 if outer is None else self._range(outer),
+            OUTER=self._part(outer),
             WHOLE=self.sizes[index.dim],
-            FRESH=int(fresh),
+            FRESH=int(node.mode == "new"),
+            ONTO=-1 if onto is None else before,
         )
 
     def _check_parts(self, number: int, index: ir.Range) -> None:
@@ -267,6 +303,11 @@ class _Assembler:
                 f"one, where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block "
                 "to match."
             )
+
+
+def _now(operand: str) -> str:
+    """An operand's name without which of its blocks is meant; that follows from the tiles."""
+    return operand.removesuffix(".prev").removesuffix(".last")
 
 
 def _ordered(op: str, operands: Sequence[str]) -> tuple[str, ...]:

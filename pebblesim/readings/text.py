@@ -30,10 +30,14 @@ def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile
                 line = f"read {part}" + (f" as {names[tile]}" if names[tile] != part else "")
             case ir.Write(tile=tile, tensor=tensor):
                 line = f"write {_part(tensor.name, tile.ranges, tensor)} ← {_name(tile, names)}"
-            case ir.Init(tensor=tensor, ranges=ranges):
-                line = f"write {_part(tensor.name, ranges, tensor)} ← 0"
+            case ir.Init(tensor=tensor, ranges=ranges, value=value):
+                line = f"write {_part(tensor.name, ranges, tensor)} ← {_constant(value)}"
             case ir.Zeros(tile=tile):
                 line = f"{_name(tile, names)} ← 0"
+            case ir.Constant(tile=tile, value=value):
+                line = f"{_name(tile, names)} ← {_constant(value)}"
+            case ir.Move(tile=tile, source=source):
+                line = f"move {_name(source, names)} to {_name(tile, names)}"
             case ir.Delete(tile=tile, implied=False):
                 line = f"delete {_name(tile, names)}"
             case ir.Compute(target=target, expr=expr, mode=mode):
@@ -42,6 +46,10 @@ def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile
             lines.append("    " * depth + line)
         if isinstance(node, ir.Loop):
             _body(node.body, depth + 1, lines, names)
+
+
+def _constant(value: float) -> str:
+    return "0" if value == 0 else "−∞"
 
 
 def _part(name: str, ranges: ir.Ranges, tensor: ir.Tensor | None = None) -> str:
@@ -75,9 +83,9 @@ def _expr(expr: ir.Expr, names: dict[ir.Tile, str], inside: bool = False) -> str
             return f"{op}({', '.join(_expr(operand, names) for operand in operands)})"
         case ir.Elementwise(op=op, operands=(left, right)):
             first, second = (_expr(x, names, inside=op in ("mul", "div") or x is right) for x in (left, right))
-            if len(left.shape) < len(right.shape):
+            if op == "mul" and len(left.shape) < len(right.shape):
                 return f"diag({first}) {second}"
-            if len(right.shape) < len(left.shape):
+            if op == "div" and len(right.shape) < len(left.shape):
                 return f"diag({second})⁻¹ {first}"
             line = f"{first} {_SIGNS[op]} {second}"
             return f"({line})" if inside and op in ("add", "sub") else line

@@ -1,0 +1,86 @@
+"""FlashAttention's forward passes: the online softmax, with its running maximum and its rescaling.
+
+Deviation: no scaling by 1/√d, no mask and no dropout; block sizes as FlashAttention-1 prints them, where
+FlashAttention-2 leaves them open.
+"""
+
+from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum
+from pebblesim.registry import schedule
+
+INFINITY = float("inf")
+PRINTED = {"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"}
+
+
+@schedule(
+    problem="forward",
+    source="Dao et al. 2022 (FlashAttention), Algorithm 1",
+    paper=PRINTED,
+    fit=["B_c", "B_r"],
+    graph={"softmax": "flash1", "column_block": "B_c"},
+)
+def flash1_forward(machine: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Block, B_c: Block) -> None:
+    """FlashAttention-1: columns outside, O, l and m in memory."""
+    n, d = Q.shape
+    O, l, m = machine.tensor("O", n, d), machine.tensor("l_m", n), machine.tensor("m", n)
+    machine.write(O, 0)
+    machine.write(l, 0)
+    machine.write(m, -INFINITY)
+    for j in machine.tiles(n, B_c):
+        K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
+        for i in machine.tiles(n, B_r):
+            Q_i = machine.read(Q[i, :])
+            P = machine.compute(Q_i @ K_j.T)
+            machine.delete(Q_i)
+            m_block = machine.compute(rowmax(P))
+            P[:] = exp(P - m_block)
+            l_block = machine.compute(rowsum(P))
+            m_i = machine.read(m[i])
+            m_new = machine.compute(maximum(m_i, m_block))
+            m_i[:] = exp(m_i - m_new)  # e^(m_i - m_new)
+            m_block[:] = exp(m_block - m_new)
+            machine.write(m[i], m_new)
+            machine.delete(m_new)
+            l_i = machine.read(l[i])
+            m_i[:] = m_i * l_i
+            l_block[:] = m_i + m_block * l_block  # l_new
+            machine.write(l[i], l_block)
+            machine.delete(l_i)
+            PV = machine.compute(P @ V_j)
+            machine.delete(P)
+            O_i = machine.read(O[i, :])
+            O_i[:] = (m_i * O_i + m_block * PV) / l_block
+            machine.write(O[i, :], O_i)
+
+
+@schedule(
+    problem="forward",
+    source="Dao 2023 (FlashAttention-2), Algorithm 1",
+    paper=PRINTED,
+    fit=["B_r", "B_c"],
+    graph={"softmax": "flash2", "column_block": "B_c"},
+)
+def flash2_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Block, B_c: Block) -> None:
+    """FlashAttention-2: rows outside, O in cache, one logsumexp."""
+    n, d = Q.shape
+    O, L = m.tensor("O", n, d), m.tensor("L", n)
+    for i in m.tiles(n, B_r, independent=True):
+        Q_i = m.read(Q[i, :])
+        O_i, l_i, m_i = m.constant(0, i, d), m.constant(0, i), m.constant(-INFINITY, i)
+        for j in m.tiles(n, B_c):
+            K_j = m.read(K[j, :])
+            P = m.compute(Q_i @ K_j.T)
+            m.delete(K_j)
+            m_new = m.compute(rowmax(P))
+            m_new[:] = maximum(m_i, m_new)
+            m_i[:] = exp(m_i - m_new)  # what all that was summed so far is rescaled by
+            P[:] = exp(P - m_new)
+            l_i[:] = m_i * l_i
+            l_i += rowsum(P)
+            O_i[:] = m_i * O_i
+            m.move(m_new, m_i)
+            V_j = m.read(V[j, :])
+            O_i += P @ V_j
+        O_i[:] = O_i / l_i
+        m.write(O[i, :], O_i)
+        m_i[:] = m_i + log(l_i)
+        m.write(L[i], m_i)
