@@ -153,13 +153,16 @@ def compare(
 ) -> list[Counted]:
     """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
 
-    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`.
+    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. With blocks "paper",
+    all schedules means those whose source prints block sizes.
 
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
     solves = problem(problem_name)
     algorithms = [get(name) for name in names] if names else of_problem(problem_name)
+    if blocks == "paper" and not names:
+        algorithms = [algorithm for algorithm in algorithms if algorithm.paper or not algorithm.blocks]
     for algorithm in algorithms:
         if algorithm.problem is not solves:
             raise UsageError(
@@ -300,15 +303,15 @@ def play(
     game = Referee(cdag, M, rules)
     takes_red = bool(RULES[rules][WRITE].clears & RED_PEBBLE)
     stream = moves(algorithm.program, everything, cdag.families, write_takes_red=takes_red)
-    try:
-        with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
+    with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
+        try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:
                 game.play(chunk)
                 if progress:
                     progress((game.reads + game.writes) / predicted.total.io)
-    except IllegalMove:
-        if strict:
-            raise
+        except IllegalMove:
+            if strict:
+                raise
     return Played(
         schedule=algorithm.name,
         dims=sizes,

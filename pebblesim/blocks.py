@@ -9,7 +9,7 @@ from math import isqrt
 
 from pebblesim import program as ir
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.readings.count import count
+from pebblesim.readings.count import count, peak_words
 from pebblesim.readings.peak import peak_red
 from pebblesim.registry import Schedule
 from pebblesim.sizes import evaluate_rule, whole
@@ -97,23 +97,31 @@ def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fi
             return sizes | {name: min(size, cap) for name, cap in caps.items()}
 
         if growing:
-            sizes = grown(_largest(program, dims, M, summation, grown, max(caps.values())))
+            concerned = _phases(program, set(growing))
+            sizes = grown(_largest(concerned, dims, M, summation, grown, max(caps.values())))
     return sizes
 
 
 def _largest(
     program: ir.Program, dims: Mapping[str, int], M: int, summation: str, grown: Callable[[int], Blocks], cap: int
 ) -> int:
-    """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 1 is."""
+    """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 1 is.
+
+    Words never fall as a block grows, so they are searched by halving; the pebbles of a game differ from them by
+    the few intermediates and by sums that have no term yet, so the last steps are taken one by one.
+    """
 
     def feasible(size: int, summation: str) -> bool:
         return peak_red(program, {**dims, **grown(size)}, summation) <= M
 
     low, high = 1, cap
-    while low < high:  # chains need the fewest pebbles, and never fewer for larger blocks
+    while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if feasible(middle, "chain") else (low, middle - 1)
-    while not feasible(low, summation):
+        fits = peak_words(program, {**dims, **grown(middle)}) <= M
+        low, high = (middle, high) if fits else (low, middle - 1)
+    while low < cap and feasible(low + 1, "chain"):
+        low += 1
+    while not feasible(low, summation):  # no tree needs fewer pebbles than a chain
         low -= 1
     return low
 
@@ -121,6 +129,18 @@ def _largest(
 def _cap(program: ir.Program, dims: Mapping[str, int], block: str) -> int:
     """The size from which on a block holds everything it cuts."""
     return max((dims[rng.dim] for rng in _cut_by(program, block)), default=1)
+
+
+def _phases(program: ir.Program, blocks: set[str]) -> ir.Program:
+    """The phases that use any of these blocks: only their peaks depend on them."""
+    used = [phase for phase in program.phases if blocks & _used(phase)]
+    return replace(program, phases=used or program.phases)
+
+
+def _used(phase: ir.Phase) -> set[str]:
+    """Names of the blocks that a phase uses."""
+    loops = (node for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
+    return {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
 
 
 def _cut_by(program: ir.Program, block: str) -> Iterator[ir.Range]:
@@ -181,9 +201,7 @@ def _independent(program: ir.Program) -> list[tuple[set[str], ir.Program]]:
     """Groups of blocks, each with the phases that use them and no others."""
     groups: list[tuple[set[str], list[ir.Phase]]] = []
     for phase in program.phases:
-        names = {
-            n.range.block for n in ir.walk(phase.body) if isinstance(n, ir.Loop) and isinstance(n.range.block, str)
-        }
+        names = _used(phase)
         joined = [group for group in groups if group[0] & names]
         groups = [group for group in groups if not group[0] & names]
         groups.append((names.union(*(g[0] for g in joined)), [p for g in joined for p in g[1]] + [phase]))

@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any, Literal, NoReturn
 
 from pebblesim import program as ir
@@ -140,8 +141,10 @@ class Tile(Value):
         return Tile(self._m, ir.Ref(self._expr.tile, _ranges(key, self._expr.ranges, what)))
 
     def __setitem__(self, key: Any, value: Value) -> None:
-        if value is not self._m._updated:  # `x[:, j] += e` ends in x[:, j] = the part that was just updated
-            self._m._assign(self[key], value)
+        target, updated = self[key]._expr, self._m._updated
+        if value is updated and (value._expr.tile, value._expr.ranges) == (target.tile, target.ranges):
+            return  # `x[:, j] += e` ends in x[:, j] = the part that was just updated
+        self._m._assign(self[key], value)
 
     def __iadd__(self, value: Value) -> Tile:
         self._m._add(self, value)
@@ -202,6 +205,8 @@ class Machine:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A named part of the schedule; no tile outlives it."""
+        if self._left_early:
+            self._body()  # says so
         if self._scopes:
             raise TraceError(
                 f"{_where()}: phase {name!r} starts inside "
@@ -483,11 +488,12 @@ def trace(
     except PebblesimError:
         raise
     except Exception as error:
-        last = error.__traceback__
-        while last and last.tb_next:
-            last = last.tb_next
-        place = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else name
-        raise TraceError(f"{place}: {type(error).__name__}: {error}") from error
+        frames = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
+        *_, place = (
+            (function.__code__.co_filename, function.__code__.co_firstlineno),
+            *((file, line) for file, line in frames if file != __file__),
+        )
+        raise TraceError(f"{place[0]}:{place[1]}: {type(error).__name__}: {error}") from error
     return m._finish(blocks, f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}")
 
 

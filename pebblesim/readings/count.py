@@ -1,17 +1,14 @@
-"""`count`: exact reads, writes and occupancy of a program for given sizes.
-
-A loop is not run: all its tiles but the last are alike, so its traffic is that of a full tile, as often as there
-are full tiles, plus that of the last one. Sizes may be astronomically large.
-"""
+"""`count`: exact reads, writes and occupancy of a program for given sizes, however large."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pebblesim import program as ir
 from pebblesim.readings.peak import peak_red
+from pebblesim.readings.totals import Words, totals, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +27,6 @@ class Traffic:
         if not isinstance(other, Traffic):
             return NotImplemented
         return Traffic(self.reads + other.reads, self.writes + other.writes)
-
-    def times(self, count: int) -> Traffic:
-        """The same traffic, `count` times."""
-        return Traffic(self.reads * count, self.writes * count)
 
 
 @dataclass(frozen=True)
@@ -66,13 +59,14 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> Cou
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
     by_phase: dict[str, Traffic] = {}
     for phase in program.phases:
-        moved = _traffic(phase.body, sizes, {})
-        by_phase[phase.name] = sum(moved.values(), Traffic())
-        for tensor, traffic in moved.items():
+        moved = totals(phase.body, sizes, _moves)
+        in_phase = {tensor: Traffic(moved[tensor, "reads"], moved[tensor, "writes"]) for tensor in program.tensors}
+        by_phase[phase.name] = sum(in_phase.values(), Traffic())
+        for tensor, traffic in in_phase.items():
             by_tensor[tensor] += traffic
     return Count(
         sum(by_phase.values(), Traffic()),
-        dict(by_tensor),
+        {tensor: traffic for tensor, traffic in by_tensor.items() if traffic.io},
         by_phase,
         peak_words(program, sizes),
         peak_red(program, sizes, summation),
@@ -87,35 +81,16 @@ def peak_words(program: ir.Program, sizes: ir.Sizes) -> int:
     return max(_peak_words(phase.body, sizes, {}, 0)[0] for phase in program.phases)
 
 
-def _words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: dict[ir.Range, int]) -> int:
-    words = 1
-    for rng in ranges:
-        words *= sizes[rng.name] if rng.parent is None else lengths[rng]
-    return words
-
-
-def _traffic(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int]) -> dict[str, Traffic]:
-    moved: dict[str, Traffic] = defaultdict(Traffic)
-    for node in body:
-        match node:
-            case ir.Read(tile=tile, tensor=tensor):
-                moved[tensor.name] += Traffic(reads=_words(tile.ranges, sizes, lengths))
-            case ir.Write(tile=tile, tensor=tensor):
-                moved[tensor.name] += Traffic(writes=_words(tile.ranges, sizes, lengths))
-            case ir.Init(tensor=tensor, ranges=ranges):
-                moved[tensor.name] += Traffic(writes=_words(ranges, sizes, lengths))
-            case ir.Loop(range=rng, body=inner):
-                assert rng.parent is not None
-                whole, block = _words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes)
-                full_tiles = (whole - 1) // block
-                for times, tile_length in ((full_tiles, block), (1, whole - full_tiles * block)):
-                    if times:
-                        lengths[rng] = tile_length
-                        for name, traffic in _traffic(inner, sizes, lengths).items():
-                            moved[name] += traffic.times(times)
-            case _:
-                pass
-    return moved
+def _moves(node: ir.Node, words: Words) -> Iterator[tuple[tuple[str, str], int]]:
+    match node:
+        case ir.Read(tile=tile, tensor=tensor):
+            yield (tensor.name, "reads"), words(tile.ranges)
+        case ir.Write(tile=tile, tensor=tensor):
+            yield (tensor.name, "writes"), words(tile.ranges)
+        case ir.Init(tensor=tensor, ranges=ranges):
+            yield (tensor.name, "writes"), words(ranges)
+        case _:
+            pass
 
 
 def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int], resident: int) -> tuple[int, int]:
@@ -129,13 +104,13 @@ def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, in
                 | ir.Constant(tile=tile)
                 | ir.Compute(mode="new", target=ir.Ref(tile=tile))
             ):
-                resident += _words(tile.ranges, sizes, lengths)
+                resident += words(tile.ranges, sizes, lengths)
                 peak = max(peak, resident)
             case ir.Delete(tile=tile) | ir.Move(source=tile):
-                resident -= _words(tile.ranges, sizes, lengths)
+                resident -= words(tile.ranges, sizes, lengths)
             case ir.Loop(range=rng, body=inner):
                 assert rng.parent is not None
-                lengths[rng] = min(_words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
+                lengths[rng] = min(words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
                 inner_peak, resident = _peak_words(inner, sizes, lengths, resident)
                 peak = max(peak, inner_peak)
             case _:

@@ -9,7 +9,7 @@ every iteration after the first changes the same pebbles by the same number. Onl
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pebblesim import program as ir
 from pebblesim.errors import UsageError
@@ -217,6 +217,7 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int)
     return held(first), held(end), most
 
 
+@cache
 def _feeds_a_sum_outside(loop: ir.Loop) -> bool:
     """Whether a tile from outside the loop gets terms inside it."""
     inner = list(ir.walk(loop.body))

@@ -1,0 +1,87 @@
+"""What the documents show is what happens: their examples are run, and the output is compared to the letter.
+
+In a `console` block each line that starts with `$ ` is run, and what follows it is the output. A `python` block is run
+as a file of its own; a `text` block right after it is the output. Space at the end of a line does not count.
+
+After a change that is meant, `.venv/bin/python tests/test_readme.py` writes the new outputs into the documents.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/move-trace.md")
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def with_real_output(document: str, folder: Path) -> str:
+    """The document as it would be if all its examples were run now, in turn, in that folder."""
+
+    def block(match: re.Match[str]) -> str:
+        language, body, gap = match.groups()
+        if language == "console":
+            commands = re.findall(r"^\$ (.*)$", body, re.MULTILINE)
+            runs = (f"$ {command}\n{output(command, folder, shell=True)}" for command in commands)
+            return "```console\n" + "\n".join(runs) + "```"
+        if language == "python":
+            printed = output([sys.executable, "-c", body], folder)
+            if printed and not gap:
+                raise AssertionError(f"this example prints something, and no text block follows:\n{body}")
+            return f"```python\n{body}```" + (f"{gap}```text\n{printed}```" if gap else "")
+        return match[0]
+
+    return FENCE.sub(block, document)
+
+
+def output(command: str | list[str], folder: Path, shell: bool = False) -> str:
+    """What a command prints, whatever its exit code: a refused game is an example too."""
+    scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    settings = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    done = subprocess.run(
+        command,
+        shell=shell,
+        cwd=folder,
+        env={**settings, "PATH": scripts, "PYTHONUTF8": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    )
+    if "Traceback (most recent call last)" in done.stdout:
+        raise AssertionError(f"an example fails: {command}\n{done.stdout}")
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_examples_print_what_the_document_says(name: str, tmp_path: Path) -> None:
+    document = (ROOT / name).read_text(encoding="utf-8")
+    assert with_real_output(document, tmp_path) == document
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_to_files_lead_somewhere(name: str) -> None:
+    links = LINK.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+def test_the_verbs_that_the_readme_names_are_in_the_makefile() -> None:
+    verbs = re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert verbs
+    assert [verb for verb in verbs if not re.search(rf"^{verb}:", makefile, re.MULTILINE)] == []
+
+
+if __name__ == "__main__":
+    for name in DOCUMENTS:
+        path = ROOT / name
+        with TemporaryDirectory() as folder:
+            path.write_text(with_real_output(path.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")
