@@ -12,6 +12,7 @@ from pebblesim.errors import Infeasible, UsageError
 from pebblesim.known_bounds import THETA, LowerBound, Theta, compulsory
 from pebblesim.problems import Problem, problem
 from pebblesim.readings.count import count as count_program
+from pebblesim.readings.work import work
 from pebblesim.registry import Schedule, get, of_problem
 from pebblesim.sizes import whole
 
@@ -36,6 +37,7 @@ class Counted:
         peak_red: most red pebbles at any moment of the game.
         least_M: None, or the least M that works, if no blocks are feasible and the smallest were counted.
         by_tensor, phases: where the words go, as (reads, writes).
+        work: operations of each kind, such as "mul" and "exp".
     """
 
     schedule: str
@@ -51,6 +53,12 @@ class Counted:
     least_M: int | None
     by_tensor: Mapping[str, tuple[int, int]]
     phases: Mapping[str, tuple[int, int]]
+    work: Mapping[str, int]
+
+    @property
+    def operations(self) -> int:
+        """Operations of all kinds."""
+        return sum(self.work.values())
 
     @property
     def io(self) -> int:
@@ -99,6 +107,7 @@ class Counted:
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+            "work": dict(self.work),
         }
 
     def __str__(self) -> str:
@@ -111,6 +120,7 @@ class Counted:
             "I/O": f"{self.io:,} words",
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
+            "work": f"{self.operations:,} operations, {self.operations / self.io:.3g} per word",
             "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
@@ -373,4 +383,5 @@ def _counted(
         least_M=least_M,
         by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
         phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
+        work=work(algorithm.program, {**dims, **blocks}),
     )

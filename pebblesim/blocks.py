@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 from math import isqrt
 
 from pebblesim import program as ir
@@ -67,14 +67,19 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
         raise UsageError(
             f"the source of {schedule.name} prints no block sizes; use 'fit', 'best', or sizes of your own."
         )
-    sizes = {name: evaluate_rule(text, {**dims, "M": M}) for name, text in schedule.paper.items()}
-    for name, size in sizes.items():
+
+    def sizes(M: int) -> Blocks:
+        return {name: evaluate_rule(text, {**dims, "M": M}) for name, text in schedule.paper.items()}
+
+    for name, size in sizes(M).items():
         if size < 1:
+            least_M = next(more for more in itertools.count(M + 1) if min(sizes(more).values()) >= 1)
             raise Infeasible(
-                f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; use a larger M or 'fit'.",
-                M + 1,
+                f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; it needs M ≥ {least_M}, "
+                "or use 'fit'.",
+                least_M,
             )
-    return sizes
+    return sizes(M)
 
 
 def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fixed: Blocks) -> Blocks:
@@ -162,7 +167,7 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
         *outer, last = sorted(names, key=list(fit).index)
         cap = _cap(part, dims, last)
         least = _cost(part, dims, M, summation, best)
-        for values in product(*(_steps(part, dims, name) for name in outer)):
+        for values in itertools.product(*(_steps(part, dims, name) for name in outer)):
             chosen = best | dict(zip(outer, values, strict=True))
             if _io(part, {**dims, **chosen, last: cap}) > least[0]:
                 continue  # not even with the last block as large as can be

@@ -101,6 +101,8 @@ def count(
         left=2,
     )
     if len(rows) == 1:
+        work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
+        print(f"work: {work}; {first.operations / first.io:.3g} operations per word")
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             _print_table(None, (title, "reads", "writes", "I/O"), lines)

@@ -102,6 +102,9 @@ class Value(_Symbol):
         """Its expression, as a part of another: all its tiles must be in cache, with something in them."""
         for ref in ir.refs(self._expr):
             self._m._check_resident(ref.tile)
+            for rng in ref.ranges:
+                if not self._m._indices[rng]._alive:
+                    raise TraceError(f"{_where()}: a part of {_label(ref.tile)} by index {rng.name} outlives its loop.")
         self._m._unused.pop(id(self), None)
         return self._expr
 
@@ -138,7 +141,8 @@ class Tile(Value):
 
     def __getitem__(self, key: Any) -> Tile:
         what = f"tile {self._expr.tile.name or 'here'} has {len(self._expr.ranges)} dimensions"
-        return Tile(self._m, ir.Ref(self._expr.tile, _ranges(key, self._expr.ranges, what)))
+        ranges, transposed = _ranges(key, self._expr.shape, what), self._expr.transposed
+        return Tile(self._m, ir.Ref(self._expr.tile, ranges[::-1] if transposed else ranges, transposed))
 
     def __setitem__(self, key: Any, value: Value) -> None:
         target, updated = self[key]._expr, self._m._updated
@@ -213,6 +217,8 @@ class Machine:
                 f"{'statements that belong to no phase' if self._implicit else 'another phase or a loop'}; "
                 "phases follow one another at the top of a schedule."
             )
+        if any(phase.name == name for phase in self._program.phases):
+            raise TraceError(f"{_where()}: there is a phase {name!r} already; each has a name of its own.")
         self._open_phase(name)
         yield
         self._close_scope(f"the end of phase {name!r}")
@@ -311,6 +317,7 @@ class Machine:
         if not isinstance(source, Tile) or not isinstance(target, Tile):
             raise TraceError(f"{_where()}: move takes two tiles.")
         self._check_resident(source._expr.tile)
+        self._check_entered_here(source._expr.tile)
         self._check_in_cache(target._expr.tile)
         if source._expr.tile is target._expr.tile or not _same(source._expr.tile.ranges, target._expr.tile.ranges):
             raise TraceError(f"{_where()}: move takes two tiles of the same shape.")
@@ -333,6 +340,7 @@ class Machine:
         for tile in tiles:
             held = tile._expr.tile
             self._check_in_cache(held)
+            self._check_entered_here(held)
             self._emit(ir.Delete(held, False, _line()))
             self._state[held] = f"was deleted in line {_line()}"
 
@@ -443,6 +451,12 @@ class Machine:
         if self._state[tile] not in ("empty", "full"):
             raise TraceError(f"{_where()}: {_label(tile)} is not in cache: it {self._state[tile]}.")
 
+    def _check_entered_here(self, tile: ir.Tile) -> None:
+        if not any(tile is entered for entered in self._scopes[-1][1]):
+            raise TraceError(
+                f"{_where()}: {_label(tile)} came in outside this loop, which cannot make it leave in every iteration."
+            )
+
     def _check_resident(self, tile: ir.Tile) -> None:
         self._check_in_cache(tile)
         if self._state[tile] == "empty":
@@ -515,6 +529,8 @@ def _where() -> str:
 
 
 def _open(shape: tuple[Index, ...]) -> ir.Ranges:
+    if len(shape) not in (1, 2):
+        raise TraceError(f"{_where()}: a shape has rows, or rows and columns, and got {len(shape)} indices.")
     for index in shape:
         if not isinstance(index, Index) or not index._alive:
             raise TraceError(f"{_where()}: a shape is made of dimensions and indices of loops that are still open.")

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))

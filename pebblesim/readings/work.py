@@ -8,7 +8,7 @@ takes k - 1 additions, or k if it is added to something. This is finer than the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pebblesim import program as ir
 from pebblesim.readings.totals import Words, totals
@@ -28,11 +28,6 @@ def coarse(program: ir.Program, sizes: ir.Sizes) -> int:
     """The textbook's count: 2mnk for each product of matrices, and one for each exponential and each division."""
     found = work(program, sizes)
     return 2 * found.get("mul", 0) + found.get("exp", 0) + found.get("div", 0)
-
-
-def intensity(operations: Mapping[str, int], io: int, bytes_per_word: int) -> float:
-    """Operations for each byte moved."""
-    return sum(operations.values()) / (io * bytes_per_word)
 
 
 def _operations(node: ir.Node, words: Words) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,57 @@
+"""Operations counted from the program are those that the game carries out, vertex by vertex."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pebblesim import graphs
+from pebblesim.graphs.cdag import Op
+from pebblesim.moves import COMPUTE, unpack
+from pebblesim.readings.count import count
+from pebblesim.readings.pebbles import moves
+from pebblesim.readings.work import KINDS, coarse, work
+from pebblesim.registry import SCHEDULES, Schedule
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+@given(data=st.data())
+def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=6))
+    dims = {dim: sizes[dim] for dim in schedule.problem.dims}
+    summation = data.draw(strategies.SUMMATIONS)
+    graph = graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
+    computed: Counter[str] = Counter()
+    for chunk in moves(schedule.program, sizes, graph.families):
+        kinds, vertices = unpack(chunk)
+        ops, numbers = np.unique(graph.op[vertices[kinds == COMPUTE]], return_counts=True)
+        computed.update({Op(op).name.lower(): int(number) for op, number in zip(ops, numbers, strict=True)})
+    assert work(schedule.program, sizes) == {kind: computed[kind] for kind in KINDS if computed[kind]}
+
+
+def test_the_textbook_totals_of_unfused_attention() -> None:
+    """About 4n²d + 2n² operations, and 16n² + 16nd bytes in float32, if each operand of a product is read once.
+
+    The exact count is finer: k terms take k - 1 additions, and the maximum and its difference count, too. Tiles that
+    fit in M read more.
+    """
+    n, d = 1024, 64
+    program = SCHEDULES["standard-forward"].program
+    whole_products = {"n": n, "d": d, "b": n, "B_r": 1}  # tiles so large that each operand is read once
+    assert coarse(program, whole_products) == 4 * n * n * d + 2 * n * n
+    assert 4 * count(program, whole_products).total.io == 16 * n * n + 16 * n * d
+    exact = work(program, whole_products)
+    assert exact == {
+        "mul": 2 * n * n * d,
+        "add": n * n * (d - 1) + n * d * (n - 1) + n * (n - 1),  # Q Kᵀ, P V, row sums
+        "sub": n * n,  # the row maximum
+        "div": n * n,
+        "exp": n * n,
+        "max": n * (n - 1),
+    }
+    tiled = {"n": n, "d": d, "b": 64, "B_r": 1}
+    assert work(program, tiled) == exact
+    assert count(program, tiled).total.io > count(program, whole_products).total.io
