@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from math import isqrt
 
 from pebblesim import program as ir
@@ -34,10 +35,12 @@ def choose(
         M: red pebbles, in words.
         rule: "paper" (as printed, whether they fit or not), "fit" (each in the schedule's order as large as is
             feasible), "best" (feasible, with the least I/O), or sizes by name; blocks without a size follow "fit".
-        summation: shape of the summation trees, which decides what is feasible.
+        summation: shape of the summation trees, which decides what is feasible. With a chain, larger blocks need more
+            pebbles, so that "fit" and "best" are exact; with other trees they may need fewer, and the blocks found
+            are feasible but not always the largest or best.
 
     Raises:
-        Infeasible: no blocks fit into M; it carries the least M that works.
+        Infeasible: M is too small for blocks of one index; it carries the M that they need, the least for a chain.
         UsageError, UnknownName: a rule, block or size that there is not.
     """
     if not isinstance(rule, str):
@@ -73,7 +76,8 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
 
     for name, size in sizes(M).items():
         if size < 1:
-            least_M = next(more for more in itertools.count(M + 1) if min(sizes(more).values()) >= 1)
+            more = range(M + 1, 2**62)
+            least_M = more[bisect_left(more, True, key=lambda M: min(sizes(M).values()) >= 1)]
             raise Infeasible(
                 f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; it needs M ≥ {least_M}, "
                 "or use 'fit'.",
@@ -91,7 +95,7 @@ def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fi
         given = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
         raise Infeasible(
             f"M = {M} words is too small for {schedule.name} at {given}; it needs M ≥ {least_M}"
-            + (f" with summation {summation!r}." if summation != "chain" else "."),
+            + (f" in blocks of one index with summation {summation!r}." if summation != "chain" else "."),
             least_M,
         )
     for group in schedule.fit:
@@ -126,7 +130,7 @@ def _largest(
         low, high = (middle, high) if fits else (low, middle - 1)
     while low < cap and feasible(low + 1, "chain"):
         low += 1
-    while not feasible(low, summation):  # no tree needs fewer pebbles than a chain
+    while low > 1 and not feasible(low, summation):  # no tree needs fewer pebbles than a chain
         low -= 1
     return low
 
@@ -167,7 +171,7 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
         *outer, last = sorted(names, key=list(fit).index)
         cap = _cap(part, dims, last)
         least = _cost(part, dims, M, summation, best)
-        for values in itertools.product(*(_steps(part, dims, name) for name in outer)):
+        for values in product(*(_steps(part, dims, name) for name in outer)):
             chosen = best | dict(zip(outer, values, strict=True))
             if _io(part, {**dims, **chosen, last: cap}) > least[0]:
                 continue  # not even with the last block as large as can be
