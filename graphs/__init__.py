@@ -5,7 +5,6 @@ if __name__ != "pebblesim.graphs":
 
 import inspect
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pebblesim.errors import UnknownName, UsageError
@@ -31,33 +30,30 @@ class Plan(NamedTuple):
 
 
 def build(problem: str, summation: str = "chain", **options: Any) -> "Cdag":
-    """The graph of a problem; sizes and options by name, as `build` in the problem's own module takes them.
+    """The graph of a problem; sizes and options by name, as `declare` in the problem's own module takes them.
 
     Raises:
         UnknownName: there is no graph for that problem.
         UsageError: a size or option is missing, unknown or not allowed, or the graph does not fit into memory.
     """
-    graph: Cdag = _call(_module(problem).build, problem, summation, options)
-    return graph
+    return _declared(problem, summation, options).finish()
 
 
 def plan(problem: str, summation: str = "chain", **options: Any) -> Plan:
     """The sizes of the graph that `build` would build, at once for sizes of any magnitude; errors as there."""
-    builder: Builder = _call(_module(problem).declare, problem, summation, options)
+    builder = _declared(problem, summation, options)
     return Plan(builder.vertices, builder.edges, builder.bytes_needed)
 
 
-def _module(problem: str) -> ModuleType:
+def _declared(problem: str, summation: str, options: dict[str, Any]) -> "Builder":
     if problem not in FAMILIES:
         raise UnknownName("graph", problem, FAMILIES)
-    return import_module(FAMILIES[problem])
-
-
-def _call(function: Any, problem: str, summation: str, options: dict[str, Any]) -> Any:
-    signature = inspect.signature(function)
+    declare = import_module(FAMILIES[problem]).declare
+    signature = inspect.signature(declare)
     try:
         signature.bind(summation=summation, **options)
     except TypeError as error:
         takes = ", ".join(name for name in signature.parameters if name != "summation")
         raise UsageError(f"graph {problem!r}: {error}; it takes {takes}.") from None
-    return function(summation=summation, **options)
+    builder: Builder = declare(summation=summation, **options)
+    return builder

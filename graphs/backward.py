@@ -9,7 +9,6 @@ from typing import Final
 
 from pebblesim.errors import UsageError
 from pebblesim.graphs.builder import Builder, in_memory, whole
-from pebblesim.graphs.cdag import Cdag
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
 
@@ -26,11 +25,29 @@ def declare(
     dQ_block: int | None = None,
     g_block: int | None = None,
 ) -> Builder:
-    """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
+    """The graph of g = dL/dX from A1, A2, A3, dO (n, d) and X, Y (d, d).
+
+    Args:
+        n, d: sequence length and head dimension.
+        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
+        order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised), "one-pass" for a
+            dQ that needs the row sums only at its end.
+        kept: whether O (n, d) and l (n) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
+        centred: p = f∘(q - v) instead of f∘q - diag(v) f.
+        row_block: with order "T", T is kept apart for each block of that many rows, and g sums over all of them,
+            as in Algorithm 8.
+        dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
+            as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
+        g_block: the same for g over blocks of that many rows, unless the order is "T".
+
+    Raises:
+        UsageError: an argument is not allowed, or the graph does not fit into memory.
+    """
     n, d = whole("n", n), whole("d", d)
     _check(order, kept, centred, row_block, dQ_block, g_block)
 
     b = Builder(summation)
+    b.outputs = ("g",)
     for name in ("A1", "A2", "A3", "dO"):
         b.input(name, (n, d))
     for name in ("X", "Y"):
@@ -102,47 +119,3 @@ def _check(
         raise UsageError("g_block cuts the sum in g = A1ᵀ dQ, so it needs order 'U' or 'one-pass'.")
     if order == "one-pass" and (kept or centred):
         raise UsageError("order 'one-pass' has no p and needs no O and l: leave out 'kept' and 'centred'.")
-
-
-def build(
-    n: int,
-    d: int,
-    summation: str = "chain",
-    *,
-    order: str = "T",
-    kept: bool = False,
-    centred: bool = False,
-    row_block: int | None = None,
-    dQ_block: int | None = None,
-    g_block: int | None = None,
-) -> Cdag:
-    """The graph of g = dL/dX from A1, A2, A3, dO (n, d) and X, Y (d, d).
-
-    Args:
-        n, d: sequence length and head dimension.
-        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised), "one-pass" for a
-            dQ that needs the row sums only at its end.
-        kept: whether O (n, d) and l (n) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
-        centred: p = f∘(q - v) instead of f∘q - diag(v) f.
-        row_block: with order "T", T is kept apart for each block of that many rows, and g sums over all of them,
-            as in Algorithm 8.
-        dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
-            as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
-        g_block: the same for g over blocks of that many rows, unless the order is "T".
-
-    Raises:
-        UsageError: an argument is not allowed, or the graph does not fit into memory.
-    """
-    b = declare(
-        n,
-        d,
-        summation,
-        order=order,
-        kept=kept,
-        centred=centred,
-        row_block=row_block,
-        dQ_block=dQ_block,
-        g_block=g_block,
-    )
-    return b.finish(outputs=("g",))

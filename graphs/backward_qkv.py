@@ -6,17 +6,28 @@ from typing import Final
 
 from pebblesim.errors import UnknownName
 from pebblesim.graphs.builder import Builder, in_memory, whole
-from pebblesim.graphs.cdag import Cdag
 
 KEPT: Final = ("l", "L", "m", "P")
 
 
 def declare(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None) -> Builder:
-    """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
+    """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
+
+    Args:
+        n, d: sequence length and head dimension.
+        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
+        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
+            sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
+        dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
+
+    Raises:
+        UsageError: an argument is not allowed, or the graph does not fit into memory.
+    """
     n, d = whole("n", n), whole("d", d)
     if kept not in KEPT:
         raise UnknownName("value kept from the forward pass", kept, KEPT)
     b = Builder(summation)
+    b.outputs = ("dQ", "dK", "dV")
     for name in ("Q", "K", "V", "dO"):
         b.input(name, (n, d))
     _probabilities(b, n, d, kept)
@@ -53,19 +64,3 @@ def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
         b.elementwise("Sm", "sub", "S", "m")
         b.elementwise("A", "exp", "Sm")
         b.elementwise("P", "div", "A", "l_m")
-
-
-def build(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None) -> Cdag:
-    """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
-
-    Args:
-        n, d: sequence length and head dimension.
-        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
-            sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
-        dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
-
-    Raises:
-        UsageError: an argument is not allowed, or the graph does not fit into memory.
-    """
-    return declare(n, d, summation, kept=kept, dQ_block=dQ_block).finish(("dQ", "dK", "dV"))

@@ -51,6 +51,7 @@ class Builder:
         self._families: dict[str, Family] = {}
         self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
         self._of_loop: list[Family] = []
+        self.outputs: tuple[str, ...] = ()
         self.vertices = 0
         self.edges = 0
 
@@ -153,13 +154,13 @@ class Builder:
         self._check_name(name)
         self._families[name] = Family(name, "", (), 0, shape, initial=initial)
 
-    def finish(self, outputs: Iterable[str]) -> Cdag:
-        """Build the graph with these tensors as outputs.
+    def finish(self, outputs: Iterable[str] | None = None) -> Cdag:
+        """Build the graph with these tensors as outputs, or those in `outputs` of the builder.
 
         Raises:
             UsageError: it does not fit into the memory that is available; nothing has been allocated then.
         """
-        results = [self._family(name) for name in outputs]
+        results = [self._family(name) for name in (self.outputs if outputs is None else outputs)]
         available = available_memory()
         if self.bytes_needed > available:
             raise UsageError(

@@ -10,7 +10,6 @@ from typing import Final
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, whole
-from pebblesim.graphs.cdag import Cdag
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2")
 
@@ -24,13 +23,27 @@ def declare(
     column_block: int | None = None,
     outputs: tuple[str, ...] = ("O",),
 ) -> Builder:
-    """Tell a builder the tensors; nothing is allocated yet. Arguments and errors as for `build`."""
+    """The graph of O from Q, K, V (n, d).
+
+    Args:
+        n, d: sequence length and head dimension.
+        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
+        softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
+            l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
+            the online softmax of FlashAttention-1 and -2.
+        column_block: columns in each step of the online softmax.
+        outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
+
+    Raises:
+        UsageError: an argument is not allowed, or the graph does not fit into memory.
+    """
     n, d = whole("n", n), whole("d", d)
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
     if (column_block is not None) != softmax.startswith("flash"):
         raise UsageError("column_block goes with softmax 'flash1' and 'flash2', which need it, and with no other.")
     b = Builder(summation)
+    b.outputs = outputs
     for name in ("Q", "K", "V"):
         b.input(name, (n, d))
     b.matmul("S", "Q", "K.T")
@@ -106,29 +119,3 @@ def _flash2(b: Builder, n: int, d: int, block: int) -> None:
     b.elementwise("O", "div", "lO.last", "l_m.last")
     b.elementwise("log_l", "log", "l_m.last")
     b.elementwise("L", "add", "m.last", "log_l")
-
-
-def build(
-    n: int,
-    d: int,
-    summation: str = "chain",
-    *,
-    softmax: str = "early",
-    column_block: int | None = None,
-    outputs: tuple[str, ...] = ("O",),
-) -> Cdag:
-    """The graph of O from Q, K, V (n, d).
-
-    Args:
-        n, d: sequence length and head dimension.
-        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
-            l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
-            the online softmax of FlashAttention-1 and -2.
-        column_block: columns in each step of the online softmax.
-        outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
-
-    Raises:
-        UsageError: an argument is not allowed, or the graph does not fit into memory.
-    """
-    return declare(n, d, summation, softmax=softmax, column_block=column_block, outputs=outputs).finish(outputs)

@@ -233,6 +233,22 @@ def walk(body: list[Node]) -> Iterator[Node]:
             yield from walk(node.body)
 
 
+def entering(node: Node) -> Tile | None:
+    """The tile that a primitive brings into the cache."""
+    match node:
+        case Read(tile=tile) | Zeros(tile=tile) | Constant(tile=tile) | Compute(mode="new", target=Ref(tile=tile)):
+            return tile
+    return None
+
+
+def leaving(node: Node) -> Tile | None:
+    """The tile whose words leave the cache with a primitive, or go over to another."""
+    match node:
+        case Delete(tile=tile) | Move(source=tile):
+            return tile
+    return None
+
+
 Sizes = Mapping[str, int]  # dimensions and blocks by name
 
 

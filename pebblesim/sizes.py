@@ -31,7 +31,7 @@ def parse(what: str, text: str) -> int:
     Raises:
         UsageError: it is no such number, or less than 1.
     """
-    match = re.fullmatch(r"(\d+)(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
+    match = re.fullmatch(r"(\d{1,1000})(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
     if not match or int(match[1]) < 1 or (match[2] and int(match[2]) > 4096):
         raise UsageError(
             f"{what} = {text!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."

@@ -1,10 +1,10 @@
 """Gradients of attention with respect to Q, K and V, fused: FlashAttention-1 and -2, and ours in two passes."""
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 
 
-def row_sums_of_products(m: Machine, v: Tensor, dO: Tensor, O: Tensor, B_r: Block | int) -> None:
+def row_sums_of_products(m, v, dO, O, B_r):
     """v = (dO ∘ O) · 1, what FlashAttention-2 calls D."""
     for i in m.tiles(v.shape[0], B_r, independent=True):
         v_i = m.zeros(i)
@@ -20,19 +20,7 @@ def row_sums_of_products(m: Machine, v: Tensor, dO: Tensor, O: Tensor, B_r: Bloc
     fit=["B_c", "B_r"],
     graph={"kept": "m", "dQ_block": "B_c"},
 )
-def flash1_backward(
-    machine: Machine,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    dO: Tensor,
-    O: Tensor,
-    l_m: Tensor,
-    m: Tensor,
-    *,
-    B_r: Block,
-    B_c: Block,
-) -> None:
+def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
     """FlashAttention-1: columns outside, dQ in memory, v made anew for every tile."""
     n, d = Q.shape
     dQ, dK, dV = machine.tensor("dQ", n, d), machine.tensor("dK", n, d), machine.tensor("dV", n, d)
@@ -62,9 +50,7 @@ def flash1_backward(
     fit=["B_c", "B_r"],
     graph={"kept": "L", "dQ_block": "B_c"},
 )
-def flash2_backward(
-    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, O: Tensor, L: Tensor, *, B_r: Block, B_c: Block
-) -> None:
+def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     """FlashAttention-2: columns outside, dQ in memory, v made first."""
     n, d = Q.shape
     dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
@@ -99,9 +85,7 @@ def flash2_backward(
     fit=["B_r", "B_c"],
     graph={"kept": "l"},
 )
-def backward_two_pass(
-    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, O: Tensor, l: Tensor, *, B_r: Block, B_c: Block
-) -> None:
+def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
     """Two passes: 14n²d²/M against 16 with dQ in memory."""
     n, d = Q.shape
     dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)

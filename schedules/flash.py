@@ -5,7 +5,7 @@ FlashAttention-2 (Dao 2023, Algorithm 2): columns outside, dQ accumulated in mem
 Deviation: dK and dV, which dL/dX does not need, are left out.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
@@ -17,21 +17,7 @@ from pebblesim.schedules.matmul import gemm
     fit=["B", "B_c", "B_r"],
     graph={"order": "U", "kept": True, "dQ_block": "B_c"},
 )
-def flash(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    O: Tensor,
-    l: Tensor,
-    *,
-    B: Block,
-    B_r: Block,
-    B_c: Block,
-) -> None:
+def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
     """As practised: projections around FlashAttention-2's dQ."""
     n, d = A1.shape
     S, h, dQ, v, g = (

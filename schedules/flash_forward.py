@@ -4,7 +4,7 @@ Deviation: no scaling by 1/√d, no mask and no dropout; block sizes as FlashAtt
 FlashAttention-2 leaves them open.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum
+from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.registry import schedule
 
 INFINITY = float("inf")
@@ -18,7 +18,7 @@ PRINTED = {"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"}
     fit=["B_c", "B_r"],
     graph={"softmax": "flash1", "column_block": "B_c"},
 )
-def flash1_forward(machine: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Block, B_c: Block) -> None:
+def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     """FlashAttention-1: columns outside, O, l and m in memory."""
     n, d = Q.shape
     O, l, m = machine.tensor("O", n, d), machine.tensor("l_m", n), machine.tensor("m", n)
@@ -59,7 +59,7 @@ def flash1_forward(machine: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Bl
     fit=["B_r", "B_c"],
     graph={"softmax": "flash2", "column_block": "B_c"},
 )
-def flash2_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Block, B_c: Block) -> None:
+def flash2_forward(m, Q, K, V, *, B_r, B_c):
     """FlashAttention-2: rows outside, O in cache, one logsumexp."""
     n, d = Q.shape
     O, L = m.tensor("O", n, d), m.tensor("L", n)

@@ -1,6 +1,6 @@
 """Forward passes without a running maximum: Saha & Ye's for a small cache, and ours for a large one."""
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 
 
@@ -10,7 +10,7 @@ from pebblesim.registry import schedule
     paper={"B": "floor(sqrt(M/4))"},
     graph={"softmax": "late"},
 )
-def small_cache_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B: Block) -> None:
+def small_cache_forward(m, Q, K, V, *, B):
     """Small cache: square tiles, exp(S) through memory."""
     n, d = Q.shape
     A, l, O = m.tensor("A", n, n), m.tensor("l", n), m.tensor("O", n, d)
@@ -43,7 +43,7 @@ def small_cache_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B: Block
     source="ours: FlashAttention-2's order, columns of width 1, K and V streamed word by word",
     graph={"softmax": "late"},
 )
-def row_stationary_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, B_r: Block) -> None:
+def row_stationary_forward(m, Q, K, V, *, B_r):
     """Row-stationary: 4n²d²/M, the best constant for a large cache."""
     n, d = Q.shape
     O, l = m.tensor("O", n, d), m.tensor("l", n)

@@ -5,7 +5,7 @@ Deviations: h_j and p leave the cache at the end of their iteration (the printed
 algorithm gives the columns, which is what its proof needs.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 
 
@@ -15,20 +15,7 @@ from pebblesim.registry import schedule
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
     graph={"kept": True, "row_block": "B_r"},
 )
-def large_cache(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    O: Tensor,
-    l: Tensor,
-    *,
-    B_r: Block,
-    B_c: Block,
-) -> None:
+def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):
     """Large cache: row blocks against all columns, g resident."""
     n, d = A1.shape
     S, h, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("g", d, d)

@@ -3,11 +3,10 @@
 The three `gemm` functions are also what the attention schedules are made of.
 """
 
-from pebblesim.language import Block, Machine, Tensor, Tile
 from pebblesim.registry import schedule
 
 
-def gemm(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block, *, A_T: bool = False, B_T: bool = False) -> None:
+def gemm(m, C, A, B, b, *, A_T=False, B_T=False):
     """C = A B by b x b tiles, the tile of C staying in cache; `A_T`, `B_T`: the operand enters transposed."""
     rows, columns = C.shape
     terms = A.shape[0] if A_T else A.shape[1]
@@ -21,7 +20,7 @@ def gemm(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block, *, A_T: bool = F
             m.write(C[i, j], C_ij)
 
 
-def rank_one_updates(m: Machine, C_ij: Tile, A: Tensor, B: Tensor, *, A_T: bool = False, B_T: bool = False) -> None:
+def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
     """C_ij += A_i B_j by columns of A and single words of B: a tile of a x b needs ab + a + 1 words."""
     i, j = C_ij.shape
     for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1):
@@ -31,9 +30,7 @@ def rank_one_updates(m: Machine, C_ij: Tile, A: Tensor, B: Tensor, *, A_T: bool 
             C_ij[:, c] += A_ik @ B_kc
 
 
-def gemm_streamed(
-    m: Machine, C: Tensor, A: Tensor, B: Tensor, a: Block, b: Block, *, A_T: bool = False, B_T: bool = False
-) -> None:
+def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False):
     """C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
@@ -43,7 +40,7 @@ def gemm_streamed(
             m.write(C[i, j], C_ij)
 
 
-def gemm_resident(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block) -> None:
+def gemm_resident(m, C, A, B, b):
     """C = A B with b columns of B staying while A streams by, word by word: mk⌈n/b⌉ + kn + mn words in kb + b + 1."""
     (rows, terms), (_, columns) = A.shape, B.shape
     for j in m.tiles(columns, b, independent=True):
@@ -56,7 +53,7 @@ def gemm_resident(m: Machine, C: Tensor, A: Tensor, B: Tensor, b: Block) -> None
 
 
 @schedule(problem="matmul", source="Hong & Kung 1981, section 6", paper={"b": "floor(sqrt(M/3))"})
-def matmul_tiled(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+def matmul_tiled(m, A, B, *, b):
     """Square tiles of A, B and C."""
     gemm(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, b)
 
@@ -67,12 +64,12 @@ def matmul_tiled(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     paper={"a": "floor(sqrt(M + 1)) - 1", "b": "floor(sqrt(M + 1)) - 1"},
     fit=[("a", "b")],
 )
-def matmul_streamed(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
+def matmul_streamed(m, A, B, *, a, b):
     """Rank-1 updates of an a x b tile of C; B is streamed word by word."""
     gemm_streamed(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b)
 
 
 @schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M")
-def matmul_resident(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+def matmul_resident(m, A, B, *, b):
     """b columns of B resident; A is streamed word by word."""
     gemm_resident(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, b)

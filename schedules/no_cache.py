@@ -1,11 +1,11 @@
 """Algorithm 1: a cache that holds everything. Every word moves once; its I/O is the compulsory floor."""
 
-from pebblesim.language import Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 
 
 @schedule(problem="backward", source="Li et al., Algorithm 1")
-def no_cache(m: Machine, A1: Tensor, A2: Tensor, A3: Tensor, dO: Tensor, X: Tensor, Y: Tensor) -> None:
+def no_cache(m, A1, A2, A3, dO, X, Y):
     """Everything resident: the compulsory floor."""
     _, d = A1.shape
     g = m.tensor("g", d, d)

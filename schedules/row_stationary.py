@@ -6,19 +6,19 @@ between its phases, `row-stationary-fused` makes them block by block, and `row-s
 the forward pass.
 """
 
-from pebblesim.language import Block, Machine, Tensor, Tile, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
 
 
-def row_sums_of_products(m: Machine, v_i: Tile, dO_i: Tile, O: Tensor) -> None:
+def row_sums_of_products(m, v_i, dO_i, O):
     """v_i += (dO_i ∘ O_i) · 1, O streamed column by column."""
     (i,) = v_i.shape
     for k in m.tiles(O.shape[1], 1):
         v_i += rowsum(dO_i[:, k] * m.read(O[i, k]))
 
 
-def stream_past(m: Machine, dQ_i: Tile, S_i: Tile, dO_i: Tile, l_i: Tile, v_i: Tile, A2: Tensor, h: Tensor) -> None:
+def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
     """dQ_i += p_i A2, one row of A2 and one word of h at a time."""
     n, d = A2.shape
     i, _ = S_i.shape
@@ -40,22 +40,7 @@ def stream_past(m: Machine, dQ_i: Tile, S_i: Tile, dO_i: Tile, l_i: Tile, v_i: T
     fit=["B_r", "b", ("a_g", "b_g")],
     graph={"order": "U", "kept": True, "centred": True},
 )
-def row_stationary(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    O: Tensor,
-    l: Tensor,
-    *,
-    B_r: Block,
-    b: Block,
-    a_g: Block,
-    b_g: Block,
-) -> None:
+def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
     """Row-stationary: 6n²d²/M, S and dQ through memory."""
     n, d = A1.shape
     S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
@@ -86,20 +71,7 @@ def row_stationary(
     fit=["B_r", "b"],
     graph={"order": "U", "kept": True, "centred": True, "g_block": "B_r"},
 )
-def row_stationary_fused(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    O: Tensor,
-    l: Tensor,
-    *,
-    B_r: Block,
-    b: Block,
-) -> None:
+def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     """Row-stationary, fused: neither S nor dQ through memory."""
     n, d = A1.shape
     h, g = m.tensor("h", n, d), m.tensor("g", d, d)
@@ -136,20 +108,7 @@ def row_stationary_fused(
     fit=["B_r", "b", ("a_g", "b_g")],
     graph={"order": "one-pass"},
 )
-def row_stationary_one_pass(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    *,
-    B_r: Block,
-    b: Block,
-    a_g: Block,
-    b_g: Block,
-) -> None:
+def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
     """Row-stationary without O and l: 8n²d²/M."""
     n, d = A1.shape
     S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)

@@ -3,13 +3,13 @@
 The phases are named after what they compute. Deviation: none; Algorithm 3's unused input f is not read.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 
 @schedule(problem="backward", source="Li et al., Algorithm 6 (= 2, 3, 4, 5)", paper={"B": "floor(sqrt(M/4))"})
-def small_cache(m: Machine, A1: Tensor, A2: Tensor, A3: Tensor, dO: Tensor, X: Tensor, Y: Tensor, *, B: Block) -> None:
+def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
     """Small cache: square tiles, four phases."""
     n, d = A1.shape
     S, h, T = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("T", d, n)

@@ -4,7 +4,7 @@ Every product is `gemm_streamed`; the softmax is applied to a tile of scores bef
 gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n² words, against 12 and 9 of Algorithm 6.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
 
@@ -15,20 +15,7 @@ from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
     fit=[("a", "b")],
     graph={"order": "U", "kept": True, "centred": True},
 )
-def small_cache_streamed(
-    m: Machine,
-    A1: Tensor,
-    A2: Tensor,
-    A3: Tensor,
-    dO: Tensor,
-    X: Tensor,
-    Y: Tensor,
-    O: Tensor,
-    l: Tensor,
-    *,
-    a: Block,
-    b: Block,
-) -> None:
+def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     """Small cache, streamed: half of Algorithm 6."""
     n, d = A1.shape
     S, h, v, dQ = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("v", n), m.tensor("dQ", n, d)

@@ -4,13 +4,13 @@ The textbook count (Dao et al. 2022, Algorithms 0 and 3) takes each operand of a
 count what square tiles in M words really read. Softmax keeps whole rows in cache, so M must hold a row.
 """
 
-from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
+from pebblesim.language import exp, rowmax, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 
 @schedule(problem="forward", source="Dao et al. 2022, Algorithm 0", fit=["b", "B_r"], graph={"softmax": "safe"})
-def standard_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, b: Block, B_r: Block) -> None:
+def standard_forward(m, Q, K, V, *, b, B_r):
     """Unfused: S and P through memory."""
     n, d = Q.shape
     S, P, O = m.tensor("S", n, n), m.tensor("P", n, n), m.tensor("O", n, d)
@@ -33,9 +33,7 @@ def standard_forward(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, b: Block, B
 
 
 @schedule(problem="backward-qkv", source="Dao et al. 2022, Algorithm 3", fit=["b", "B_r"], graph={"kept": "P"})
-def standard_backward(
-    m: Machine, Q: Tensor, K: Tensor, V: Tensor, dO: Tensor, P: Tensor, *, b: Block, B_r: Block
-) -> None:
+def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     """Unfused: P kept, dP and dS through memory."""
     n, d = Q.shape
     dP, dS = m.tensor("dP", n, n), m.tensor("dS", n, n)

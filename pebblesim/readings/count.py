@@ -97,22 +97,15 @@ def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, in
     """(peak, resident at the end) of a body that starts with so many words resident."""
     peak = resident
     for node in body:
-        match node:
-            case (
-                ir.Read(tile=tile)
-                | ir.Zeros(tile=tile)
-                | ir.Constant(tile=tile)
-                | ir.Compute(mode="new", target=ir.Ref(tile=tile))
-            ):
-                resident += words(tile.ranges, sizes, lengths)
-                peak = max(peak, resident)
-            case ir.Delete(tile=tile) | ir.Move(source=tile):
-                resident -= words(tile.ranges, sizes, lengths)
-            case ir.Loop(range=rng, body=inner):
-                assert rng.parent is not None
-                lengths[rng] = min(words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
-                inner_peak, resident = _peak_words(inner, sizes, lengths, resident)
-                peak = max(peak, inner_peak)
-            case _:
-                pass
+        if isinstance(node, ir.Loop):
+            rng = node.range
+            assert rng.parent is not None
+            lengths[rng] = min(words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
+            inner_peak, resident = _peak_words(node.body, sizes, lengths, resident)
+            peak = max(peak, inner_peak)
+        elif tile := ir.entering(node):
+            resident += words(tile.ranges, sizes, lengths)
+            peak = max(peak, resident)
+        elif tile := ir.leaving(node):
+            resident -= words(tile.ranges, sizes, lengths)
     return peak, resident

@@ -141,24 +141,16 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
     """Words resident after each entry of a tile (first iterations, whose tiles are the largest), and at the end."""
     levels = []
     for node in body:
-        match node:
-            case (
-                ir.Read(tile=tile)
-                | ir.Zeros(tile=tile)
-                | ir.Constant(tile=tile)
-                | ir.Compute(mode="new", target=ir.Ref(tile=tile))
-            ):
-                resident += _words(tile.ranges, lengths)
-                levels.append(sympy.expand(resident))
-            case ir.Delete(tile=tile) | ir.Move(source=tile):
-                resident -= _words(tile.ranges, lengths)
-            case ir.Loop(range=rng, body=inner):
-                assert rng.parent is not None
-                length = sympy.Min(_length(rng.parent, lengths), _block(rng))
-                inner_levels, resident = _levels(inner, lengths | {rng: length}, resident)
-                levels += inner_levels
-            case _:
-                pass
+        if isinstance(node, ir.Loop):
+            assert node.range.parent is not None
+            length = sympy.Min(_length(node.range.parent, lengths), _block(node.range))
+            inner_levels, resident = _levels(node.body, lengths | {node.range: length}, resident)
+            levels += inner_levels
+        elif tile := ir.entering(node):
+            resident += _words(tile.ranges, lengths)
+            levels.append(sympy.expand(resident))
+        elif tile := ir.leaving(node):
+            resident -= _words(tile.ranges, lengths)
     return levels, sympy.expand(resident)
 
 

@@ -1,0 +1,279 @@
+"""Block sizes: every rule against a table of all blocks at small sizes."""
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pebblesim import api
+from pebblesim.blocks import choose
+from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.language import Block, Machine, Tensor
+from pebblesim.readings.count import count
+from pebblesim.registry import SCHEDULES, Schedule
+from pebblesim.registry import schedule as register
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]
+every_blocked_schedule = pytest.mark.parametrize("schedule", blocked, ids=[schedule.name for schedule in blocked])
+LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3}
+"""Largest dimension by number of blocks, so that a table stays small."""
+
+Table = Mapping[tuple[int, ...], tuple[int, int]]
+
+
+@cache
+def table_of(name: str, dims: tuple[int, ...], summation: str) -> Table:
+    """(I/O, peak red) of a schedule for all blocks from 1 to the largest dimension."""
+    schedule = SCHEDULES[name]
+    table = {}
+    for sizes in product(range(1, max(dims) + 1), repeat=len(schedule.blocks)):
+        values = dict(zip((*schedule.problem.dims, *schedule.blocks), (*dims, *sizes), strict=True))
+        counted = count(schedule.program, values, summation)
+        table[sizes] = (counted.total.io, counted.peak_red)
+    return table
+
+
+def drawn(schedule: Schedule, data: st.DataObject) -> tuple[dict[str, int], str, Table, int, int]:
+    """Dimensions, a summation, the table, the least M for blocks of one, and some M from there to where all fit."""
+    size = st.integers(1, LARGEST[len(schedule.blocks)])
+    dims = tuple(data.draw(size, label=dim) for dim in schedule.problem.dims)
+    summation = data.draw(st.sampled_from(["chain", "chain", "balanced", "blocked:2"]))
+    table = table_of(schedule.name, dims, summation)
+    least = table[(1,) * len(schedule.blocks)][1]
+    if summation == "chain":
+        assert least == min(peak for _, peak in table.values())
+    M = data.draw(st.integers(least, max(peak for _, peak in table.values()) + 1), label="M")
+    return dict(zip(schedule.problem.dims, dims, strict=True)), summation, table, least, M
+
+
+def at(schedule: Schedule, blocks: Mapping[str, int]) -> tuple[int, ...]:
+    assert tuple(blocks) == schedule.blocks
+    return tuple(blocks.values())
+
+
+@every_schedule
+@settings(max_examples=12)
+@given(data=st.data())
+def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> None:
+    dims, summation, _, least, _ = drawn(schedule, data)
+    for rule in ("fit", "best"):
+        with pytest.raises(Infeasible) as refusal:
+            choose(schedule, dims, least - 1, rule, summation)
+        assert refusal.value.least_M == least
+        assert f"M = {least - 1} words is too small for {schedule.name} at " in str(refusal.value)
+        assert f"it needs M ≥ {least}" in str(refusal.value)
+        choose(schedule, dims, least, rule, summation)
+
+
+@every_blocked_schedule
+@settings(max_examples=12)
+@given(data=st.data())
+def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
+    schedule: Schedule, data: st.DataObject
+) -> None:
+    dims, summation, table, _, M = drawn(schedule, data)
+    fit = choose(schedule, dims, M, "fit", summation)
+    grown = dict.fromkeys(schedule.blocks, 1)
+    for group in schedule.fit:
+        largest = max(
+            size
+            for size in range(1, max(dims.values()) + 1)
+            if table[at(schedule, grown | dict.fromkeys(group, size))][1] <= M
+        )
+        grown |= dict.fromkeys(group, largest)
+        for name in group:  # a block stops at the dimension that it cuts
+            assert fit[name] == largest or (fit[name] < largest and fit[name] in dims.values())
+    assert table[at(schedule, fit)] == table[at(schedule, grown)]
+    assert table[at(schedule, fit)][1] <= M
+
+
+@every_blocked_schedule
+@settings(max_examples=12)
+@given(data=st.data())
+def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st.DataObject) -> None:
+    dims, summation, table, _, M = drawn(schedule, data)
+    fit = choose(schedule, dims, M, "fit", summation)
+    one_more = fit | {name: min(fit[name] + 1, max(dims.values())) for name in schedule.fit[-1]}
+    same = table[at(schedule, one_more)] == table[at(schedule, fit)]  # it holds all it cuts already
+    assert same or table[at(schedule, one_more)][1] > M
+
+
+@every_blocked_schedule
+@settings(max_examples=12)
+@given(data=st.data())
+def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: st.DataObject) -> None:
+    dims, summation, table, _, M = drawn(schedule, data)
+    io, peak = table[at(schedule, choose(schedule, dims, M, "best", summation))]
+    assert peak <= M
+    assert io <= table[at(schedule, choose(schedule, dims, M, "fit", summation))][0]
+    if summation == "chain":
+        assert io == min(io for io, peak in table.values() if peak <= M)
+
+
+@every_blocked_schedule
+@settings(max_examples=8)
+@given(data=st.data())
+def test_blocks_that_are_given_stay_and_the_others_fit(schedule: Schedule, data: st.DataObject) -> None:
+    dims, summation, table, _, M = drawn(schedule, data)
+    name = data.draw(st.sampled_from(schedule.blocks))
+    size = data.draw(st.integers(1, max(dims.values())))
+    place = schedule.blocks.index(name)
+    if len(schedule.blocks) == 1:  # nothing left to choose: taken as given, whether it fits or not
+        assert choose(schedule, dims, 1, {name: size}, summation) == {name: size}
+        return
+    least = table[at(schedule, dict.fromkeys(schedule.blocks, 1) | {name: size})][1]
+    if summation == "chain":
+        assert least == min(peak for sizes, (_, peak) in table.items() if sizes[place] == size)
+    if least > M:
+        with pytest.raises(Infeasible, match=f"{name} = {size}; it needs M ≥ {least}") as refusal:
+            choose(schedule, dims, M, {name: size}, summation)
+        assert refusal.value.least_M == least
+        M = least
+    chosen = choose(schedule, dims, M, {name: size}, summation)
+    assert chosen[name] == size
+    assert table[at(schedule, chosen)][1] <= M
+    free = [group for group in schedule.fit if set(group) - {name}]
+    one_more = chosen | {other: min(chosen[other] + 1, max(dims.values())) for other in set(free[-1]) - {name}}
+    same = table[at(schedule, one_more)] == table[at(schedule, chosen)]
+    assert same or table[at(schedule, one_more)][1] > M
+
+
+def test_with_other_trees_the_m_that_is_named_is_that_of_blocks_of_one_index() -> None:
+    """Larger blocks can need fewer pebbles there: 59 for some, and 61 for blocks of one."""
+    schedule, dims = SCHEDULES["large-cache"], {"n": 2, "d": 4}
+    table = table_of(schedule.name, tuple(dims.values()), "balanced")
+    with pytest.raises(Infeasible, match="it needs M ≥ 61 in blocks of one index with summation 'balanced'") as refusal:
+        choose(schedule, dims, 1, "fit", "balanced")
+    assert refusal.value.least_M == table[1, 1][1] == 61
+    assert min(peak for _, peak in table.values()) == 59
+
+
+def test_all_blocks_may_be_given_and_need_not_fit() -> None:
+    given = {"B_c": 100, "B_r": 3}
+    assert choose(SCHEDULES["large-cache"], {"n": 8, "d": 4}, 1, given) == given
+    row = api.count("large-cache", n=8, d=4, M=1, blocks=given)
+    assert not row.feasible
+    assert row.least_M is None
+
+
+def test_at_sizes_that_no_table_holds() -> None:
+    """Blocks of tens to thousands, where one more is one too many."""
+    for name, M in (("small-cache", 2**20), ("large-cache", 2**17), ("flash", 2**16), ("matmul-streamed", 2**20)):
+        schedule = SCHEDULES[name]
+        dims = api.problem_dims(schedule.problem, {"n": 2**20, "d": 128})
+        fit = choose(schedule, dims, M)
+        assert count(schedule.program, {**dims, **fit}).peak_red <= M
+        for names in schedule.fit:
+            more = fit | {block: fit[block] + 1 for block in names}
+            held = all(fit[block] in dims.values() for block in names)
+            assert held or count(schedule.program, {**dims, **more}).peak_red > M
+
+
+printed = [schedule for schedule in SCHEDULES.values() if schedule.paper]
+
+
+@pytest.mark.parametrize("schedule", printed, ids=[schedule.name for schedule in printed])
+@given(d=st.integers(1, 300), n=st.integers(1, 10**6), M=st.integers(1, 10**7))
+def test_printed_blocks_are_what_sympy_makes_of_the_rule(schedule: Schedule, n: int, d: int, M: int) -> None:
+    dims = api.problem_dims(schedule.problem, {"n": n, "d": d})
+    values = {sympy.Symbol(name): sympy.Integer(value) for name, value in {**dims, "M": M}.items()}
+    expected = {name: int(sympy.sympify(rule).subs(values)) for name, rule in schedule.paper.items()}
+    if min(expected.values()) < 1:
+        with pytest.raises(
+            Infeasible, match=rf"the printed rule .* gives 0 for M = {M}; it needs M ≥ \d+, or use 'fit'\."
+        ):
+            choose(schedule, dims, M, "paper")
+    else:
+        assert choose(schedule, dims, M, "paper") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "M", "expected"),
+    [
+        ("small-cache", 16384, {"B": 64}),
+        ("small-cache", 16383, {"B": 63}),
+        ("matmul-tiled", 300, {"b": 10}),
+        ("matmul-tiled", 299, {"b": 9}),
+        ("large-cache", 4097, {"B_r": 17, "B_c": 17}),
+        ("large-cache", 2**20, {"B_r": 64, "B_c": 4096}),
+    ],
+)
+def test_printed_blocks_by_hand(name: str, M: int, expected: dict[str, int]) -> None:
+    schedule = SCHEDULES[name]
+    assert choose(schedule, api.problem_dims(schedule.problem, {"n": 4096, "d": 64}), M, "paper") == expected
+
+
+@pytest.mark.parametrize("schedule", printed, ids=[schedule.name for schedule in printed])
+def test_the_least_m_for_printed_blocks_is_the_least(schedule: Schedule) -> None:
+    dims = api.problem_dims(schedule.problem, {"n": 5, "d": 3})
+    try:
+        choose(schedule, dims, 1, "paper")
+    except Infeasible as refusal:
+        choose(schedule, dims, refusal.least_M, "paper")
+        with pytest.raises(Infeasible) as again:
+            choose(schedule, dims, refusal.least_M - 1, "paper")
+        assert again.value.least_M == refusal.least_M
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "error", "message"),
+    [
+        ("small-cache", {"C": 3}, UnknownName, "no block of small-cache is called 'C'; known: B."),
+        ("flash", {"Br": 3}, UnknownName, "no block of flash is called 'Br'; did you mean 'B_r'?"),
+        ("small-cache", {"B": 0}, UsageError, "B = 0 was given; B must be a whole number, 1 or more."),
+        ("small-cache", {"B": -2}, UsageError, "B = -2 was given; B must be a whole number, 1 or more."),
+        ("small-cache", {"B": 2.0}, UsageError, "B = 2.0 was given; B must be a whole number, 1 or more."),
+        ("small-cache", {"B": True}, UsageError, "B = True was given; B must be a whole number, 1 or more."),
+        ("small-cache", "bets", UnknownName, "no block rule is called 'bets'; did you mean 'best'?"),
+        (
+            "matmul-resident",
+            "paper",
+            UsageError,
+            "the source of matmul-resident prints no block sizes; use 'fit', 'best', or sizes of your own.",
+        ),
+    ],
+)
+def test_what_is_refused(name: str, rule: Any, error: type[Exception], message: str) -> None:
+    schedule = SCHEDULES[name]
+    with pytest.raises(error) as refusal:
+        choose(schedule, api.problem_dims(schedule.problem, {"n": 8, "d": 4}), 1000, rule)
+    assert str(refusal.value) == message
+
+
+def test_an_unknown_summation_is_refused() -> None:
+    with pytest.raises(UsageError, match="summation must be 'chain', 'balanced' or 'blocked:b'"):
+        choose(SCHEDULES["small-cache"], {"n": 8, "d": 4}, 1000, "fit", "chains")
+
+
+def test_a_schedule_without_blocks() -> None:
+    schedule = SCHEDULES["no-cache"]
+    for rule in ("fit", "best", "paper", {}):
+        assert choose(schedule, {"n": 8, "d": 4}, 10**6, rule) == {}
+    with pytest.raises(Infeasible):
+        choose(schedule, {"n": 8, "d": 4}, 10)
+
+
+def test_blocks_in_one_group_grow_together_each_to_its_dimension() -> None:
+    @register(problem="matmul", source="this test", fit=[("a", "b", "c")])
+    def grouped(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block, c: Block) -> None:
+        (rows, terms), (_, columns) = A.shape, B.shape
+        C = m.tensor("C", rows, columns)
+        for i in m.tiles(rows, a):
+            for j in m.tiles(columns, b):
+                C_ij = m.zeros(i, j)
+                for k in m.tiles(terms, c):
+                    C_ij += m.read(A[i, k]) @ m.read(B[k, j])
+                m.write(C[i, j], C_ij)
+
+    del SCHEDULES["grouped"]
+    dims = {"m": 100, "k": 3, "n": 10}
+    assert choose(grouped, dims, 10**6) == {"a": 100, "b": 10, "c": 3}
+    assert choose(grouped, dims, 10 * 20 + 3 * (10 + 20) + 2) == {"a": 20, "b": 10, "c": 3}
+    assert choose(grouped, dims, 10**6, {"b": 2, "c": 50}) == {"a": 100, "b": 2, "c": 50}
+    assert choose(grouped, dims, 50, {"b": 2, "c": 1}) == {"a": 15, "b": 2, "c": 1}

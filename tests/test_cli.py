@@ -1,0 +1,467 @@
+"""The command line: what it prints, its exit codes, and one sentence for every bad input."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sympy
+from typer.testing import CliRunner
+
+from pebblesim import api, cli
+from pebblesim.game import IllegalMove
+from pebblesim.moves import load
+from pebblesim.registry import of_problem
+
+
+@dataclass
+class Run:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code in (0, 1), self.err
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+Pebblesim = Callable[[str], Run]
+
+
+def plain(text: str) -> str:
+    """Without colours, which typer forces where it sees a build server."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+@pytest.fixture
+def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Pebblesim:
+    """Run the command in this process, through `main`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def run(line: str) -> Run:
+        monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        return Run(code, *map(plain, capsys.readouterr()))
+
+    return run
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+NUMBER = (int, float)
+ROW = {
+    "schedule": str,
+    "source": str,
+    "blocks": dict,
+    "reads": int,
+    "writes": int,
+    "io": int,
+    "peak_words": int,
+    "peak_red": int,
+    "feasible": bool,
+    "bound_ratio": NUMBER,
+    "gap": NUMBER,
+    "by_tensor": dict,
+    "phases": list,
+}
+
+
+def holds(value: dict[str, Any], keys: dict[str, Any]) -> None:
+    """The keys are there, with values of those types; more keys are allowed."""
+    assert set(keys) <= set(value)
+    for key, kind in keys.items():
+        assert isinstance(value[key], kind), key
+        assert kind is bool or not isinstance(value[key], bool), key
+
+
+def test_count_as_json(pebblesim: Pebblesim) -> None:
+    result = pebblesim("count -n 100 -d 16 -M 2k --json").json
+    head = {"problem": str, "n": int, "d": int, "M": int, "blocks": str, "bound": dict, "lower_bound": dict}
+    holds(result, head | {"rows": list})
+    assert {key: result[key] for key in ("problem", "n", "d", "M", "blocks")} == {
+        "problem": "backward",
+        "n": 100,
+        "d": 16,
+        "M": 2048,
+        "blocks": "fit",
+    }
+    holds(result["bound"], {"expr": str, "value": NUMBER})
+    holds(result["lower_bound"], {"value": int, "source": str})
+    values = {sympy.Symbol(name): result[name] for name in ("n", "d", "M")}
+    assert result["bound"]["value"] == pytest.approx(float(sympy.sympify(result["bound"]["expr"]).subs(values)))
+    assert result["lower_bound"]["value"] == 4 * 100 * 16 + 3 * 16 * 16
+    assert {row["schedule"] for row in result["rows"]} == {schedule.name for schedule in of_problem("backward")}
+    for row in result["rows"]:
+        holds(row, ROW)
+        assert row["io"] == row["reads"] + row["writes"]
+        assert row["gap"] == pytest.approx(row["io"] / result["lower_bound"]["value"])
+        assert row["bound_ratio"] == pytest.approx(row["io"] / result["bound"]["value"])
+        assert all(isinstance(size, int) for size in row["blocks"].values())
+        for phase in row["phases"]:
+            holds(phase, {"name": str, "reads": int, "writes": int, "io": int})
+        for traffic in row["by_tensor"].values():
+            holds(traffic, {"reads": int, "writes": int})
+        for moved in ("reads", "writes"):
+            assert sum(phase[moved] for phase in row["phases"]) == row[moved]
+            assert sum(traffic[moved] for traffic in row["by_tensor"].values()) == row[moved]
+
+
+def test_integers_are_exact_at_a_billion_rows(pebblesim: Pebblesim) -> None:
+    result = pebblesim("count small-cache -n 2^30 -d 128 -M 64k --block B=127 --json").json
+    n, d, B = 2**30, 128, 127
+    rows, columns = -(-n // B), -(-d // B)
+    io = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
+    (row,) = result["rows"]
+    assert row["io"] == io > 2**63
+    assert (result["n"], result["M"], result["blocks"], row["blocks"]) == (n, 65536, {"B": 127}, {"B": 127})
+
+
+def test_matmul_has_its_own_dimensions(pebblesim: Pebblesim) -> None:
+    result = pebblesim("count -p matmul --size m=30 --size k=20 --size n=10 -M 100 --json").json
+    assert (result["m"], result["k"], result["n"]) == (30, 20, 10)
+    result = pebblesim("count matmul-tiled -n 30 -d 20 -M 100 --json").json
+    assert (result["m"], result["k"], result["n"]) == (30, 20, 30)
+
+
+def test_a_cache_in_bytes(pebblesim: Pebblesim) -> None:
+    assert pebblesim("count small-cache -n 99 -d 8 -M 1KiB --dtype float16 --json").json["M"] == 512
+
+
+CLOSED = "5*n*d*ceiling(n/B) + n**2*ceiling(d/B) + 4*n*d*ceiling(d/B) + 2*d**2*ceiling(n/B) + 9*n**2 + 3*n*d + d**2"
+
+
+def test_formula_as_json(pebblesim: Pebblesim) -> None:
+    result = pebblesim("formula small-cache --json").json
+    texts = ("schedule", "reads", "writes", "io", "peak_words", "source")
+    holds(result, dict.fromkeys(texts, str) | {"blocks": dict})
+    assert sympy.simplify(sympy.sympify(result["io"]) - sympy.sympify(CLOSED)) == 0
+    assert sympy.expand(sympy.sympify(f"{result['reads']} + {result['writes']} - ({result['io']})")) == 0
+    values = {sympy.Symbol(name): size for name, size in {"n": 50, "d": 7, "B": 4}.items()}
+    assert sympy.sympify(result["peak_words"]).subs(values) == 3 * 16 + 4
+    assert result["blocks"] == {"B": "floor(sqrt(M/4))"}
+    assert sympy.sympify(result["blocks"]["B"]).subs({"M": 400}) == 10
+
+
+PLAYED = dict.fromkeys(("n", "d", "M", "vertices", "edges", "moves", "reads", "writes", "io", "peak_red"), int)
+PLAYED |= {"schedule": str, "rules": str, "legal": bool, "complete": bool, "values_match": bool}
+
+
+def test_play_as_json(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("play small-cache -n 8 -d 4 -M 24 --json")
+    result = ran.json
+    assert ran.code == 0
+    holds(result, PLAYED)
+    assert result["violation"] is None
+    assert result["legal"] and result["complete"] and result["values_match"]
+    assert result["io"] == result["reads"] + result["writes"]
+    (row,) = pebblesim("count small-cache -n 8 -d 4 -M 24 --json").json["rows"]
+    assert all(result[key] == row[key] for key in ("reads", "writes", "io", "peak_red", "blocks"))
+    graph = pebblesim("graph backward -n 8 -d 4 --json").json
+    assert (result["vertices"], result["edges"]) == (graph["vertices"], graph["edges"])
+
+
+def test_an_illegal_game_as_json(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("play small-cache -n 8 -d 4 -M 24 --rules replace --json")
+    assert (ran.code, ran.err) == (1, "")
+    holds(ran.json, PLAYED | {"violation": dict})
+    assert not ran.json["legal"]
+    assert not ran.json["complete"]
+    assert ran.json["violation"]
+
+
+def test_graph_as_json(pebblesim: Pebblesim) -> None:
+    result = pebblesim("graph backward -n 4 -d 2 --json").json
+    holds(result, dict.fromkeys(("n", "d", "vertices", "edges", "bytes"), int) | {"problem": str, "summation": str})
+    assert (result["vertices"], result["edges"]) == (404, 680)
+    vast = pebblesim("graph backward -n 2^30 -d 128 --json").json
+    assert vast["vertices"] > 2**64
+
+
+# -- what a person sees ----------------------------------------------------------------------------------------------
+
+
+def test_the_closed_form_as_the_paper_writes_it(pebblesim: Pebblesim) -> None:
+    lines = pebblesim("formula small-cache").out.splitlines()
+    (line,) = [line for line in lines if line.lstrip().startswith("I/O")]
+    label, _, form = line.partition("=")
+    assert label.strip() == "I/O"
+    assert form.strip() == "5nd⌈n/B⌉ + n²⌈d/B⌉ + 2d²⌈n/B⌉ + 4nd⌈d/B⌉ + 9n² + 3nd + d²"
+
+
+def test_the_closed_form_in_latex(pebblesim: Pebblesim) -> None:
+    out = pebblesim("formula small-cache --latex").out
+    assert r"\text{writes} &= d^{2} + 3 d n + 4 n^{2} \\" in out
+
+
+PHASE_P = """\
+phase p:
+    for i in tiles of n by B:  # independent
+        v ← 0
+        for j in tiles of n by B:
+            read f[i, j] as f_ij
+            read q[i, j] as q_ij
+            v += (f_ij ∘ q_ij) · 1
+        for j in tiles of n by B:
+            read f[i, j] as f_ij
+            read q[i, j] as q_ij
+            p_ij ← f_ij ∘ q_ij − diag(v) f_ij
+            write p[i, j] ← p_ij
+"""
+
+
+def test_pseudo_code(pebblesim: Pebblesim) -> None:
+    shown = pebblesim("show small-cache")
+    assert shown.code == 0
+    head, *_ = shown.out.splitlines()
+    assert head.startswith("small-cache: ")
+    assert "Li et al., Algorithm 6" in head
+    assert PHASE_P in shown.out
+    assert re.findall("^phase (.*):$", shown.out, flags=re.M) == ["f", "q", "p", "g"]
+    assert PHASE_P in pebblesim("show small-cache --json").json["text"]
+
+
+def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesim: Pebblesim) -> None:
+    out = pebblesim("count -n 4096 -d 64 -M 4096").out
+    rows = pebblesim("count -n 4096 -d 64 -M 4096 --json").json["rows"]
+    names = [schedule.name for schedule in of_problem("backward")]
+    lines = [line.split() for line in out.splitlines() if line.split() and line.split()[0] in names]
+    assert [line[0] for line in lines] == [row["schedule"] for row in rows]
+    fitting = [row for row in rows if row["feasible"]]
+    assert [row["io"] for row in fitting] == sorted(row["io"] for row in fitting)
+    assert rows[: len(fitting)] == fitting
+    assert {row["schedule"] for row in rows[len(fitting) :]} >= {"no-cache", "large-cache"}
+    for line, row in zip(lines, rows, strict=True):
+        if row["feasible"]:
+            assert f"{row['io']:,}" in line
+        else:
+            assert " ".join(line[1:]) == f"needs M ≥ {row['least_M']:,}"
+    assert "Θ: d*n + Min(" in out
+    assert "gap: I/O ÷ 1,060,864 words (compulsory" in out
+
+
+def test_printed_blocks_that_do_not_fit_say_so(pebblesim: Pebblesim) -> None:
+    out = pebblesim("count large-cache -n 4096 -d 64 -M 4096 --blocks paper").out
+    assert re.search(r"large-cache .* [\d,]+ > M ", out)
+
+
+def test_one_schedule_shows_its_phases_and_tensors(pebblesim: Pebblesim) -> None:
+    out = pebblesim("count small-cache -n 64 -d 8 -M 100").out
+    (row,) = pebblesim("count small-cache -n 64 -d 8 -M 100 --json").json["rows"]
+    for name, io in [(p["name"], p["io"]) for p in row["phases"]] + [
+        (name, t["reads"] + t["writes"]) for name, t in row["by_tensor"].items()
+    ]:
+        assert re.search(rf"^ {name} .* {io:,} *$", out, flags=re.M), name
+
+
+def test_a_played_game_as_text(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("play small-cache -n 8 -d 4 -M 24")
+    assert ran.code == 0
+    assert "small-cache, n = 8, d = 4, B = 2, summation chain" in ran.out
+    assert "equal the reference" in ran.out
+    assert ran.err == ""  # no progress bar in a pipe
+    illegal = pebblesim("play small-cache -n 8 -d 4 -M 24 --rules no-recompute")
+    assert illegal.code == 1
+    assert "was already computed" in illegal.out
+
+
+@pytest.mark.parametrize("command", ["count", "formula", "show", "play", "graph"])
+def test_help_shows_an_example_that_works(command: str, pebblesim: Pebblesim) -> None:
+    shown = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    example = re.search(r"Example: pebblesim (.+)", plain(shown.output))
+    assert example
+    assert pebblesim(example[1].strip()).code == 0
+
+
+def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
+    shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"})
+    assert all(command in shown.output for command in ("count", "formula", "show", "play", "graph"))
+    assert pebblesim("-h").code == 0
+    assert pebblesim("").code == 2
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+WHOLE = "must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+SMALL = "count small-cache -n 8 -d 4"
+PLAY = "play small-cache -n 8 -d 4 -M 24"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("count small-cache -n -5 -d 4 -M 24", f"n = '-5' was given; n {WHOLE}"),
+        ("count small-cache -n 0 -d 4 -M 24", f"n = '0' was given; n {WHOLE}"),
+        ("count small-cache -n 8 -d 1.5 -M 24", f"d = '1.5' was given; d {WHOLE}"),
+        ("count small-cache -n eight -d 4 -M 24", f"n = 'eight' was given; n {WHOLE}"),
+        (f"{SMALL} -M -3", f"M = '-3' was given; M {WHOLE}"),
+        (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
+        ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d, and got d = 4."),
+        ("count small-cache -M 24", "problem 'backward' takes the sizes n, d, and got none."),
+        (f"{SMALL} -M 24 --size q=3", "problem 'backward' takes the sizes n, d, and got n = 8, d = 4, q = 3."),
+        (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
+        ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
+        ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
+        ("show small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
+        ("play small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
+        ("count -p backwards -n 8 -d 4 -M 24", "no problem is called 'backwards'; did you mean 'backward'?"),
+        ("graph backwards -n 8 -d 4", "no problem is called 'backwards'; did you mean 'backward'?"),
+        (
+            "count small-cache matmul-tiled -n 8 -d 4 -M 24",
+            "matmul-tiled solves 'matmul', not 'backward'; add ",
+        ),
+        (f"{SMALL} -M 24 --block C=2", "no block of small-cache is called 'C'; known: B."),
+        (f"{SMALL} -M 24 --block B", "--block 'B' was given; it takes NAME=VALUE."),
+        (f"{SMALL} -M 24 --blocks bets", "no block rule is called 'bets'; did you mean 'best'?"),
+        (f"{SMALL} -M 24 --blocks best --block B=2", "--blocks best chooses all blocks; leave it out"),
+        (f"{SMALL} -M 5", "M = 5 words is too small for small-cache at n = 8, d = 4; it needs M ≥ 6."),
+        ("play small-cache -n 8 -d 4 -M 5", "it needs M ≥ 6."),
+        (f"{SMALL} -M 3 --blocks paper", "the printed rule B = floor(sqrt(M/4)) gives 0 for M = 3; it needs M ≥ 4,"),
+        (f"{SMALL} -M 192KiB", "M = '192KiB' is in bytes; say how many a word has with --dtype, one of float64,"),
+        (f"{SMALL} -M 192KiB --dtype float31", "not 'float31'."),
+        (f"{SMALL} -M 192 --dtype float32", "M = '192' is in words, which have no data type; leave --dtype out"),
+        (f"{SMALL} -M 24 --summation chains", "summation must be 'chain', 'balanced' or 'blocked:b'"),
+        (f"{PLAY} --summation blocked:0", "not 'blocked:0'."),
+        (
+            "graph backward -n 8 -d 4 --summation chains",
+            "summation 'chains' is not known; it is 'chain', ",
+        ),
+        (f"{PLAY} --rules hong", "no rule set is called 'hong'; did you mean 'hong-kung'?"),
+        (f"{PLAY} --save game.csv", "cannot save moves to 'game.csv'; its name must end in .npy or .txt."),
+        (f"{PLAY} --save nowhere/game.npy", "cannot save moves to 'nowhere/game.npy': No such file or directory."),
+        ("play small-cache -n 2^20 -d 64 -M 24", "take smaller sizes, or use `count` and `formula`"),
+        ("play small-cache -n 2^60 -d 2^50 -M 24", "take smaller sizes, or use `count` and `formula`"),
+        ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),
+        ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
+        ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
+        ("graph backward -n 4 -d 2 --option colour=1", "got an unexpected keyword argument 'colour'; it takes n, d, "),
+        ("graph backward -n 4", "problem 'backward' takes the sizes n, d, and got n = 4."),
+    ],
+)
+def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
+    ran = pebblesim(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert ran.err.count("\n") == 1
+    assert ran.err.endswith(("\n", "?\n"))
+    assert says in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("count small-cache -n 8 -d 4", "Missing option '-M'"),
+        ("play -n 8 -d 4 -M 24", "Missing argument"),
+        ("count -n 8 -d 4 -M 24 --colour", "No such option: --colour"),
+        ("cuont", "No such command 'cuont'"),
+    ],
+)
+def test_a_bad_option_is_explained(line: str, says: str, pebblesim: Pebblesim) -> None:
+    ran = pebblesim(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("least", [6, 24, 25])
+def test_the_least_m_that_is_named_works(least: int, pebblesim: Pebblesim) -> None:
+    block = {6: 1, 24: 2, 25: 2}[least]
+    needs = re.search(r"needs M ≥ (\d+)", pebblesim("count small-cache -n 8 -d 4 -M 1").err)
+    assert needs
+    assert pebblesim(f"play small-cache -n 8 -d 4 -M {needs[1]}").code == 0
+    sizes = pebblesim(f"count small-cache -n 8 -d 4 -M {least} --json").json["rows"][0]["blocks"]
+    assert sizes["B"] >= block
+
+
+@pytest.mark.xfail(reason="the value of the bound is a float, which overflows", raises=OverflowError)
+def test_sizes_beyond_the_range_of_floats(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("count small-cache -n 2^600 -d 4 -M 100 --json")
+    assert ran.json["rows"][0]["io"] > 2**1200
+
+
+def test_more_digits_than_python_reads(pebblesim: Pebblesim) -> None:
+    ran = pebblesim(f"count small-cache -n {'9' * 5000} -d 4 -M 100")
+    assert ran.code == 2
+    assert WHOLE in ran.err
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_game_is_saved_whole(pebblesim: Pebblesim, tmp_path: Path) -> None:
+    moves = pebblesim(f"{PLAY} --save game.npy --json").json["moves"]
+    assert pebblesim(f"{PLAY} --save game.txt").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["game.npy", "game.txt"]
+    assert load(tmp_path / "game.npy").size == moves
+    lines = (tmp_path / "game.txt").read_text().splitlines()
+    assert len(lines) == moves
+    assert lines[0] == "read A1[0,0]"
+
+
+@pytest.mark.parametrize("name", ["game.npy", "game.txt"])
+def test_the_moves_of_an_illegal_game_are_saved_whole(name: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
+    """The same moves under two sets of rules: those behind the illegal one are in the file, too."""
+    assert pebblesim(f"{PLAY} --save {name}").code == 0
+    legal = (tmp_path / name).read_bytes()
+    assert pebblesim(f"{PLAY} --rules no-recompute --save {name}").code == 1
+    assert (tmp_path / name).read_bytes() == legal
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["game.npy", "game.txt"])
+def test_a_game_that_raises_leaves_no_file_and_an_older_one_alone(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    for kept in (None, b"older"):
+        with pytest.raises(IllegalMove):
+            api.play("small-cache", n=8, d=4, M=24, rules="no-recompute", save=str(file))
+        assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if kept is None else [kept])
+        file.write_bytes(b"older")
+
+
+@pytest.mark.parametrize("suffix", ["dot", "graphml", "json", "hdag"])
+def test_a_graph_is_exported(suffix: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
+    ran = pebblesim(f"graph matmul -n 3 -d 2 -o product.{suffix}")
+    assert ran.code == 0
+    assert f"written   product.{suffix}" in ran.out
+    assert [path.name for path in tmp_path.iterdir()] == [f"product.{suffix}"]
+    assert (tmp_path / f"product.{suffix}").stat().st_size > 100
+
+
+# -- as a program of its own -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "stream", "says"),
+    [
+        ("count small-cache -n 64 -d 8 -M 100 --json", 0, "stdout", '"schedule": "small-cache"'),
+        ("count small-cache -n 64 -d 8 -M 1", 2, "stderr", "error: M = 1 words is too small for small-cache"),
+        ("play small-cache -n 4 -d 2 -M 24 --rules replace", 1, "stdout", "has no blue pebble"),
+    ],
+)
+def test_exit_codes(line: str, code: int, stream: str, says: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", "pebblesim", *line.split()], capture_output=True, text=True)
+    assert ran.returncode == code
+    assert says in getattr(ran, stream)
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    script = Path(sys.executable).with_name("pebblesim")
+    ran = subprocess.run(["sh", "-c", f"'{script}' count -n 64 -d 8 -M 100 | head -1"], capture_output=True, text=True)
+    assert ran.returncode == 0
+    assert "backward: n = 64" in ran.stdout
+    assert ran.stderr == ""

@@ -1,0 +1,160 @@
+"""Sizes as people write them, and printed block rules; sympy's rational arithmetic is the oracle."""
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pebblesim.errors import UsageError
+from pebblesim.sizes import BYTES, evaluate_rule, parse, parse_words, whole
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        (" 4096 ", 4096),
+        ("007", 7),
+        ("64k", 65536),
+        ("64K", 65536),
+        ("1M", 2**20),
+        ("3G", 3 * 2**30),
+        ("2^20", 2**20),
+        ("10^3", 1000),
+        ("5^0", 1),
+        ("1_000_000", 10**6),
+        ("1,048,576", 2**20),
+    ],
+)
+def test_sizes_that_are_understood(text: str, value: int) -> None:
+    assert parse("n", text) == value
+    assert parse_words(text, None) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "0", "-1", "+1", "1.5", "1e6", "k", "64kk", "64 k", "64T", "2^", "^2", "2^-1", "2^1.5", "2^20k"),
+        *("0k", "0^0", "0x10", "n", "nan", "inf", "2**3", "2^2^2", "2^100000", "1/2", "½", "²"),
+    ],
+)
+def test_sizes_that_are_not(text: str) -> None:
+    message = f"n = {text!r} was given; n must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+    with pytest.raises(UsageError) as refusal:
+        parse("n", text)
+    assert str(refusal.value) == message
+
+
+@given(value=st.integers(1, 2**70), at=st.integers(0, 3))
+def test_suffixes_are_powers_of_1024(value: int, at: int) -> None:
+    assert parse("n", f"{value}{['', 'k', 'M', 'G'][at]}") == value * 1024**at
+    assert parse("n", f"{value:,}") == parse("n", f"{value:_}") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "words"),
+    [
+        ("192KiB", "float32", 49152),
+        ("192 KiB", "bfloat16", 98304),
+        ("192KiB", "float64", 24576),
+        ("1MiB", "float8", 2**20),
+        ("2GiB", "float16", 2**30),
+        ("64B", "float32", 16),
+        ("67B", "float32", 16),  # a part of a word holds no pebble
+        ("64kB", "float32", 16384),
+        ("2^10KiB", "float32", 2**18),
+    ],
+)
+def test_bytes_become_words(text: str, dtype: str, words: int) -> None:
+    assert parse_words(text, dtype) == words
+
+
+@given(size=st.integers(1, 10**9), dtype=st.sampled_from(sorted(BYTES)), at=st.integers(0, 3))
+def test_words_fit_into_the_bytes_and_one_more_does_not(size: int, dtype: str, at: int) -> None:
+    size += 8
+    words = parse_words(f"{size}{['', 'Ki', 'Mi', 'Gi'][at]}B", dtype)
+    assert words * BYTES[dtype] <= size * 1024**at < (words + 1) * BYTES[dtype]
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "says"),
+    [
+        ("192KiB", None, "is in bytes; say how many a word has with --dtype, one of float64, float32, "),
+        ("192KiB", "float31", "not 'float31'."),
+        ("16384", "float32", "is in words, which have no data type; leave --dtype out"),
+        ("B", None, "must be a whole number"),
+        ("KiB", "float32", "must be a whole number"),
+        ("1.5MiB", "float32", "must be a whole number"),
+        ("-1KiB", "float32", "must be a whole number"),
+        ("0B", "float8", "must be a whole number"),
+        ("7B", "float64", "M = 0 was given; M must be a whole number, 1 or more."),
+    ],
+)
+def test_words_that_are_refused(text: str, dtype: str | None, says: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_words(text, dtype)
+    assert str(refusal.value).startswith("M = ")
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, 2.5])
+def test_no_whole_number(value: object) -> None:
+    with pytest.raises(UsageError, match=r"d = .* was given; d must be a whole number, 1 or more\."):
+        whole("d", value)
+
+
+def test_whole_numbers_of_any_kind() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert whole("d", 2**100) == 2**100
+    made = whole("d", numpy.int32(7))
+    assert made == 7
+    assert type(made) is int
+
+
+POSITIVE = st.integers(1, 10**9)
+
+
+def exact(text: str, values: dict[str, int]) -> int:
+    """What sympy makes of a rule; it must come out whole."""
+    result = sympy.sympify(text).subs({sympy.Symbol(name): sympy.Integer(value) for name, value in values.items()})
+    assert result.is_Integer
+    return int(result)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "floor(sqrt(M/4))",
+        "floor(sqrt(M/3))",
+        "ceiling(sqrt(M/7))",
+        "floor(sqrt(M + 1)) - 1",
+        "ceiling(M/(4*d))",
+        "floor(M/(4*d))",
+        "Min(ceiling(M/(4*d)), d)",
+        "Max(floor(M/d - 2*d), 1)",
+        "floor((M - d)/(3*d + 1)) + ceiling(d/2)",
+        "Min(floor(sqrt(M/2)), d, n)",
+        "floor(-M/d)",
+        "M",
+        "2**3*d",
+    ],
+)
+@given(M=POSITIVE, d=POSITIVE, n=POSITIVE)
+def test_rules_are_exact(rule: str, M: int, d: int, n: int) -> None:
+    values = {"M": M, "d": d, "n": n}
+    assert evaluate_rule(rule, values) == exact(rule, values)
+
+
+@given(root=st.integers(1, 10**40), parts=st.sampled_from([3, 4, 5]), off=st.integers(-1, 1))
+def test_roots_are_exact_where_floats_are_not(root: int, parts: int, off: int) -> None:
+    M = parts * root * root + off
+    for rounded in ("floor", "ceiling"):
+        rule = f"{rounded}(sqrt(M/{parts}))"
+        assert evaluate_rule(rule, {"M": M}) == exact(rule, {"M": M})
+
+
+def test_a_rule_is_no_program() -> None:
+    with pytest.raises(NameError):
+        evaluate_rule("open('x')", {"M": 1})
+    with pytest.raises(NameError):
+        evaluate_rule("floor(m)", {"M": 1})
