@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pebblesim import blocks as block_rules
@@ -61,6 +63,11 @@ class Counted:
         return sum(self.work.values())
 
     @property
+    def intensity(self) -> float:
+        """Operations for each word moved."""
+        return float(Fraction(self.operations, self.io))
+
+    @property
     def io(self) -> int:
         """Reads and writes together, in words."""
         return self.reads + self.writes
@@ -76,9 +83,14 @@ class Counted:
         return THETA[self.problem]
 
     @property
+    def bound_value(self) -> Decimal:
+        """Its value for these sizes."""
+        return self.bound.value({**self.dims, "M": self.M})
+
+    @property
     def bound_ratio(self) -> float:
         """I/O ÷ the expression inside Θ."""
-        return self.io / self.bound.value({**self.dims, "M": self.M})
+        return float(self.io / self.bound_value)
 
     @property
     def lower_bound(self) -> LowerBound:
@@ -88,7 +100,7 @@ class Counted:
     @property
     def gap(self) -> float:
         """I/O ÷ the best lower bound known."""
-        return self.io / self.lower_bound.value
+        return float(Fraction(self.io, self.lower_bound.value))
 
     def to_dict(self) -> dict[str, Any]:
         """A row of `pebblesim count --json`."""
@@ -120,7 +132,7 @@ class Counted:
             "I/O": f"{self.io:,} words",
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
-            "work": f"{self.operations:,} operations, {self.operations / self.io:.3g} per word",
+            "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
             "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())

@@ -88,7 +88,8 @@ def count(
     first = rows[0]
     values = {**first.dims, "M": words}
     if as_json:
-        bound = {"expr": first.bound.expr, "value": first.bound.value(values)}
+        value = first.bound_value  # as a whole number where a float would lose digits, or overflow
+        bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
         lower = {"value": first.lower_bound.value, "source": first.lower_bound.source}
         head = {"problem": first.problem, **values, "blocks": rule, "bound": bound, "lower_bound": lower}
         _print_json({**head, "rows": [row.to_dict() for row in rows]})
@@ -102,11 +103,11 @@ def count(
     )
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
-        print(f"work: {work}; {first.operations / first.io:.3g} operations per word")
+        print(f"work: {work}; {first.intensity:.3g} operations per word")
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             _print_table(None, (title, "reads", "writes", "I/O"), lines)
-    print(f"Θ: {first.bound.expr} = {first.bound.value(values):,.0f}  ({first.bound.source})")
+    print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     print(f"gap: I/O ÷ {first.lower_bound.value:,} words ({first.lower_bound.source})")
 
 

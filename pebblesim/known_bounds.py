@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from decimal import Decimal
 
 from pebblesim.problems import Problem
 
@@ -16,10 +16,11 @@ class Theta:
     expr: str
     source: str
 
-    def value(self, sizes: Mapping[str, int]) -> float:
-        """Its value, a real number."""
-        names: dict[str, object] = {"sqrt": sqrt, "Min": min, "Max": max, **sizes}
-        return float(eval(self.expr, {"__builtins__": {}}, names))  # our own text below
+    def value(self, sizes: Mapping[str, int]) -> Decimal:
+        """Its value, a real number to 28 digits, of any magnitude."""
+        exact = {name: Decimal(size) for name, size in sizes.items()}
+        names: dict[str, object] = {"sqrt": Decimal.sqrt, "Min": min, "Max": max, **exact}
+        return Decimal(eval(self.expr, {"__builtins__": {}}, names))  # our own text below
 
 
 THETA = {

@@ -14,6 +14,10 @@ BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
 
 
+LARGEST = 2**256
+"""Sizes go up to here: far beyond any machine, and ratios of what is counted still fit into a float."""
+
+
 def whole(what: str, value: Any) -> int:
     """`value` if it is a whole number, 1 or more.
 
@@ -22,6 +26,8 @@ def whole(what: str, value: Any) -> int:
     """
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 1 or more.")
+    if value > LARGEST:
+        raise UsageError(f"{what} is larger than 2^256; sizes go up to there.")
     return int(value)
 
 
@@ -37,7 +43,7 @@ def parse(what: str, text: str) -> int:
             f"{what} = {text!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
         )
     base, power, suffix = int(match[1]), match[2], match[3]
-    return base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0)
+    return whole(what, base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0))
 
 
 def parse_words(text: str, dtype: str | None) -> int:

@@ -387,10 +387,16 @@ def test_the_least_m_that_is_named_works(least: int, pebblesim: Pebblesim) -> No
     assert sizes["B"] >= block
 
 
-@pytest.mark.xfail(reason="the value of the bound is a float, which overflows", raises=OverflowError)
 def test_sizes_beyond_the_range_of_floats(pebblesim: Pebblesim) -> None:
-    ran = pebblesim("count small-cache -n 2^600 -d 4 -M 100 --json")
-    assert ran.json["rows"][0]["io"] > 2**1200
+    ran = pebblesim("count small-cache -n 2^256 -d 2^200 -M 100 --json")
+    assert ran.json["rows"][0]["io"] > 2**700
+    assert ran.json["bound"]["value"] > 2**700
+
+
+def test_sizes_that_are_too_large(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("count small-cache -n 2^257 -d 4 -M 100")
+    assert ran.code == 2
+    assert ran.err == "error: n is larger than 2^256; sizes go up to there.\n"
 
 
 def test_more_digits_than_python_reads(pebblesim: Pebblesim) -> None:
