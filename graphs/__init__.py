@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from pebblesim.graphs.builder import Builder
     from pebblesim.graphs.cdag import Cdag
 
-FAMILIES: Final = {
-    "backward": "pebblesim.graphs.backward",
-    "forward": "pebblesim.graphs.forward",
-    "backward-qkv": "pebblesim.graphs.backward_qkv",
-    "matmul": "pebblesim.graphs.matmul",
+FAMILIES: Final = {  # of each problem, the module and its function that declares the graph
+    "backward": ("backward", "declare"),
+    "forward": ("forward", "declare"),
+    "backward-qkv": ("backward_qkv", "declare"),
+    "forward-relu": ("activation", "forward_relu"),
+    "forward-sigmoid": ("activation", "forward_sigmoid"),
+    "backward-relu": ("activation", "backward_relu"),
+    "backward-sigmoid": ("activation", "backward_sigmoid"),
+    "linear": ("linear", "declare"),
+    "matmul": ("matmul", "declare"),
 }
 
 
@@ -48,7 +53,8 @@ def plan(problem: str, summation: str = "chain", **options: Any) -> Plan:
 def _declared(problem: str, summation: str, options: dict[str, Any]) -> "Builder":
     if problem not in FAMILIES:
         raise UnknownName("graph", problem, FAMILIES)
-    declare = import_module(FAMILIES[problem]).declare
+    module, function = FAMILIES[problem]
+    declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
     signature = inspect.signature(declare)
     try:
         signature.bind(summation=summation, **options)

@@ -68,7 +68,10 @@ class Builder:
         self._add(name, "input", (), tuple(whole(f"a size of {name}", size) for size in shape))
 
     def elementwise(self, name: str, op: str, *operands: str) -> None:
-        """exp or log of one operand, or mul, add, sub, div, max of two; [i,j] uses entry [i] of a vector operand."""
+        """exp, log, relu, step or sigmoid of one operand, or mul, add, sub, div, max of two.
+
+        Element [i,j] uses entry [i] of a vector operand.
+        """
         if op not in ELEMENTWISE:
             raise UnknownName("elementwise operation", op, ELEMENTWISE)
         arity = 1 if op in UNARY else 2

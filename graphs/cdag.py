@@ -37,7 +37,10 @@ class Op(IntEnum):
     LOG = 8
     MAX = 9
     MINUS_INFINITY = 10  # the constant that a running maximum starts from
-    GENERIC = 11  # of a graph without meaning
+    RELU = 11
+    STEP = 12  # 1 where positive, else 0: the derivative of RELU
+    SIGMOID = 13
+    GENERIC = 14  # of a graph without meaning
 
 
 # Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.

@@ -13,6 +13,7 @@ from pebblesim.graphs.cdag import Op
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
 DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)
 LOG, MAX, MINUS_INFINITY = int(Op.LOG), int(Op.MAX), int(Op.MINUS_INFINITY)
+RELU, STEP, SIGMOID = int(Op.RELU), int(Op.STEP), int(Op.SIGMOID)
 
 
 @njit(cache=True, error_model="numpy")
@@ -37,6 +38,12 @@ def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], v
             values[v] = np.log(values[preds[at]])
         elif code == MAX:
             values[v] = max(values[preds[at]], values[preds[at + 1]])
+        elif code == RELU:
+            values[v] = max(values[preds[at]], 0.0)
+        elif code == STEP:
+            values[v] = 1.0 if values[preds[at]] > 0 else 0.0
+        elif code == SIGMOID:
+            values[v] = 1 / (1 + np.exp(-values[preds[at]]))
         elif code == ZERO:
             values[v] = 0.0
         elif code == MINUS_INFINITY:

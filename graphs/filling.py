@@ -16,7 +16,7 @@ from pebblesim.graphs import summation
 from pebblesim.graphs.cdag import Op, index_dtype, roots, section_roots, sections
 from pebblesim.layout import Family
 
-UNARY: Final = {"exp": Op.EXP, "log": Op.LOG}
+UNARY: Final = {"exp": Op.EXP, "log": Op.LOG, "relu": Op.RELU, "step": Op.STEP, "sigmoid": Op.SIGMOID}
 BINARY: Final = {"mul": Op.MUL, "add": Op.ADD, "sub": Op.SUB, "div": Op.DIV, "max": Op.MAX}
 ELEMENTWISE: Final = UNARY | BINARY
 

@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from pebblesim.api import Counted, Played, compare, count, formula, graph, play, show
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
-    from pebblesim.language import Block, Index, Machine, Tensor, Tile, exp, rowsum
+    from pebblesim.language import (
+        Block,
+        Index,
+        Machine,
+        Tensor,
+        Tile,
+        exp,
+        log,
+        maximum,
+        relu,
+        rowmax,
+        rowsum,
+        sigmoid,
+        step,
+    )
     from pebblesim.registry import Schedule, schedule
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
@@ -26,7 +40,21 @@ _HOME = {
     "api": ("Counted", "Played", "compare", "count", "formula", "graph", "play", "show"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
-    "language": ("Block", "Index", "Machine", "Tensor", "Tile", "exp", "log", "maximum", "rowmax", "rowsum"),
+    "language": (
+        "Block",
+        "Index",
+        "Machine",
+        "Tensor",
+        "Tile",
+        "exp",
+        "log",
+        "maximum",
+        "relu",
+        "rowmax",
+        "rowsum",
+        "sigmoid",
+        "step",
+    ),
     "registry": ("Schedule", "schedule"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -52,11 +80,17 @@ __all__ = [
     "exp",
     "formula",
     "graph",
+    "log",
+    "maximum",
     "play",
     "referee",
+    "relu",
+    "rowmax",
     "rowsum",
     "schedule",
     "show",
+    "sigmoid",
+    "step",
 ]
 
 

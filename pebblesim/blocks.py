@@ -171,7 +171,15 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
         *outer, last = sorted(names, key=list(fit).index)
         cap = _cap(part, dims, last)
         least = _cost(part, dims, M, summation, best)
-        for values in product(*(_steps(part, dims, name) for name in outer)):
+        steps = []
+        for name in outer:
+
+            def alone(size: int, name: str = name, names: set[str] = names) -> Blocks:
+                return dict.fromkeys(names, 1) | {name: size}
+
+            most = _largest(part, dims, M, "chain", alone, _cap(part, dims, name))
+            steps.append([size for size in _steps(part, dims, name) if size <= most])
+        for values in product(*steps):
             chosen = best | dict(zip(outer, values, strict=True))
             if _io(part, {**dims, **chosen, last: cap}) > least[0]:
                 continue  # not even with the last block as large as can be

@@ -33,5 +33,6 @@ class UnknownName(UsageError):
 
         names = sorted(known)
         near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+        known_names = f"known: {', '.join(names)}." if names else "there are none."
+        hint = f"did you mean {near[0]!r}?" if near else known_names
         super().__init__(f"no {kind} is called {given!r}; {hint}")

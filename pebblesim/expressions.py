@@ -52,7 +52,30 @@ class Index(_Symbol):
         self._alive = True
 
 
-class Tensor:
+class _InMemory:
+    """What lies in memory, and must be read before anything is computed from it."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TraceError(
+            f"{where()}: computes with what lies in memory; m.read(...) brings a tile of it into the cache."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = _refuse
+
+    @property
+    def T(self) -> NoReturn:
+        self._refuse()
+
+
+class Part(_InMemory):
+    """A part of a tensor in memory."""
+
+    def __init__(self, tensor: ir.Tensor, ranges: ir.Ranges) -> None:
+        self._tensor, self._ranges = tensor, ranges
+
+
+class Tensor(_InMemory):
     """A tensor in memory; `T[i, k]` names a part of it, `T` the whole."""
 
     def __init__(self, m: Machine, tensor: ir.Tensor) -> None:
@@ -63,9 +86,11 @@ class Tensor:
         """Its dimensions, to be looped over."""
         return tuple(self._m._whole[dim] for dim in self._tensor.shape)
 
-    def __getitem__(self, key: Any) -> tuple[Tensor, ir.Ranges]:
+    def __getitem__(self, key: Any) -> Part:
+        self._m._name_things()
         whole = tuple(index._range for index in self.shape)
-        return self, ranges_of(key, whole, f"{self._tensor.name} has shape ({', '.join(self._tensor.shape)})")
+        what = f"{self._tensor.name} has shape ({', '.join(self._tensor.shape)})"
+        return Part(self._tensor, ranges_of(key, whole, what))
 
 
 class Value(_Symbol):
@@ -90,16 +115,16 @@ class Value(_Symbol):
         return self._expr
 
     def __add__(self, other: Value) -> Value:
-        return self._m._elementwise("add", self, other)
+        return _elementwise("add", self, other)
 
     def __sub__(self, other: Value) -> Value:
-        return self._m._elementwise("sub", self, other)
+        return _elementwise("sub", self, other)
 
     def __mul__(self, other: Value) -> Value:
-        return self._m._elementwise("mul", self, other)
+        return _elementwise("mul", self, other)
 
     def __truediv__(self, other: Value) -> Value:
-        return self._m._elementwise("div", self, other)
+        return _elementwise("div", self, other)
 
     def __matmul__(self, other: Value) -> Value:
         return self._m._matmul(self, other)
@@ -121,6 +146,7 @@ class Tile(Value):
         return Tile(self._m, ir.Ref(self._expr.tile, self._expr.ranges, not self._expr.transposed))
 
     def __getitem__(self, key: Any) -> Tile:
+        self._m._name_things()
         what = f"tile {self._expr.tile.name or 'here'} has {len(self._expr.ranges)} dimensions"
         ranges, transposed = ranges_of(key, self._expr.shape, what), self._expr.transposed
         return Tile(self._m, ir.Ref(self._expr.tile, ranges[::-1] if transposed else ranges, transposed))
@@ -139,17 +165,32 @@ class Tile(Value):
 
 def exp(x: Value) -> Value:
     """The exponential, element by element."""
-    return x._m._elementwise("exp", x)
+    return _elementwise("exp", x)
 
 
 def log(x: Value) -> Value:
     """The natural logarithm, element by element."""
-    return x._m._elementwise("log", x)
+    return _elementwise("log", x)
+
+
+def relu(x: Value) -> Value:
+    """max(x, 0), element by element."""
+    return _elementwise("relu", x)
+
+
+def step(x: Value) -> Value:
+    """1 where x is positive and 0 elsewhere: the derivative of relu."""
+    return _elementwise("step", x)
+
+
+def sigmoid(x: Value) -> Value:
+    """1 / (1 + exp(-x)), element by element."""
+    return _elementwise("sigmoid", x)
 
 
 def maximum(x: Value, y: Value) -> Value:
     """The larger of two, element by element."""
-    return x._m._elementwise("max", x, y)
+    return _elementwise("max", x, y)
 
 
 def rowsum(x: Value) -> Value:
@@ -162,7 +203,16 @@ def rowmax(x: Value) -> Value:
     return _reduced("rowmax", x)
 
 
+def _elementwise(op: str, *values: Value) -> Value:
+    for value in values:
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+    return values[0]._m._elementwise(op, *values)
+
+
 def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
+    if not isinstance(x, Value):
+        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; m.read(...) brings a tile in.")
     expr = x._use()
     if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
         raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pebblesim.problems import Problem
+from pebblesim.problems import ACTIVATIONS, Problem
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,15 @@ THETA = {
         "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
         "Li et al., Theorem 1.1 for its core, with the compulsory n·d added (for n ≥ d)",
     ),
+    **{
+        f"{way}-{activation}": Theta(
+            "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+            "Li et al., Remark 5.1, with the compulsory n·d added (for n ≥ d)",
+        )
+        for way in ("forward", "backward")
+        for activation in ACTIVATIONS
+    },
+    "linear": Theta("d*n + d**2*n/sqrt(M)", "products with d x d matrices alone: Hong & Kung 1981 (for n ≥ d)"),
     "matmul": Theta(
         "m*k + k*n + m*n + m*k*n/sqrt(M)", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"
     ),

@@ -14,7 +14,7 @@ runs its body once, for a tile that stands for all tiles.
     acc += a @ b               add the terms of a product or a row sum
     m.move(y, x)               x takes over the words of y, and its own leave the cache
     m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
-    a @ b, a.T, + - * /, exp, log, maximum, rowsum, rowmax
+    a @ b, a.T, + - * /, exp, log, relu, step, sigmoid, maximum, rowsum, rowmax
 
 An expression is not a tile: it is computed element by element, with no room for intermediates but a pebble or two.
 """
@@ -30,6 +30,7 @@ from pebblesim.expressions import (
     CONSTANTS,
     Block,
     Index,
+    Part,
     Tensor,
     Tile,
     Value,
@@ -38,14 +39,33 @@ from pebblesim.expressions import (
     log,
     maximum,
     names_of,
+    relu,
     rowmax,
     rowsum,
     same,
+    sigmoid,
+    step,
 )
 from pebblesim.problems import Problem
 from pebblesim.source import frame, line, where, where_raised
 
-__all__ = ["Block", "Index", "Machine", "Tensor", "Tile", "Value", "exp", "log", "maximum", "rowmax", "rowsum", "trace"]
+__all__ = [
+    "Block",
+    "Index",
+    "Machine",
+    "Tensor",
+    "Tile",
+    "Value",
+    "exp",
+    "log",
+    "maximum",
+    "relu",
+    "rowmax",
+    "rowsum",
+    "sigmoid",
+    "step",
+    "trace",
+]
 
 
 class Machine:
@@ -129,7 +149,7 @@ class Machine:
 
     # -- primitives ------------------------------------------------------------------------------------------
 
-    def read(self, part: Tensor | tuple[Tensor, ir.Ranges]) -> Tile:
+    def read(self, part: Tensor | Part) -> Tile:
         """Memory → cache."""
         tensor, ranges = _part(part)
         if tensor.name not in self._program.inputs and tensor.name not in self._written:
@@ -138,7 +158,7 @@ class Machine:
         self._emit(ir.Read(tile, tensor, line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
 
-    def write(self, part: Tensor | tuple[Tensor, ir.Ranges], value: Tile | float) -> None:
+    def write(self, part: Tensor | Part, value: Tile | float) -> None:
         """Cache → memory: a tile that has been computed; or a constant, 0 or -inf."""
         tensor, ranges = _part(part)
         if tensor.name in self._program.inputs:
@@ -199,6 +219,8 @@ class Machine:
     def delete(self, *tiles: Tile) -> None:
         """The tiles leave the cache."""
         for tile in tiles:
+            if not isinstance(tile, Tile):
+                raise TraceError(f"{where()}: delete takes tiles.")
             held = tile._expr.tile
             self._check_in_cache(held)
             self._check_entered_here(held)
@@ -208,8 +230,6 @@ class Machine:
     # -- expressions -----------------------------------------------------------------------------------------
 
     def _elementwise(self, op: str, *values: Value) -> Value:
-        if not all(isinstance(value, Value) for value in values):
-            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles only.")
         operands = tuple(value._use() for value in values)
         for operand in operands:
             if isinstance(operand, ir.MatMul | ir.RowReduction):
@@ -239,6 +259,7 @@ class Machine:
             raise TraceError(f"{where()}: only an expression over tiles can be put in place.")
         expr = value._use()
         self._check_in_cache(target._expr.tile)
+        _check_as_it_lies(target)
         if not isinstance(expr, ir.Elementwise):
             raise TraceError(f"{where()}: x[:] = ... takes an elementwise expression.")
         if not same(expr.shape, target._expr.shape):
@@ -256,6 +277,7 @@ class Machine:
             raise TraceError(f"{where()}: += takes a product, a row sum or an elementwise expression.")
         expr = value._use()
         self._check_in_cache(target._expr.tile)
+        _check_as_it_lies(target)
         if isinstance(expr, ir.RowReduction) and expr.op == "rowmax":
             raise TraceError(f"{where()}: += adds; for a running maximum use maximum(x, y).")
         if not same(expr.shape, target._expr.shape):
@@ -367,6 +389,11 @@ def trace(
     return m._finish(blocks, beginning)
 
 
+def _check_as_it_lies(target: Tile) -> None:
+    if target._expr.transposed:
+        raise TraceError(f"{where()}: a tile is changed as it lies; transpose the other side.")
+
+
 def _open(shape: tuple[Index, ...]) -> ir.Ranges:
     if len(shape) not in (1, 2):
         raise TraceError(f"{where()}: a shape has rows, or rows and columns, and got {len(shape)} indices.")
@@ -376,9 +403,9 @@ def _open(shape: tuple[Index, ...]) -> ir.Ranges:
     return tuple(index._range for index in shape)
 
 
-def _part(part: Tensor | tuple[Tensor, ir.Ranges]) -> tuple[ir.Tensor, ir.Ranges]:
+def _part(part: Tensor | Part) -> tuple[ir.Tensor, ir.Ranges]:
     if isinstance(part, Tensor):
         part = part[:]
-    if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], Tensor)):
+    if not isinstance(part, Part):
         raise TraceError(f"{where()}: expected a part of a tensor in memory, such as A1[i, k].")
-    return part[0]._tensor, part[1]
+    return part._tensor, part._ranges

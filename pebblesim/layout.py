@@ -53,7 +53,7 @@ class Family:
 
     Attributes:
         name: the tensor's name, as in the paper ("S", "A1", "p").
-        op: "input", "exp", "log", "mul", "add", "sub", "div", "max", "matmul", "rowsum" or "rowmax".
+        op: "input", "matmul", "rowsum", "rowmax" or an elementwise operation ("exp", "mul", ...).
         operands: names of the operand families, e.g. ("A1.T", "p"), with ".T" where one enters transposed.
         base: its first vertex.
         shape: (rows, columns), or (rows,) for a vector.

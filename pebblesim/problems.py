@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pebblesim.errors import UnknownName
+
+ACTIVATIONS = ("relu", "sigmoid")
+"""Elementwise activations in the place of exp, without normalisation."""
 
 Array = Any
 Shape = tuple[str, ...]
@@ -81,6 +85,36 @@ def _forward(x: Mapping[str, Array]) -> dict[str, Array]:
     return {"O": P @ x["V"], "l": l, "m": m, "l_m": l_m, "L": np.log(l), "P": P}
 
 
+def _linear(x: Mapping[str, Array]) -> dict[str, Array]:
+    """Linear attention: no softmax, so that the product is associative (Li et al., Remark 5.1)."""
+    return {"O": x["A1"] @ x["X"] @ (x["A2"].T @ x["A3"]) @ x["Y"]}
+
+
+def _activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
+    """Elementwise activations that stand for exp, without normalisation, and their derivatives."""
+    import numpy as np
+
+    def sigmoid(z: Array) -> Array:
+        return 1 / (1 + np.exp(-z))
+
+    return {
+        "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(z.dtype)),
+        "sigmoid": (sigmoid, lambda z: sigmoid(z) * (1 - sigmoid(z))),
+    }
+
+
+def _forward_with(activation: str, x: Mapping[str, Array]) -> dict[str, Array]:
+    value, _ = _activations()[activation]
+    return {"O": value(x["Q"] @ x["K"].T) @ x["V"]}
+
+
+def _backward_with(activation: str, x: Mapping[str, Array]) -> dict[str, Array]:
+    """dL/dX of A(A1 X A2ᵀ) A3 Y with an elementwise activation A."""
+    _, slope = _activations()[activation]
+    p = (x["dO"] @ (x["A3"] @ x["Y"]).T) * slope(x["A1"] @ x["X"] @ x["A2"].T)
+    return {"g": x["A1"].T @ p @ x["A2"]}
+
+
 def _backward_qkv(x: Mapping[str, Array]) -> dict[str, Array]:
     """The gradients with respect to Q, K and V (Dao et al. 2022, appendix B.2)."""
     forward = _forward(x)
@@ -133,6 +167,39 @@ PROBLEMS = {
             outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
             reference=_backward_qkv,
             source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
+        ),
+        *(
+            Problem(
+                name=f"forward-{activation}",
+                dims=("n", "d"),
+                from_nd={"n": "n", "d": "d"},
+                inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
+                outputs={"O": ("n", "d")},
+                reference=partial(_forward_with, activation),
+                source="Li et al., arXiv 2410.09397, Remark 5.1",
+            )
+            for activation in ACTIVATIONS
+        ),
+        *(
+            Problem(
+                name=f"backward-{activation}",
+                dims=("n", "d"),
+                from_nd={"n": "n", "d": "d"},
+                inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
+                outputs={"g": ("d", "d")},
+                reference=partial(_backward_with, activation),
+                source="Li et al., arXiv 2410.09397, Remark 5.1",
+            )
+            for activation in ACTIVATIONS
+        ),
+        Problem(
+            name="linear",
+            dims=("n", "d"),
+            from_nd={"n": "n", "d": "d"},
+            inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
+            outputs={"O": ("n", "d")},
+            reference=_linear,
+            source="Li et al., arXiv 2410.09397, Remark 5.1",
         ),
         Problem(
             name="matmul",

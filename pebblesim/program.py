@@ -65,7 +65,7 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """`op` ("exp", "log", "add", "sub", "mul", "div", "max") element by element; a vector goes along the rows."""
+    """`op`, e.g. "exp", "add" or "max", element by element; a vector goes along the rows."""
 
     op: str
     operands: tuple[Expr, ...]

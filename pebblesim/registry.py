@@ -102,7 +102,12 @@ def schedule(
     solves = _problem(problem)
 
     def register(function: Callable[..., None]) -> Schedule:
-        _, *parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise UsageError(
+                f"schedule {function.__name__!r} takes no arguments; the first is the machine, then inputs."
+            )
+        del parameters[0]
         inputs = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")

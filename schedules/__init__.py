@@ -4,11 +4,13 @@ if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
 from pebblesim.schedules import (
+    activation,
     backward_qkv,
     flash,
     flash_forward,
     forward,
     large_cache,
+    linear,
     matmul,
     no_cache,
     row_stationary,
@@ -18,11 +20,13 @@ from pebblesim.schedules import (
 )
 
 __all__ = [
+    "activation",
     "backward_qkv",
     "flash",
     "flash_forward",
     "forward",
     "large_cache",
+    "linear",
     "matmul",
     "no_cache",
     "row_stationary",

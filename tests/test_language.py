@@ -302,12 +302,12 @@ def a_transpose_in_a_sum(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(A_.T + A_.T)  # here
 
 
-@refused("mul takes tiles and expressions over tiles only.")
+@refused("mul takes tiles and expressions over tiles; m.read(...) brings a tile in.")
 def a_number_in_an_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(m.read(A) * 2)  # here
 
 
-@refused("log takes tiles and expressions over tiles only.")
+@refused("log takes tiles and expressions over tiles; m.read(...) brings a tile in.")
 def a_tensor_in_an_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(log(A))  # here
 
@@ -565,12 +565,12 @@ def an_exception_inside_phase_and_loop(m: Machine, A: Tensor, B: Tensor, *, b: B
             m.read(C[i, :])  # type: ignore[name-defined] # noqa: F821 # here
 
 
-@refused("AttributeError: 'tuple' object has no attribute '_m'")
+@refused("exp takes tiles and expressions over tiles; m.read(...) brings a tile in.")
 def the_exponential_of_what_was_not_read(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(exp(A[:]))  # here
 
 
-@refused("TypeError: unsupported operand type(s) for @: 'tuple' and 'tuple'")
+@refused("computes with what lies in memory; m.read(...) brings a tile of it into the cache.")
 def a_product_of_what_was_not_read(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(A[:] @ B[:])  # here
 

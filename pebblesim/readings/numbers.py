@@ -21,6 +21,9 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
     "div": np.divide,
     "log": np.log,
     "max": np.maximum,
+    "relu": lambda x: np.maximum(x, 0),
+    "step": lambda x: np.where(x > 0, 1.0, 0.0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
 }
 _REDUCTIONS: dict[str, Callable[..., Array]] = {"rowsum": np.sum, "rowmax": np.max}
 

@@ -87,7 +87,8 @@ class _Assembler:
     def longest(self) -> int:
         """Most moves for one element of any instruction."""
         terms = max(self.sizes[dim] for dim in self.program.dims)
-        return 64 + (terms + 2) * (4 + len(self.scripts))
+        carried = 3 * 64  # additions that terms of earlier instructions were waiting for, in a tree of up to 2^64 terms
+        return carried + (terms + 1) * (4 + len(self.scripts))
 
     def tables(self) -> Any:
         """code, scripts, families, ranges, tiles, stored: fresh ones, for a game from its start."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pebblesim import program as ir
 from pebblesim.readings.totals import Words, totals
 
-KINDS = ("mul", "add", "sub", "div", "exp", "log", "max")
+KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmoid")
 
 
 def work(program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:

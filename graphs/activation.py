@@ -1,0 +1,54 @@
+"""Graphs of attention with an elementwise activation in the place of the softmax, forward and backward.
+
+O = A(Q Kᵀ) V, and dL/dX of A(A1 X A2ᵀ) A3 Y, for A = relu or sigmoid without normalisation (Li et al., Remark 5.1).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pebblesim.graphs.builder import Builder, whole
+
+
+def declare_forward(n: int, d: int, summation: str = "chain", *, activation: str) -> Builder:
+    """The graph of O (n, d) from Q, K, V (n, d)."""
+    n, d = whole("n", n), whole("d", d)
+    b = Builder(summation)
+    b.outputs = ("O",)
+    for name in ("Q", "K", "V"):
+        b.input(name, (n, d))
+    b.matmul("S", "Q", "K.T")
+    b.elementwise("A", activation, "S")
+    b.matmul("O", "A", "V")
+    return b
+
+
+def declare_backward(n: int, d: int, summation: str = "chain", *, activation: str) -> Builder:
+    """The graph of g = dL/dX = A1ᵀ (p A2), p = q ∘ A'(A1 X A2ᵀ), from A1, A2, A3, dO (n, d) and X, Y (d, d)."""
+    n, d = whole("n", n), whole("d", d)
+    b = Builder(summation)
+    b.outputs = ("g",)
+    for name in ("A1", "A2", "A3", "dO"):
+        b.input(name, (n, d))
+    for name in ("X", "Y"):
+        b.input(name, (d, d))
+    b.matmul("S", "A1", "X")
+    b.matmul("Z", "S", "A2.T")
+    if activation == "relu":
+        b.elementwise("slope", "step", "Z")
+    else:
+        b.elementwise("A", "sigmoid", "Z")
+        b.elementwise("AA", "mul", "A", "A")
+        b.elementwise("slope", "sub", "A", "AA")
+    b.matmul("h", "A3", "Y")
+    b.matmul("q", "dO", "h.T")
+    b.elementwise("p", "mul", "slope", "q")
+    b.matmul("dQ", "p", "A2")
+    b.matmul("g", "A1.T", "dQ")
+    return b
+
+
+forward_relu = partial(declare_forward, activation="relu")
+forward_sigmoid = partial(declare_forward, activation="sigmoid")
+backward_relu = partial(declare_backward, activation="relu")
+backward_sigmoid = partial(declare_backward, activation="sigmoid")

@@ -1,0 +1,134 @@
+"""Attention with relu or sigmoid in the place of the softmax: tight schedules of both regimes, forward and backward.
+
+There is nothing to normalise, so neither O nor row sums have to be kept, and every column of scores is used at once.
+"""
+
+from pebblesim.language import relu, sigmoid, step
+from pebblesim.registry import schedule
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, rank_one_updates
+
+SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"
+
+
+def become_slope(Z, activation):
+    """Z becomes the activation's derivative at Z."""
+    if activation == "relu":
+        Z[:] = step(Z)
+    else:
+        Z[:] = sigmoid(Z)
+        Z[:] = Z - Z * Z
+
+
+def define(activation):
+    """Register the schedules for an activation."""
+    value = {"relu": relu, "sigmoid": sigmoid}[activation]
+
+    @schedule(
+        name=f"small-cache-forward-{activation}",
+        problem=f"forward-{activation}",
+        source=SOURCE.format("matmul-streamed, twice,"),
+        fit=[("a", "b")],
+    )
+    def small_cache_forward(m, Q, K, V, *, a, b):
+        """Small cache, streamed: the activation before a tile of scores is written."""
+        n, d = Q.shape
+        A, O = m.tensor("A", n, n), m.tensor("O", n, d)
+        with m.phase("A"):
+            for i in m.tiles(n, a, independent=True):
+                for j in m.tiles(n, b, independent=True):
+                    A_ij = m.zeros(i, j)
+                    rank_one_updates(m, A_ij, Q, K, B_T=True)
+                    A_ij[:] = value(A_ij)
+                    m.write(A[i, j], A_ij)
+        with m.phase("O"):
+            gemm_streamed(m, O, A, V, a, b)
+
+    @schedule(
+        name=f"row-stationary-forward-{activation}",
+        problem=f"forward-{activation}",
+        source=SOURCE.format("row-stationary-forward"),
+    )
+    def row_stationary_forward(m, Q, K, V, *, B_r):
+        """Row-stationary: 4n²d²/M."""
+        n, d = Q.shape
+        O = m.tensor("O", n, d)
+        for i in m.tiles(n, B_r, independent=True):
+            Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d)
+            for j in m.tiles(n, 1):
+                A = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    A += Q_i[:, k] @ m.read(K[j, k]).T
+                A[:] = value(A)
+                for k in m.tiles(d, 1):
+                    O_i[:, k] += A @ m.read(V[j, k])
+            m.write(O[i, :], O_i)
+
+    @schedule(
+        name=f"small-cache-{activation}",
+        problem=f"backward-{activation}",
+        source=SOURCE.format("small-cache-streamed"),
+        fit=[("a", "b")],
+    )
+    def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
+        """Small cache, streamed: the slope through memory."""
+        n, d = A1.shape
+        S, h, dQ = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d)
+        slope, p, g = m.tensor("slope", n, n), m.tensor("p", n, n), m.tensor("g", d, d)
+        with m.phase("S"):
+            gemm_streamed(m, S, A1, X, a, b)
+        with m.phase("h"):
+            gemm_streamed(m, h, A3, Y, a, b)
+        with m.phase("slope"):
+            for i in m.tiles(n, a, independent=True):
+                for j in m.tiles(n, b, independent=True):
+                    slope_ij = m.zeros(i, j)
+                    rank_one_updates(m, slope_ij, S, A2, B_T=True)
+                    become_slope(slope_ij, activation)
+                    m.write(slope[i, j], slope_ij)
+        with m.phase("p"):
+            for i in m.tiles(n, a, independent=True):
+                for j in m.tiles(n, b, independent=True):
+                    p_ij = m.zeros(i, j)
+                    rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
+                    for r in m.tiles(i, 1):
+                        for c in m.tiles(j, 1):
+                            p_ij[r, c] = m.read(slope[r, c]) * p_ij[r, c]
+                    m.write(p[i, j], p_ij)
+        with m.phase("dQ"):
+            gemm_streamed(m, dQ, p, A2, a, b)
+        with m.phase("g"):
+            gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+
+    @schedule(
+        name=f"row-stationary-{activation}",
+        problem=f"backward-{activation}",
+        source=SOURCE.format("row-stationary"),
+        fit=["B_r", "b", ("a_g", "b_g")],
+    )
+    def row_stationary(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
+        """Row-stationary: 6n²d²/M."""
+        n, d = A1.shape
+        S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+        with m.phase("S"):
+            gemm_resident(m, S, A1, X, b)
+        with m.phase("h"):
+            gemm_resident(m, h, A3, Y, b)
+        with m.phase("dQ"):
+            for i in m.tiles(n, B_r, independent=True):
+                S_i, dO_i, dQ_i = m.read(S[i, :]), m.read(dO[i, :]), m.zeros(i, d)
+                for j in m.tiles(n, 1):
+                    A2_j = m.read(A2[j, :])
+                    slope = m.compute(S_i @ A2_j.T)
+                    become_slope(slope, activation)
+                    p = m.zeros(i, j)
+                    for k in m.tiles(d, 1):
+                        p += dO_i[:, k] @ m.read(h[j, k]).T  # q
+                    p[:] = slope * p
+                    dQ_i += p @ A2_j
+                m.write(dQ[i, :], dQ_i)
+        with m.phase("g"):
+            gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
+
+
+for each in ("relu", "sigmoid"):
+    define(each)

@@ -1,0 +1,58 @@
+"""Linear attention: without a softmax the product can be taken from the right, and the n x n matrix never exists."""
+
+from pebblesim.registry import schedule
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
+
+
+@schedule(
+    problem="linear",
+    source="ours, for Li et al., Remark 5.1: A1 (X (A2ᵀ A3) Y)",
+    fit=[("a", "b"), "c"],
+    graph={"order": "linear"},
+)
+def linear(m, A1, A2, A3, X, Y, *, a, b, c):
+    """A2ᵀ A3 first: nd + nd²/√M, below every bound for the softmax."""
+    n, d = A1.shape
+    W, XW, XWY = (m.tensor(name, d, d) for name in ("W", "XW", "XWY"))
+    O = m.tensor("O", n, d)
+
+    with m.phase("W"):
+        gemm_streamed(m, W, A2, A3, a, b, A_T=True)
+
+    with m.phase("XW"):
+        gemm_streamed(m, XW, X, W, a, b)
+
+    with m.phase("XWY"):
+        gemm_streamed(m, XWY, XW, Y, a, b)
+
+    with m.phase("O"):
+        gemm_resident(m, O, A1, XWY, c)
+
+
+@schedule(
+    problem="linear",
+    source="ours: the order that a softmax forces, (A1 X A2ᵀ) (A3 Y)",
+    fit=[("a", "b"), "B_r"],
+    graph={"order": "quadratic"},
+)
+def linear_quadratic(m, A1, A2, A3, X, Y, *, a, b, B_r):
+    """Row-stationary as if there were a softmax: 4n²d²/M."""
+    n, d = A1.shape
+    S, h, O = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("O", n, d)
+
+    with m.phase("S"):
+        gemm_streamed(m, S, A1, X, a, b)
+
+    with m.phase("h"):
+        gemm_streamed(m, h, A3, Y, a, b)
+
+    with m.phase("O"):
+        for i in m.tiles(n, B_r, independent=True):
+            S_i, O_i = m.read(S[i, :]), m.zeros(i, d)
+            for j in m.tiles(n, 1):
+                Z = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    Z += S_i[:, k] @ m.read(A2[j, k]).T
+                for k in m.tiles(d, 1):
+                    O_i[:, k] += Z @ m.read(h[j, k])
+            m.write(O[i, :], O_i)
