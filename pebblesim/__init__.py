@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pebblesim.api import Counted, Played, compare, count, formula, graph, play, show
+    from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, play, show
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
     from pebblesim.language import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
-    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "play", "show"),
+    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "play", "show"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
     "language": (
@@ -82,6 +82,7 @@ __all__ = [
     "graph",
     "log",
     "maximum",
+    "numbers",
     "play",
     "referee",
     "relu",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -73,6 +73,16 @@ class Counted:
         return self.reads + self.writes
 
     @property
+    def warning(self) -> str | None:
+        """Why the schedule cannot be right, if it moves fewer words than any that is."""
+        if self.io >= self.lower_bound.value:
+            return None
+        return (
+            f"{self.schedule} moves fewer words than the lower bound of {self.lower_bound.value:,}: it cannot solve "
+            f"{self.problem}; `play` shows what is missing."
+        )
+
+    @property
     def feasible(self) -> bool:
         """Whether the game fits: peak_red ≤ M."""
         return self.peak_red <= self.M
@@ -135,6 +145,8 @@ class Counted:
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
             "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
         }
+        if self.warning:
+            lines["warning"] = self.warning
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
 
@@ -165,7 +177,7 @@ def count(
 
 
 def compare(
-    names: list[str] | None = None,
+    names: Iterable[str] | None = None,
     *,
     problem_name: str = "backward",
     M: int,
@@ -175,16 +187,19 @@ def compare(
 ) -> list[Counted]:
     """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
 
-    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. With blocks "paper",
-    all schedules means those whose source prints block sizes.
+    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
+    those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
+    such blocks.
 
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
     solves = problem(problem_name)
-    algorithms = [get(name) for name in names] if names else of_problem(problem_name)
-    if blocks == "paper" and not names:
-        algorithms = [algorithm for algorithm in algorithms if algorithm.paper or not algorithm.blocks]
+    if isinstance(names, str):
+        names = [names]
+    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
+    if not names:
+        algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
     for algorithm in algorithms:
         if algorithm.problem is not solves:
             raise UsageError(
@@ -200,7 +215,14 @@ def compare(
         except Infeasible as error:
             smallest = block_rules.smallest(algorithm)
             rows.append(_counted(algorithm, sizes, M, smallest, summation, least_M=error.least_M))
-    return sorted(rows, key=lambda row: (not row.feasible, row.least_M is not None, row.io))
+    return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
+
+
+def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
+    """Whether a block rule can be meant for a schedule that was not named."""
+    if isinstance(rule, str):
+        return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
+    return set(rule) <= set(algorithm.blocks)
 
 
 def formula(schedule: str | Schedule) -> Formula:
@@ -214,6 +236,36 @@ def formula(schedule: str | Schedule) -> Formula:
     return derive(get(schedule).program)
 
 
+def numbers(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    inputs: Mapping[str, Any] | None = None,
+    blocks: BlockRule = "fit",
+    **dims: int,
+) -> dict[str, Any]:
+    """Run a schedule on real arrays, tile by tile, and return its outputs.
+
+    Args:
+        schedule, M, blocks, dims: as for `count`; they decide the tiles, and nothing else.
+        inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
+
+    >>> sorted(numbers("flash2-forward", n=6, d=2, M=60))
+    ['L', 'O']
+
+    Raises:
+        Infeasible, UsageError: as for `count`, or an input is missing or has another shape.
+    """
+    from pebblesim.readings.numbers import numbers as run
+
+    algorithm = get(schedule)
+    sizes = problem_dims(algorithm.problem, dims)
+    chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks)
+    if inputs is None:
+        inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept)
+    return run(algorithm.program, {**sizes, **chosen}, inputs)
+
+
 def show(schedule: str | Schedule) -> str:
     """The pseudo-code of a schedule."""
     from pebblesim.readings.text import text
@@ -225,13 +277,15 @@ def graph(problem_name: str, *, summation: str = "chain", **options: Any) -> Cda
     """The computational DAG of a problem.
 
     Args:
-        problem_name: "backward" or "matmul".
+        problem_name: a problem, such as "backward" or "matmul".
         summation: "chain", "balanced" or "blocked:b".
         options: the dimensions, and what the graph's builder takes besides (see `pebblesim.graphs`).
     """
     from pebblesim import graphs
 
-    return graphs.build(problem(problem_name).name, summation=summation, **options)
+    solves = problem(problem_name)
+    given = {name: options.pop(name) for name in {*solves.dims, "n", "d"} & set(options)}
+    return graphs.build(solves.name, summation=summation, **problem_dims(solves, given), **options)
 
 
 @dataclass(frozen=True)
@@ -274,11 +328,10 @@ class Played:
         lines = {
             "schedule": f"{self.schedule}, {sizes}, summation {self.summation}",
             "predicted": f"{self.predicted['io']:,} words of I/O, peak red {self.predicted['peak_red']:,}",
-            "values": "the graph's outputs "
-            + ("equal the reference" if self.values_match else "DIFFER from the reference"),
+            "values": "the graph's outputs " + ("equal" if self.values_match else "DIFFER from") + " the reference",
         }
         head, *checks = (f"{label:<10}{value}" for label, value in lines.items())
-        return "\n".join([head, str(self.game), *checks])
+        return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1])])
 
 
 def play(
@@ -365,8 +418,10 @@ def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
     if names == {"n", "d"}:
         dims = {dim: dims[given] for dim, given in solves.from_nd.items()}
     elif names != set(solves.dims):
+        meant = ", ".join(f"{dim} = {given}" for dim, given in solves.from_nd.items())
+        short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
         raise UsageError(
-            f"problem {solves.name!r} takes the sizes {', '.join(solves.dims)}, and got "
+            f"problem {solves.name!r} takes the sizes {', '.join(solves.dims)}{short}; it got "
             f"{', '.join(f'{name} = {size}' for name, size in dims.items()) or 'none'}."
         )
     return {name: whole(name, dims[name]) for name in solves.dims}

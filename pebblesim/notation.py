@@ -38,10 +38,11 @@ class _Printer(StrPrinter):
             kind = 0 if factor.is_number else 1 if factor.as_base_exp()[0].is_Symbol else 2
             return kind, "" if kind < 1 else str(factor).replace("n", "\0")  # the paper writes nd, n before d
 
-        parts = []
+        parts: list[str] = []
         for factor in sorted(sympy.Mul.make_args(expr), key=place):
             text = self._print(factor)
-            parts.append(f"({text})" if factor.is_Add else text)
+            text = f"({text})" if factor.is_Add else text
+            parts.append(f"·{text}" if parts and text.startswith(("min", "max")) else text)
         names = [
             str(factor.as_base_exp()[0]) for factor in sympy.Mul.make_args(expr) if factor.as_base_exp()[0].is_Symbol
         ]

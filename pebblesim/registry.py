@@ -111,6 +111,12 @@ def schedule(
         inputs = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")
+        for given in blocks:
+            if given in (*solves.dims, "M"):
+                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
+        known = SCHEDULES.get(called)
+        if known and known.function.__code__.co_filename != function.__code__.co_filename:
+            raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
         for given in inputs:
             if given not in (*solves.inputs, *solves.kept):
                 raise UnknownName(f"input of problem {problem!r}", given, (*solves.inputs, *solves.kept))

@@ -52,11 +52,11 @@ def parse_words(text: str, dtype: str | None) -> int:
     Raises:
         UsageError: neither, or bytes without a data type.
     """
-    match = re.fullmatch(r"(.+?)\s*([KMG]i)?B", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i)?B", text.strip())
     if not match:
         if dtype is not None:
             raise UsageError(
-                f"M = {text!r} is in words, which have no data type; leave --dtype out, or write e.g. 192KiB."
+                f"M = {text!r} is no size in bytes, which --dtype asks for; write e.g. 192KiB, 1.5MiB or 4096B."
             )
         return parse("M", text)
     if dtype not in BYTES:
@@ -64,8 +64,10 @@ def parse_words(text: str, dtype: str | None) -> int:
             f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}"
             + (f", not {dtype!r}." if dtype else ".")
         )
-    size = parse("M", match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0)
-    return whole("M", size // BYTES[dtype])
+    size = Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0)
+    if size < BYTES[dtype]:
+        raise UsageError(f"M = {text!r} holds no word of type {dtype}, which takes {BYTES[dtype]} bytes.")
+    return whole("M", int(size // BYTES[dtype]))
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pebblesim import api, cli
 from pebblesim.game import IllegalMove
 from pebblesim.moves import load
-from pebblesim.registry import of_problem
+from pebblesim.registry import SCHEDULES, of_problem
 
 
 @dataclass
@@ -247,7 +247,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
         if row["feasible"]:
             assert f"{row['io']:,}" in line
         else:
-            assert " ".join(line[1:]) == f"needs M ≥ {row['least_M']:,}"
+            assert " ".join(line[1:]) == f"needs M ≥ {row['least_M']:,} {row['least_M']:,} > M"
     assert "Θ: d*n + Min(" in out
     assert "gap: I/O ÷ 1,060,864 words (compulsory" in out
 
@@ -309,9 +309,9 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count small-cache -n eight -d 4 -M 24", f"n = 'eight' was given; n {WHOLE}"),
         (f"{SMALL} -M -3", f"M = '-3' was given; M {WHOLE}"),
         (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
-        ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d, and got d = 4."),
-        ("count small-cache -M 24", "problem 'backward' takes the sizes n, d, and got none."),
-        (f"{SMALL} -M 24 --size q=3", "problem 'backward' takes the sizes n, d, and got n = 8, d = 4, q = 3."),
+        ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d; it got d = 4."),
+        ("count small-cache -M 24", "problem 'backward' takes the sizes n, d; it got none."),
+        (f"{SMALL} -M 24 --size q=3", "give the sizes with -n and -d, or each by its name with --size, not both."),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
@@ -332,7 +332,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 3 --blocks paper", "the printed rule B = floor(sqrt(M/4)) gives 0 for M = 3; it needs M ≥ 4,"),
         (f"{SMALL} -M 192KiB", "M = '192KiB' is in bytes; say how many a word has with --dtype, one of float64,"),
         (f"{SMALL} -M 192KiB --dtype float31", "not 'float31'."),
-        (f"{SMALL} -M 192 --dtype float32", "M = '192' is in words, which have no data type; leave --dtype out"),
+        (f"{SMALL} -M 192 --dtype float32", "M = '192' is no size in bytes, which --dtype asks for; write e.g. 192KiB"),
         (f"{SMALL} -M 24 --summation chains", "summation must be 'chain', 'balanced' or 'blocked:b'"),
         (f"{PLAY} --summation blocked:0", "not 'blocked:0'."),
         (
@@ -348,7 +348,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
         ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
         ("graph backward -n 4 -d 2 --option colour=1", "got an unexpected keyword argument 'colour'; it takes n, d, "),
-        ("graph backward -n 4", "problem 'backward' takes the sizes n, d, and got n = 4."),
+        ("graph backward -n 4", "problem 'backward' takes the sizes n, d; it got n = 4."),
     ],
 )
 def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
@@ -471,3 +471,66 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
     assert ran.returncode == 0
     assert "backward: n = 64" in ran.stdout
     assert ran.stderr == ""
+
+
+# -- finding one's way -----------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_schedule_once(pebblesim: Pebblesim) -> None:
+    listed = pebblesim("list --json").json
+    assert sorted(name for names in listed.values() for name in names) == sorted(SCHEDULES)
+    text = pebblesim("list").out
+    for name in SCHEDULES:
+        assert f"  {name} " in text
+
+
+def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import pebblesim as ps\n"
+        "@ps.schedule(problem='matmul', source='a test')\n"
+        "def own(m, A, B):\n"
+        "    m.write(m.tensor('C', A.shape[0], B.shape[1]), m.compute(m.read(A) @ m.read(B)))\n"
+    )
+    try:
+        assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
+    finally:
+        SCHEDULES.pop("own", None)
+    assert "there is no such file" in pebblesim(f"--load {own}.txt list").err
+
+
+def test_a_schedule_that_moves_too_little_is_pointed_at(pebblesim: Pebblesim, tmp_path: Path) -> None:
+    lazy = tmp_path / "lazy.py"
+    lazy.write_text(
+        "import pebblesim as ps\n"
+        "@ps.schedule(problem='forward', source='a test')\n"
+        "def lazy(m, Q, K, V):\n"
+        "    Q_ = m.read(Q)\n"
+        "    m.write(m.tensor('O', *Q.shape), m.compute(Q_ + Q_))\n"
+    )
+    try:
+        out = pebblesim(f"--load {lazy} count lazy -n 4 -d 3 -M 100").out
+    finally:
+        SCHEDULES.pop("lazy", None)
+    assert "warning: lazy moves fewer words than the lower bound of 48: it cannot solve forward" in out
+
+
+def test_nothing_that_fits_is_exit_code_2(pebblesim: Pebblesim) -> None:
+    assert pebblesim("count small-cache large-cache -n 64 -d 8 -M 4").code == 2
+    assert pebblesim("count small-cache large-cache -n 64 -d 8 -M 40").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("count flash1-forward -p backward -n 8 -d 4 -M 99", "flash1-forward solves 'forward', not 'backward'"),
+        ("count matmul-tiled --size m=2 --size m=3 -M 9", "--size m=… was given twice."),
+        ("formula small-cache --latex --json", "choose one"),
+        ("graph backward -n 2 -d 2 --option n=4", "--option n=… is not for sizes"),
+        ("count matmul-tiled -n 8 -M 99", "takes the sizes m, k, n, or n and d alone, which mean m = n, k = d, n = n"),
+    ],
+)
+def test_what_contradicts_itself(pebblesim: Pebblesim, line: str, says: str) -> None:
+    ran = pebblesim(line)
+    assert ran.code == 2
+    assert says in ran.err

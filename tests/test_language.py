@@ -800,3 +800,15 @@ def test_a_loop_whose_index_has_no_name_is_named_after_its_dimension() -> None:
 
     assert isinstance(registered(nameless).program.phases[0].body[0], ir.Loop)
     assert registered(nameless).program.phases[0].body[0].range.name
+
+
+def test_names_that_are_taken() -> None:
+    with pytest.raises(UsageError, match="a block cannot be called 'n', which is a size already"):
+
+        @schedule(problem="matmul", source="test")
+        def own(m: Machine, A: Tensor, B: Tensor, *, n: Block) -> None: ...
+
+    with pytest.raises(UsageError, match="there is a schedule 'matmul-tiled' already"):
+
+        @schedule(name="matmul-tiled", problem="matmul", source="test")
+        def other(m: Machine, A: Tensor, B: Tensor) -> None: ...

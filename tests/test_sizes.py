@@ -61,8 +61,8 @@ def test_suffixes_are_powers_of_1024(value: int, at: int) -> None:
         ("2GiB", "float16", 2**30),
         ("64B", "float32", 16),
         ("67B", "float32", 16),  # a part of a word holds no pebble
-        ("64kB", "float32", 16384),
-        ("2^10KiB", "float32", 2**18),
+        ("1.5MiB", "float32", 393216),
+        ("0.5KiB", "float64", 64),
     ],
 )
 def test_bytes_become_words(text: str, dtype: str, words: int) -> None:
@@ -81,13 +81,14 @@ def test_words_fit_into_the_bytes_and_one_more_does_not(size: int, dtype: str, a
     [
         ("192KiB", None, "is in bytes; say how many a word has with --dtype, one of float64, float32, "),
         ("192KiB", "float31", "not 'float31'."),
-        ("16384", "float32", "is in words, which have no data type; leave --dtype out"),
+        ("16384", "float32", "is no size in bytes, which --dtype asks for; write e.g. 192KiB"),
         ("B", None, "must be a whole number"),
-        ("KiB", "float32", "must be a whole number"),
-        ("1.5MiB", "float32", "must be a whole number"),
-        ("-1KiB", "float32", "must be a whole number"),
-        ("0B", "float8", "must be a whole number"),
-        ("7B", "float64", "M = 0 was given; M must be a whole number, 1 or more."),
+        ("KiB", "float32", "is no size in bytes"),
+        ("64kB", "float32", "is no size in bytes"),
+        ("48KB", None, "must be a whole number"),
+        ("-1KiB", "float32", "is no size in bytes"),
+        ("0B", "float8", "M = '0B' holds no word of type float8, which takes 1 bytes."),
+        ("7B", "float64", "M = '7B' holds no word of type float64, which takes 8 bytes."),
     ],
 )
 def test_words_that_are_refused(text: str, dtype: str | None, says: str) -> None:

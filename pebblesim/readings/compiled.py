@@ -8,6 +8,9 @@ from typing import Any
 import sympy
 from sympy.printing.pycode import PythonCodePrinter
 
+from pebblesim.errors import UsageError
+from pebblesim.sizes import whole
+
 LARGEST = 2**62
 """Values up to here are computed in int64; larger ones in Python's own integers."""
 
@@ -41,12 +44,17 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
     magnitude = _compile(sympy.Add(*(_absolute(term) for term in sympy.Add.make_args(expr))), variables)
 
     def evaluate(**sizes: Any) -> Any:
+        if set(sizes) != set(variables):
+            raise UsageError(f"the closed form takes {', '.join(variables)}, and got {', '.join(sizes) or 'nothing'}.")
         given = [sizes[name] for name in variables]
         if all(isinstance(size, int) for size in given):
-            return exact(min, max, *given)
+            return exact(min, max, *map(whole, variables, given))
         import numpy as np
 
         arrays = np.broadcast_arrays(*(np.asarray(size) for size in given))
+        for name, array in zip(variables, arrays, strict=True):
+            if array.dtype.kind not in "iuO" or np.min(array, initial=1) < 1:
+                raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
         bound = magnitude(np.minimum, np.maximum, *(array.astype(np.float64) for array in arrays))
         kind = np.int64 if np.max(bound, initial=0.0) < LARGEST else object
         return exact(np.minimum, np.maximum, *(array.astype(kind) for array in arrays))

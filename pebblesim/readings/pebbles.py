@@ -153,10 +153,10 @@ class _Assembler:
         """The family that comes from these operands by this operation."""
         key = (op, _ordered(op, operands))
         if key not in self.made_by:
+            made = ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
             raise UsageError(
-                f"{self.program.name} computes {op}({', '.join(operands)}), which the graph it is played on "
-                "does not have; it has "
-                + ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
+                f"{self.program.name} computes {op}({', '.join(operands)}), which the graph it is played on does not "
+                f"have; it has {made}. Another association is another graph: @schedule(graph=...) chooses."
             )
         return self.made_by[key]
 
