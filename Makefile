@@ -85,5 +85,5 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer: make PYTHON=...")'
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
 	@touch $@
