@@ -170,10 +170,8 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     algorithm = get(schedule)
-    sizes = problem_dims(algorithm.problem, dims)
-    return _counted(
-        algorithm, sizes, M, block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation), summation
-    )
+    sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
+    return _counted(algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation), summation)
 
 
 def compare(
@@ -206,14 +204,15 @@ def compare(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 f"add --problem {algorithm.problem.name}."
             )
-    sizes = problem_dims(solves, dims)
+    sizes, M = problem_dims(solves, dims), whole("M", M)
     rows = []
     for algorithm in algorithms:
         try:
-            chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation)
+            chosen = block_rules.choose(algorithm, sizes, M, blocks, summation)
             rows.append(_counted(algorithm, sizes, M, chosen, summation))
         except Infeasible as error:
-            smallest = block_rules.smallest(algorithm)
+            given = {} if isinstance(blocks, str) else blocks
+            smallest = block_rules.smallest(algorithm) | dict(given)
             rows.append(_counted(algorithm, sizes, M, smallest, summation, least_M=error.least_M))
     return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import isqrt
+from math import isqrt, prod
 
 from pebblesim import program as ir
 from pebblesim.errors import Infeasible, UnknownName, UsageError
@@ -16,6 +16,9 @@ from pebblesim.registry import Schedule
 from pebblesim.sizes import evaluate_rule, whole
 
 RULES = ("fit", "paper", "best")
+
+MOST_CHOICES = 20_000
+"""Most block sizes that `best` tries."""
 
 Blocks = dict[str, int]
 
@@ -35,9 +38,9 @@ def choose(
         M: red pebbles, in words.
         rule: "paper" (as printed, whether they fit or not), "fit" (each in the schedule's order as large as is
             feasible), "best" (feasible, with the least I/O), or sizes by name; blocks without a size follow "fit".
-        summation: shape of the summation trees, which decides what is feasible. With a chain, larger blocks need more
-            pebbles, so that "fit" and "best" are exact; with other trees they may need fewer, and the blocks found
-            are feasible but not always the largest or best.
+        summation: shape of the summation trees, which decides what is feasible. Larger blocks need more pebbles and
+            move no more words, so that "fit" and "best" are exact, unless the sums are no chains or a loop runs over
+            tiles of tiles; then the blocks found are feasible, but not always the largest or best.
 
     Raises:
         Infeasible: M is too small for blocks of one index; it carries the M that they need, the least for a chain.
@@ -179,6 +182,11 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
 
             most = _largest(part, dims, M, "chain", alone, _cap(part, dims, name))
             steps.append([size for size in _steps(part, dims, name) if size <= most])
+        if prod(map(len, steps)) > MOST_CHOICES:
+            raise UsageError(
+                f"'best' would have to try {prod(map(len, steps)):,} choices of {', '.join(outer)}; use 'fit', or "
+                "sizes of your own."
+            )
         for values in product(*steps):
             chosen = best | dict(zip(outer, values, strict=True))
             if _io(part, {**dims, **chosen, last: cap}) > least[0]:

@@ -16,6 +16,7 @@ runs its body once, for a tile that stands for all tiles.
     m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
     a @ b, a.T, + - * /, exp, log, relu, step, sigmoid, maximum, rowsum, rowmax
 
+Words that are in cache are not read again: in the game a value has one pebble, whichever tile holds it.
 An expression is not a tile: it is computed element by element, with no room for intermediates but a pebble or two.
 """
 
@@ -326,7 +327,9 @@ class Machine:
     def _close_scope(self, when: str) -> None:
         body, tiles = self._scopes.pop()
         for tile in tiles:
-            if self._state[tile] in ("empty", "full"):
+            if self._state[tile] == "empty":
+                raise TraceError(f"{where()}: {label_of(tile)} has room for a sum that gets no terms before {when}.")
+            if self._state[tile] == "full":
                 body.append(ir.Delete(tile, True, 0))
                 self._state[tile] = f"left the cache at {when}"
 

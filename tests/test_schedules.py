@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pebblesim import api, graphs
 from pebblesim.blocks import choose
-from pebblesim.errors import Infeasible
+from pebblesim.errors import Infeasible, UsageError
 from pebblesim.game import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.language import Block, Machine, Tensor
+from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
 from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula
@@ -42,8 +42,50 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
             m.write(C[i, j], C_ij)
 
 
-del SCHEDULES["nested"]
-TESTED = {**SCHEDULES, "nested": nested}
+@register(problem="matmul", source="this test")
+def moved(m: Machine, A: Tensor, B: Tensor, *, a: Block) -> None:
+    """A sum that changes its tile when it is finished."""
+    (rows, terms), (_, columns) = A.shape, B.shape
+    C = m.tensor("C", rows, columns)
+    C_ = m.zeros(rows, columns)
+    here = m.zeros(rows, columns)
+    for k in m.tiles(terms, a):
+        C_ += m.read(A[:, k]) @ m.read(B[k, :])
+    m.move(C_, here)
+    m.write(C, here)
+
+
+@register(
+    problem="backward",
+    source="this test",
+    graph={"order": "U", "kept": True, "centred": True, "g_block": "B"},
+)
+def in_parts(m, A1, A2, A3, dO, X, Y, O, l, *, B, b):  # type: ignore[no-untyped-def]
+    """A sum that waits in memory between tiles of B rows, and gets its terms by tiles of b rows of those."""
+    n, d = A1.shape
+    dQ, g = m.tensor("dQ", n, d), m.tensor("g", d, d)
+    with m.phase("dQ"):
+        A2_, dO_ = m.read(A2), m.read(dO)
+        S = m.compute(m.read(A1) @ m.read(X))
+        p = m.compute(S @ A2_.T)
+        p[:] = exp(p) / m.read(l)
+        h = m.compute(m.read(A3) @ m.read(Y))
+        q = m.compute(dO_ @ h.T)
+        v = m.compute(rowsum(dO_ * m.read(O)))
+        p[:] = p * (q - v)
+        m.write(dQ, m.compute(p @ A2_))
+    with m.phase("g"):
+        m.write(g, 0)
+        for i in m.tiles(n, B):
+            for k in m.tiles(d, b):
+                g_k = m.read(g[k, :])
+                for r in m.tiles(i, b):
+                    g_k += m.read(A1[r, k]).T @ m.read(dQ[r, :])
+                m.write(g[k, :], g_k)
+
+
+EXTRA = {name: SCHEDULES.pop(name) for name in ("nested", "moved", "in-parts")}
+TESTED = {**SCHEDULES, **EXTRA}
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 
@@ -176,6 +218,55 @@ def test_a_sweep_is_exact_beyond_the_range_of_int64() -> None:
     closed = api.formula("small-cache")
     n = np.array([2**30, 2**30 + 1, 3])
     assert closed.evaluate(n=n, d=128, B=16).tolist() == [closed.evaluate(n=int(x), d=128, B=16) for x in n]
+
+
+def test_a_sweep_takes_sizes_beyond_int64() -> None:
+    closed = api.formula("matmul-tiled")
+    assert closed.evaluate(m=np.array([3, 4]), k=3, n=3, b=2**63).tolist() == [27, 33]
+    with pytest.raises(UsageError, match="takes m, k, n, b, and got m, k"):
+        closed.evaluate(m=3, k=3)
+    with pytest.raises(UsageError, match="b must be whole numbers"):
+        closed.evaluate(m=np.array([3]), k=3, n=3, b=np.array([0]))
+
+
+def test_blocks_that_are_given_and_do_not_fit_are_counted_as_given() -> None:
+    rows = api.compare(["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
+    row = next(row for row in rows if row.schedule == "large-cache")
+    assert row.blocks["B_r"] == 1000
+    assert not row.feasible
+    assert row.least_M == row.peak_red
+
+
+def test_what_is_kept_apart_cannot_wait_in_memory() -> None:
+    @register(problem="forward", source="this test", graph={"softmax": "flash1", "column_block": "b"})
+    def spilled(m, Q, K, V, *, b):  # type: ignore[no-untyped-def]
+        n, d = Q.shape
+        largest, O = m.tensor("largest", n), m.tensor("O", n, d)
+        Q_ = m.read(Q)
+        for j in m.tiles(n, b):
+            S = m.compute(Q_ @ m.read(K[j, :]).T)
+            m.write(largest, m.compute(rowmax(S)))
+        m.write(O, m.read(V))
+
+    del SCHEDULES["spilled"]
+    with pytest.raises(UsageError, match="writes m_block, of which the graph it is played on keeps 3 blocks apart"):
+        api.play(spilled, n=6, d=2, M=200, blocks={"b": 2})
+
+
+def test_pseudo_code_brackets_what_is_divided_by() -> None:
+    @register(problem="forward", source="this test")
+    def divided(m, Q, K, V):  # type: ignore[no-untyped-def]
+        a, b, c = m.read(Q), m.read(K), m.read(V)
+        x = m.compute(a / (b * c))
+        y = m.compute(a / b * c)
+        x[:] = x - (y - a)
+        m.write(m.tensor("O", *Q.shape), x)
+
+    del SCHEDULES["divided"]
+    text = api.show(divided)
+    assert "x ← Q / (K ∘ V)" in text
+    assert "y ← Q / K ∘ V" in text
+    assert "x ← x − (y − Q)" in text
 
 
 def test_printed_blocks_of_algorithm_9_do_not_fit_and_do_not_reach_its_bound() -> None:

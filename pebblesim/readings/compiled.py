@@ -56,7 +56,8 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
             if array.dtype.kind not in "iuO" or np.min(array, initial=1) < 1:
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
         bound = magnitude(np.minimum, np.maximum, *(array.astype(np.float64) for array in arrays))
-        kind = np.int64 if np.max(bound, initial=0.0) < LARGEST else object
+        largest = max(np.max(array, initial=0) for array in arrays)
+        kind = np.int64 if max(np.max(bound, initial=0.0), largest) < LARGEST else object
         return exact(np.minimum, np.maximum, *(array.astype(kind) for array in arrays))
 
     return evaluate

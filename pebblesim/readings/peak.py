@@ -115,7 +115,10 @@ class _Occupancy:
                 case ir.Move(tile=tile, source=source):
                     self.red -= self.live[tile]
                     self.live[tile] = self.live.pop(source)
-                    self.values.add(tile)
+                    for kind in (self.values, self.from_memory):
+                        (kind.add if source in kind else kind.discard)(tile)
+                    if source in self.regrouped:
+                        self.regrouped[tile] = self.regrouped[source]
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):
@@ -136,12 +139,8 @@ class _Occupancy:
         elif self.chain:
             picked = sorted({index for index in (0, 1, last - 1, last) if 0 <= index <= last})
         else:
+            self._charge(last)
             picked = list(range(last + 1))
-            if self.steps + last > MOST_STEPS:
-                raise UsageError(
-                    f"the peak for summation {self.summation!r} is found by enumeration, and these sizes need more "
-                    f"than {MOST_STEPS:,} steps; use smaller sizes, or summation 'chain'."
-                )
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
             self.length[rng] = min(block, whole - index * block)
@@ -150,6 +149,15 @@ class _Occupancy:
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
+
+    def _charge(self, steps: int) -> None:
+        """Refuse what would take too long to enumerate."""
+        self.steps += steps
+        if self.steps > MOST_STEPS:
+            raise UsageError(
+                f"the peak for summation {self.summation!r} is found by enumeration, and these sizes need more "
+                f"than {MOST_STEPS:,} steps; use smaller sizes, or summation 'chain'."
+            )
 
     def _compute(self, node: ir.Compute) -> None:
         tile, expr = node.target.tile, node.expr
@@ -178,8 +186,9 @@ class _Occupancy:
             self.live.setdefault(tile, 0)
         elif tile in self.values:  # the sum is added to the value
             first, terms, started = 0, count, True
-        elif tile in self.from_memory:  # each visit adds one block of terms to what memory holds
-            first, terms, started, tree = 0, count, True, 1 if self.chain else count
+        elif tile in self.from_memory:  # memory holds the sum between the tiles of the outermost loop over its terms
+            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], True
+            tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
         else:
             first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], False
             if blocks_of is not None:
@@ -187,6 +196,8 @@ class _Occupancy:
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
         tree = tree or tree_block(self.summation, terms)
+        if tree > 1:
+            self._charge(count)
         before, after, most = _sum(first, first + count, terms, tree, started, term)
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + most)
@@ -215,6 +226,13 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int)
         adds = inside % 2 == 1 or (complete and (inside > 0 or blocks > 0 or started))
         most = max(most, held(done) + max(term, 1 + adds))
     return held(first), held(end), most
+
+
+def _outermost(index: ir.Range) -> ir.Range:
+    """The tile of a whole dimension that an index is a part of."""
+    while index.parent is not None and index.parent.parent is not None:
+        index = index.parent
+    return index
 
 
 @cache

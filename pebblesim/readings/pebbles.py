@@ -188,6 +188,7 @@ class _Assembler:
                     self.family[tile] = self.in_memory[tensor.name]
                     self._each(READ, tile)
                 case ir.Write(tile=tile, tensor=tensor):
+                    self._check_storable(self.family[tile])
                     self.in_memory[tensor.name] = self.family[tile]
                     self._each(WRITE, tile)
                     self.written.add(tile)
@@ -206,7 +207,8 @@ class _Assembler:
                     self.family[tile] = self._constant(node)
                     self._emit(vm.CONSTANT, FAMILY=self.family[tile], **self._tile(tile))
                 case ir.Move(tile=tile, source=source):
-                    self._each(DELETE, tile)
+                    if tile in self.family:
+                        self._each(DELETE, tile)
                     self._emit(vm.MOVE, **(self._tile(tile) | {"SOURCE": self._tile(source)["TILE"]}))
                     self.family[tile] = self.family[source]
                     self.part |= {tile: self.part[source]} if source in self.part else {}
@@ -294,9 +296,26 @@ class _Assembler:
             ONTO=-1 if onto is None else before,
         )
 
+    def _check_storable(self, number: int) -> None:
+        """What is made block by block can only be kept in memory where the game remembers which block it is."""
+        family = self.table[number]
+        if family.blocks > 1 and not (family.start or family.initial is not None):
+            raise UsageError(
+                f"{self.program.name} writes {family.name}, of which the graph it is played on keeps {family.blocks} "
+                "blocks apart; the game cannot keep them in memory, so use them in the loop that makes them."
+            )
+
     def _check_parts(self, number: int, index: ir.Range) -> None:
         """A sum over one tile of a dimension must be a vertex of its own in the graph."""
         whole = self.sizes[index.dim]
+        outer = index.parent
+        if outer is not None and outer.parent is not None:
+            inside, block = ir.length(outer.block, self.sizes), ir.length(index.block, self.sizes)
+            if inside < whole and inside % block:
+                raise UsageError(
+                    f"{self.program.name} sums {self.table[number].name} over tiles of {block} in tiles of {inside}, "
+                    "which are not blocks of one size; choose sizes that divide each other."
+                )
         tiles = 1 if index.parent is None else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(

@@ -82,7 +82,10 @@ def _expr(expr: ir.Expr, names: dict[ir.Tile, str], inside: bool = False) -> str
         case ir.Elementwise(op=op, operands=operands) if op not in _SIGNS:
             return f"{op}({', '.join(_expr(operand, names) for operand in operands)})"
         case ir.Elementwise(op=op, operands=(left, right)):
-            first, second = (_expr(x, names, inside=op in ("mul", "div") or x is right) for x in (left, right))
+            tight = op in ("mul", "div")
+            first, second = (_expr(x, names, inside=tight or x is right) for x in (left, right))
+            if tight and isinstance(right, ir.Elementwise) and right.op in ("mul", "div"):
+                second = f"({second})"
             if op == "mul" and len(left.shape) < len(right.shape):
                 return f"diag({first}) {second}"
             if op == "div" and len(right.shape) < len(left.shape):
