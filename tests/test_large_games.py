@@ -1,0 +1,28 @@
+"""Games too long for every day."""
+
+import random
+
+import pytest
+from test_schedules import TESTED, played
+
+from pebblesim import api
+from pebblesim.readings.count import count
+
+pytestmark = pytest.mark.slow
+
+
+def test_algorithm_6_in_full() -> None:
+    assert api.play("small-cache", n=256, d=64, M=1024).passed
+
+
+@pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:3"])
+@pytest.mark.parametrize("name", TESTED)
+def test_many_games_of_middling_size(name: str, summation: str) -> None:
+    schedule, draw = TESTED[name], random.Random(name)
+    for _ in range(40):
+        sizes = {size: draw.randint(1, 20) for size in (*schedule.problem.dims, *schedule.blocks)}
+        predicted = count(schedule.program, sizes, summation)
+        game = played(schedule, sizes, summation, predicted.peak_red)
+        assert game.complete, sizes
+        assert (game.reads, game.writes) == (predicted.total.reads, predicted.total.writes), sizes
+        assert game.peak_red == predicted.peak_red, sizes
