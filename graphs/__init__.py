@@ -21,6 +21,8 @@ FAMILIES: Final = {  # of each problem, the module and its function that declare
     "forward-sigmoid": ("activation", "forward_sigmoid"),
     "backward-relu": ("activation", "backward_relu"),
     "backward-sigmoid": ("activation", "backward_sigmoid"),
+    "projected-forward": ("forward", "projected"),
+    "projected-backward-qkv": ("backward_qkv", "projected"),
     "linear": ("linear", "declare"),
     "matmul": ("matmul", "declare"),
 }

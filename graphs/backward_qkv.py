@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName
-from pebblesim.graphs.builder import Builder, in_memory, whole
+from pebblesim.graphs.builder import Builder, in_memory, queries_keys_values, whole
 
 KEPT: Final = ("l", "L", "m", "P")
 
 
-def declare(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None) -> Builder:
+def declare(
+    n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None, projected: bool = False
+) -> Builder:
     """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
 
     Args:
@@ -18,6 +21,7 @@ def declare(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_blo
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
             sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
+        projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
         dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
 
     Raises:
@@ -28,8 +32,8 @@ def declare(n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_blo
         raise UnknownName("value kept from the forward pass", kept, KEPT)
     b = Builder(summation)
     b.outputs = ("dQ", "dK", "dV")
-    for name in ("Q", "K", "V", "dO"):
-        b.input(name, (n, d))
+    queries_keys_values(b, n, d, projected)
+    b.input("dO", (n, d))
     _probabilities(b, n, d, kept)
     b.matmul("dP", "dO", "V.T")
     if kept == "P":
@@ -64,3 +68,6 @@ def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
         b.elementwise("Sm", "sub", "S", "m")
         b.elementwise("A", "exp", "Sm")
         b.elementwise("P", "div", "A", "l_m")
+
+
+projected = partial(declare, projected=True)

@@ -6,10 +6,11 @@ rescales what it has, block of columns by block of columns.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs.builder import Builder, whole
+from pebblesim.graphs.builder import Builder, queries_keys_values, whole
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2")
 
@@ -21,6 +22,7 @@ def declare(
     *,
     softmax: str = "early",
     column_block: int | None = None,
+    projected: bool = False,
     outputs: tuple[str, ...] = ("O",),
 ) -> Builder:
     """The graph of O from Q, K, V (n, d).
@@ -32,6 +34,7 @@ def declare(
             l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2.
         column_block: columns in each step of the online softmax.
+        projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
         outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
 
     Raises:
@@ -44,8 +47,7 @@ def declare(
         raise UsageError("column_block goes with softmax 'flash1' and 'flash2', which need it, and with no other.")
     b = Builder(summation)
     b.outputs = outputs
-    for name in ("Q", "K", "V"):
-        b.input(name, (n, d))
+    queries_keys_values(b, n, d, projected)
     b.matmul("S", "Q", "K.T")
     if column_block is None:
         _whole_rows(b, softmax)
@@ -119,3 +121,6 @@ def _flash2(b: Builder, n: int, d: int, block: int) -> None:
     b.elementwise("O", "div", "lO.last", "l_m.last")
     b.elementwise("log_l", "log", "l_m.last")
     b.elementwise("L", "add", "m.last", "log_l")
+
+
+projected = partial(declare, projected=True)

@@ -44,6 +44,13 @@ THETA = {
         for way in ("forward", "backward")
         for activation in ACTIVATIONS
     },
+    **{
+        f"projected-{core}": Theta(
+            "d*n + d**2*n/sqrt(M) + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+            f"that of {core}, with three products by d x d weights added (for n ≥ d)",
+        )
+        for core in ("forward", "backward-qkv")
+    },
     "linear": Theta("d*n + d**2*n/sqrt(M)", "products with d x d matrices alone: Hong & Kung 1981 (for n ≥ d)"),
     "matmul": Theta(
         "m*k + k*n + m*n + m*k*n/sqrt(M)", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"

@@ -124,6 +124,11 @@ def _backward_qkv(x: Mapping[str, Array]) -> dict[str, Array]:
     return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **forward}
 
 
+def _projected(core: Callable[[Mapping[str, Array]], dict[str, Array]], x: Mapping[str, Array]) -> dict[str, Array]:
+    """What comes out of a problem on Q, K, V when these are projections."""
+    return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]})
+
+
 def _matmul(x: Mapping[str, Array]) -> dict[str, Array]:
     return {"C": x["A"] @ x["B"]}
 
@@ -212,6 +217,23 @@ PROBLEMS = {
         ),
     )
 }
+
+
+for _core in ("forward", "backward-qkv"):
+    _of = PROBLEMS[_core]
+    PROBLEMS[f"projected-{_core}"] = Problem(
+        name=f"projected-{_core}",
+        dims=_of.dims,
+        from_nd=_of.from_nd,
+        inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d"))
+        | dict.fromkeys(("W_Q", "W_K", "W_V"), ("d", "d"))
+        | {name: shape for name, shape in _of.inputs.items() if name not in ("Q", "K", "V")},
+        outputs=_of.outputs,
+        kept=_of.kept,
+        extra=_of.extra,
+        reference=partial(_projected, _of.reference),
+        source=f"Li et al., arXiv 2410.09397, Definition 3.1, before {_core}",
+    )
 
 
 def problem(name: str) -> Problem:

@@ -1,0 +1,52 @@
+"""The attention module: the projections Q = A1 W_Q, K = A2 W_K, V = A3 W_V of Def. 3.1, then any schedule on Q, K, V.
+
+Each schedule of the problems `forward` and `backward-qkv` is composed with them, so that the words of the module can be
+laid beside those of its core.
+"""
+
+import inspect
+
+from pebblesim.registry import of_problem, schedule
+from pebblesim.schedules import backward_qkv, flash_forward, forward, standard  # noqa: F401 - what is composed
+from pebblesim.schedules.matmul import gemm_resident
+
+PROJECTIONS = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
+
+
+def compose(core):
+    """Register the module of a schedule on Q, K, V; the block w is the number of columns of a weight that stay."""
+    others = [name for name in core.inputs if name not in PROJECTIONS]
+
+    def module(m, *tensors, w, **blocks):
+        given = dict(zip(inputs, tensors, strict=True))
+        n, d = given["A1"].shape
+        for name, (source, weight) in PROJECTIONS.items():
+            with m.phase(f"{name} = {source} {weight}"):
+                given[name] = m.tensor(name, n, d)
+                gemm_resident(m, given[name], given[source], given[weight], w)
+        arguments = [given[name] for name in core.inputs]
+        if core.program.phases[0].name != core.name:  # it has phases of its own
+            core.function(m, *arguments, **blocks)
+        else:
+            with m.phase("core"):
+                core.function(m, *arguments, **blocks)
+
+    inputs = [*(name for pair in zip(*PROJECTIONS.values(), strict=True) for name in pair), *others]
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    module.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, positional) for name in ("machine", *inputs)]
+        + [inspect.Parameter(name, keyword) for name in ("w", *core.blocks)]
+    )
+    module.__doc__ = f"Projections, then {core.name}."
+    schedule(
+        name=f"projected-{core.name}",
+        problem=f"projected-{core.problem.name}",
+        source=f"projections, then {core.source}",
+        paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
+        fit=["w", *core.fit],
+        graph={**core.graph, "projected": True},
+    )(module)
+
+
+for each in (*of_problem("forward"), *of_problem("backward-qkv")):
+    compose(each)
