@@ -230,7 +230,7 @@ def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
     for given, full in zip(keys, whole, strict=True):
         if isinstance(given, slice) and given == slice(None):
             ranges.append(full)
-        elif isinstance(given, Index) and given._alive and _inside(given._range, full):
+        elif isinstance(given, Index) and given._alive and is_part_of(given._range, full):
             ranges.append(given._range)
         elif isinstance(given, Index) and not given._alive:
             raise TraceError(f"{where()}: index {given._range.name} is used after its loop.")
@@ -239,7 +239,7 @@ def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
     return tuple(ranges)
 
 
-def _inside(inner: ir.Range | None, outer: ir.Range) -> bool:
+def is_part_of(inner: ir.Range | None, outer: ir.Range) -> bool:
     """Whether a range is a part of another: of the same dimension, or of that very tile."""
     if outer.parent is None:
         return inner is not None and inner.dim == outer.dim

@@ -36,6 +36,7 @@ from pebblesim.expressions import (
     Tile,
     Value,
     exp,
+    is_part_of,
     label_of,
     log,
     maximum,
@@ -79,6 +80,7 @@ class Machine:
         self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
         self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
+        self._copies: dict[ir.Tile, tuple[ir.Tensor, int]] = {}  # tiles that hold what was read, and the line
         self._written: set[str] = set()
         self._unused: dict[int, Value] = {}
         self._updated: Tile | None = None
@@ -155,7 +157,14 @@ class Machine:
         tensor, ranges = _part(part)
         if tensor.name not in self._program.inputs and tensor.name not in self._written:
             raise TraceError(f"{where()}: reads {tensor.name}, which nobody has written.")
+        for other, (of, read_in) in self._copies.items():
+            if of is tensor and self._state[other] == "full" and _overlap(other.ranges, ranges):
+                raise TraceError(
+                    f"{where()}: {tensor.name}[{names_of(ranges)}] is in cache already, since line {read_in}; use that "
+                    "tile or a part of it."
+                )
         tile = self._enter(ranges, "full")
+        self._copies[tile] = tensor, line()
         self._emit(ir.Read(tile, tensor, line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
 
@@ -203,6 +212,7 @@ class Machine:
         self._check_in_cache(target._expr.tile)
         if source._expr.tile is target._expr.tile or not same(source._expr.tile.ranges, target._expr.tile.ranges):
             raise TraceError(f"{where()}: move takes two tiles of the same shape.")
+        self._copies.pop(target._expr.tile, None)
         self._emit(ir.Move(target._expr.tile, source._expr.tile, line()))
         self._state[target._expr.tile] = "full"
         self._state[source._expr.tile] = f"was moved in line {line()}"
@@ -268,6 +278,7 @@ class Machine:
                 f"{where()}: shapes do not match: ({names_of(expr.shape)}) into ({names_of(target._expr.shape)})."
             )
         self._check_resident(target._expr.tile)
+        self._copies.pop(target._expr.tile, None)
         self._emit(ir.Compute(target._expr, expr, "assign", line()))
 
     def _add(self, target: Tile, value: Value) -> None:
@@ -287,6 +298,7 @@ class Machine:
             )
         if any(ref.tile is target._expr.tile for ref in ir.refs(expr)):
             raise TraceError(f"{where()}: a tile cannot be a term of its own sum.")
+        self._copies.pop(target._expr.tile, None)
         self._emit(ir.Compute(target._expr, expr, "add", line()))
         self._state[target._expr.tile] = "full"
 
@@ -390,6 +402,11 @@ def trace(
     except Exception as error:
         raise TraceError(f"{where_raised(error, beginning)}: {type(error).__name__}: {error}") from error
     return m._finish(blocks, beginning)
+
+
+def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
+    """Whether two parts of a tensor have words in common in every iteration: in each dimension, one holds the other."""
+    return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
 
 
 def _check_as_it_lies(target: Tile) -> None:

@@ -812,3 +812,31 @@ def test_names_that_are_taken() -> None:
 
         @schedule(name="matmul-tiled", problem="matmul", source="test")
         def other(m: Machine, A: Tensor, B: Tensor) -> None: ...
+
+
+def reads_a_part_of_what_is_there(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    C = m.tensor("C", A.shape[0], B.shape[1])
+    A_ = m.read(A)
+    B_ = m.read(B)
+    C_ = m.zeros(*C.shape)
+    for k in m.tiles(A.shape[1], b):
+        C_ += m.read(A[:, k]) @ B_[k, :]
+    m.write(C, C_)
+    m.delete(A_)
+
+
+def test_words_in_cache_are_not_read_again() -> None:
+    first = inspect.getsourcelines(reads_a_part_of_what_is_there)[1]
+    with pytest.raises(TraceError, match=f":{first + 6}: A.m, k. is in cache already, since line {first + 2};"):
+        _ = registered(reads_a_part_of_what_is_there).program
+
+
+def test_words_that_left_or_changed_are_read_again() -> None:
+    def again(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+        C = m.tensor("C", A.shape[0], B.shape[1])
+        A_ = m.read(A)
+        A_[:] = exp(A_)  # other words now
+        m.delete(m.read(A))
+        m.write(C, m.compute(m.read(A) @ m.read(B)))
+
+    assert len(registered(again).program.phases) == 1
