@@ -198,6 +198,8 @@ def compare(
     algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
     if not names:
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
+        if not algorithms:
+            raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
     for algorithm in algorithms:
         if algorithm.problem is not solves:
             raise UsageError(

@@ -534,3 +534,14 @@ def test_what_contradicts_itself(pebblesim: Pebblesim, line: str, says: str) -> 
     ran = pebblesim(line)
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_blocks_that_no_schedule_has(pebblesim: Pebblesim) -> None:
+    ran = pebblesim("count -n 8 -d 4 -M 99 --block zz=3")
+    assert ran.code == 2
+    assert "no schedule of problem 'backward' has such blocks" in ran.err
+    rows = pebblesim("count -n 8 -d 4 -M 999 --block B_c=3 --json").json["rows"]
+    assert sorted(row["schedule"] for row in rows) == [
+        "flash",
+        "large-cache",
+    ]
