@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pebblesim.graphs.builder import Builder
     from pebblesim.graphs.cdag import Cdag
 
-FAMILIES: Final = {  # of each problem, the module and its function that declares the graph
+DECLARATIONS: Final = {  # of each problem, the module and its function that declares the graph
     "backward": ("backward", "declare"),
     "forward": ("forward", "declare"),
     "backward-qkv": ("backward_qkv", "declare"),
@@ -53,9 +53,9 @@ def plan(problem: str, summation: str = "chain", **options: Any) -> Plan:
 
 
 def _declared(problem: str, summation: str, options: dict[str, Any]) -> "Builder":
-    if problem not in FAMILIES:
-        raise UnknownName("graph", problem, FAMILIES)
-    module, function = FAMILIES[problem]
+    if problem not in DECLARATIONS:
+        raise UnknownName("graph", problem, DECLARATIONS)
+    module, function = DECLARATIONS[problem]
     declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
     signature = inspect.signature(declare)
     try:

@@ -169,9 +169,17 @@ def count(
         Infeasible: M is too small; the message and `least_M` say what works.
         UsageError: a name or size that is not allowed.
     """
+    algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
+    return _counted(algorithm, sizes, M, chosen, summation)
+
+
+def _chosen(
+    schedule: str | Schedule, dims: Mapping[str, int], M: int, blocks: BlockRule, summation: str = "chain"
+) -> tuple[Schedule, dict[str, int], int, dict[str, int]]:
+    """(schedule, dimensions, M, block sizes), all checked."""
     algorithm = get(schedule)
     sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
-    return _counted(algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation), summation)
+    return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation)
 
 
 def compare(
@@ -259,9 +267,7 @@ def numbers(
     """
     from pebblesim.readings.numbers import numbers as run
 
-    algorithm = get(schedule)
-    sizes = problem_dims(algorithm.problem, dims)
-    chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks)
+    algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks)
     if inputs is None:
         inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept)
     return run(algorithm.program, {**sizes, **chosen}, inputs)
@@ -364,21 +370,17 @@ def play(
     from contextlib import nullcontext
 
     from pebblesim import graphs
-    from pebblesim.game import RED as RED_PEBBLE
-    from pebblesim.game import RULES, IllegalMove, Referee
-    from pebblesim.moves import WRITE, saving
+    from pebblesim.game import IllegalMove, Referee
+    from pebblesim.moves import saving
     from pebblesim.readings.pebbles import moves
 
-    algorithm = get(schedule)
-    sizes = problem_dims(algorithm.problem, dims)
-    chosen = block_rules.choose(algorithm, sizes, whole("M", M), blocks, summation)
+    algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
     everything = {**sizes, **chosen}
     predicted = count_program(algorithm.program, everything, summation)
     options = algorithm.graph_options(chosen)
     cdag = graphs.build(algorithm.problem.name, summation=summation, **sizes, **options)
     game = Referee(cdag, M, rules)
-    takes_red = bool(RULES[rules][WRITE].clears & RED_PEBBLE)
-    stream = moves(algorithm.program, everything, cdag.families, write_takes_red=takes_red)
+    stream = moves(algorithm.program, everything, cdag.families, write_takes_red=game.write_takes_red)
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:

@@ -10,7 +10,7 @@ from math import isqrt, prod
 
 from pebblesim import program as ir
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.readings.count import count, peak_words
+from pebblesim.readings.count import io, peak_words
 from pebblesim.readings.peak import peak_red
 from pebblesim.registry import Schedule
 from pebblesim.sizes import evaluate_rule, whole
@@ -173,7 +173,7 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
     for names, part in _independent(program):
         *outer, last = sorted(names, key=list(fit).index)
         cap = _cap(part, dims, last)
-        least = _cost(part, dims, M, summation, best)
+        least = _cost(part, dims, summation, best)
         steps = []
         for name in outer:
 
@@ -189,7 +189,7 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
             )
         for values in product(*steps):
             chosen = best | dict(zip(outer, values, strict=True))
-            if _io(part, {**dims, **chosen, last: cap}) > least[0]:
+            if io(part, {**dims, **chosen, last: cap}) > least[0]:
                 continue  # not even with the last block as large as can be
             if peak_red(part, {**dims, **chosen, last: 1}, summation) > M:
                 continue
@@ -198,19 +198,15 @@ def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, 
                 return chosen | {last: size}
 
             size = _largest(part, dims, M, summation, grown, cap)
-            cost = _cost(part, dims, M, summation, chosen | {last: size})
+            cost = _cost(part, dims, summation, chosen | {last: size})
             if cost < least:
                 least, best = cost, chosen | {last: size}
     return best
 
 
-def _cost(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, blocks: Blocks) -> tuple[int, int]:
-    counted = count(program, {**dims, **blocks}, summation)
-    return counted.total.io, counted.peak_red
-
-
-def _io(program: ir.Program, sizes: ir.Sizes) -> int:
-    return count(program, sizes).total.io
+def _cost(program: ir.Program, dims: Mapping[str, int], summation: str, blocks: Blocks) -> tuple[int, int]:
+    sizes = {**dims, **blocks}
+    return io(program, sizes), peak_red(program, sizes, summation)
 
 
 def _steps(program: ir.Program, dims: Mapping[str, int], block: str) -> list[int]:

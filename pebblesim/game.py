@@ -216,6 +216,11 @@ class Referee:
         return int(self._counts[1])
 
     @property
+    def write_takes_red(self) -> bool:
+        """Whether a write takes the red pebble away, so that nothing is left to delete."""
+        return bool(RULES[self.rules][WRITE].clears & RED)
+
+    @property
     def red(self) -> int:
         """Red pebbles on the graph now."""
         return int(self._counts[2])
@@ -297,7 +302,7 @@ class Referee:
         return f"{took} was deleted later, so the value {'is lost' if state & INPUT else 'must be computed again'}"
 
     def _why_not_red(self, state: int) -> str:
-        if RULES[self.rules][WRITE].clears & RED and state & WRITTEN and state & BLUE:
+        if self.write_takes_red and state & WRITTEN and state & BLUE:
             return f": under {self.rules!r} a write takes the red pebble away"
         return ""
 

@@ -56,21 +56,29 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> Cou
         sizes: the value of each dimension and block, by name.
         summation: shape of the summation trees; it decides `peak_red` and nothing else.
     """
+    by_phase = {phase.name: _moved(phase, program, sizes) for phase in program.phases}
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
-    by_phase: dict[str, Traffic] = {}
-    for phase in program.phases:
-        moved = totals(phase.body, sizes, _moves)
-        in_phase = {tensor: Traffic(moved[tensor, "reads"], moved[tensor, "writes"]) for tensor in program.tensors}
-        by_phase[phase.name] = sum(in_phase.values(), Traffic())
-        for tensor, traffic in in_phase.items():
+    for moved in by_phase.values():
+        for tensor, traffic in moved.items():
             by_tensor[tensor] += traffic
+    totals_of = {name: sum(moved.values(), Traffic()) for name, moved in by_phase.items()}
     return Count(
-        sum(by_phase.values(), Traffic()),
+        sum(totals_of.values(), Traffic()),
         {tensor: traffic for tensor, traffic in by_tensor.items() if traffic.io},
-        by_phase,
+        totals_of,
         peak_words(program, sizes),
         peak_red(program, sizes, summation),
     )
+
+
+def io(program: ir.Program, sizes: ir.Sizes) -> int:
+    """Reads and writes together, in words, without looking for the peaks."""
+    return sum(traffic.io for phase in program.phases for traffic in _moved(phase, program, sizes).values())
+
+
+def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes) -> dict[str, Traffic]:
+    found = totals(phase.body, sizes, _moves)
+    return {tensor: Traffic(found[tensor, "reads"], found[tensor, "writes"]) for tensor in program.tensors}
 
 
 def peak_words(program: ir.Program, sizes: ir.Sizes) -> int:

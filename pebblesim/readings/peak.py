@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 from pebblesim import program as ir
 from pebblesim.errors import UsageError
+from pebblesim.readings.totals import words
 
 MOST_STEPS = 3_000_000
 """Most primitives that are run to find the peak of a summation tree that is no chain."""
@@ -78,14 +79,8 @@ class _Occupancy:
         self._body(phase.body)
         return self.peak
 
-    def _size(self, rng: ir.Range) -> int:
-        return self.sizes[rng.name] if rng.parent is None else self.length[rng]
-
     def _words(self, ranges: ir.Ranges) -> int:
-        words = 1
-        for rng in ranges:
-            words *= self._size(rng)
-        return words
+        return words(ranges, self.sizes, self.length)
 
     def _reach(self, red: int) -> None:
         if red > self.peak:
@@ -132,7 +127,7 @@ class _Occupancy:
     def _loop(self, loop: ir.Loop) -> None:
         rng = loop.range
         assert rng.parent is not None
-        whole, block = self._size(rng.parent), ir.length(rng.block, self.sizes)
+        whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
         start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
         if not _feeds_a_sum_outside(loop):
             picked: list[int] = sorted({0, last})
@@ -177,7 +172,7 @@ class _Occupancy:
             assert isinstance(expr, ir.RowReduction)
             index, blocks_of = expr.operand.shape[1], None
             term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
-        count = self._size(index)
+        count = self._words((index,))
         tree = None
         if node.mode == "new":
             if index.parent is not None:

@@ -6,9 +6,11 @@ it fills a buffer with moves, returns when the buffer is nearly full, and goes o
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from numba import njit
+
+from pebblesim.moves import COMPUTE, DELETE, READ, WRITE
 
 # instructions, and what their columns hold
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT = range(9)
@@ -47,11 +49,6 @@ DONE, BLOCK_OF = range(2)
 
 PC, PROGRESS, STATUS = range(3)
 RUNNING, FINISHED, PARTIAL = range(3)
-
-READ: Final = 0
-WRITE: Final = 1
-COMPUTE: Final = 2
-DELETE: Final = 3
 
 
 @njit(cache=True)

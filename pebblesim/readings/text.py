@@ -24,14 +24,14 @@ def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile
                 assert rng.parent is not None
                 line = f"for {rng.name} in tiles of {rng.parent.name} by {rng.block}:" + "  # independent" * independent
             case ir.Read(tile=tile, tensor=tensor):
-                part = _part(tensor.name, tile.ranges, tensor)
+                part = _part(tensor, tile.ranges)
                 named = tile.name.rstrip("_").startswith(tensor.name)  # a name from the paper, not just any variable
                 names[tile] = tile.name.rstrip("_") if named else part
                 line = f"read {part}" + (f" as {names[tile]}" if names[tile] != part else "")
             case ir.Write(tile=tile, tensor=tensor):
-                line = f"write {_part(tensor.name, tile.ranges, tensor)} ← {_name(tile, names)}"
+                line = f"write {_part(tensor, tile.ranges)} ← {_name(tile, names)}"
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
-                line = f"write {_part(tensor.name, ranges, tensor)} ← {_constant(value)}"
+                line = f"write {_part(tensor, ranges)} ← {_constant(value)}"
             case ir.Zeros(tile=tile):
                 line = f"{_name(tile, names)} ← 0"
             case ir.Constant(tile=tile, value=value):
@@ -52,10 +52,10 @@ def _constant(value: float) -> str:
     return "0" if value == 0 else "−∞"
 
 
-def _part(name: str, ranges: ir.Ranges, tensor: ir.Tensor | None = None) -> str:
+def _part(tensor: ir.Tensor, ranges: ir.Ranges) -> str:
     if all(rng.parent is None for rng in ranges):
-        return name
-    return f"{name}[{', '.join(':' if rng.parent is None else rng.name for rng in ranges)}]"
+        return tensor.name
+    return f"{tensor.name}[{', '.join(':' if rng.parent is None else rng.name for rng in ranges)}]"
 
 
 def _name(tile: ir.Tile, names: dict[ir.Tile, str]) -> str:
