@@ -2,21 +2,14 @@
 
 from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
-
-
-def row_sums_of_products(m, v, dO, O, B_r):
-    """v = (dO ∘ O) · 1, what FlashAttention-2 calls D."""
-    for i in m.tiles(v.shape[0], B_r, independent=True):
-        v_i = m.zeros(i)
-        for k in m.tiles(dO.shape[1], 1):
-            v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
-        m.write(v[i], v_i)
+from pebblesim.schedules.flash_forward import PRINTED
+from pebblesim.schedules.row_sums import write_row_sums
 
 
 @schedule(
     problem="backward-qkv",
     source="Dao et al. 2022 (FlashAttention), Algorithm 4",
-    paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    paper=PRINTED,
     fit=["B_c", "B_r"],
     graph={"kept": "m", "dQ_block": "B_c"},
 )
@@ -56,7 +49,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
 
     with m.phase("v"):
-        row_sums_of_products(m, v, dO, O, B_r)
+        write_row_sums(m, v, dO, O, B_r)
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
@@ -91,7 +84,7 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
     dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
 
     with m.phase("v"):
-        row_sums_of_products(m, v, dO, O, 1)
+        write_row_sums(m, v, dO, O, 1)
 
     with m.phase("dQ"):
         for i in m.tiles(n, B_r, independent=True):

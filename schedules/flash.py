@@ -7,13 +7,14 @@ Deviation: dK and dV, which dL/dX does not need, are left out.
 
 from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
+from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import gemm
 
 
 @schedule(
     problem="backward",
     source="Dao 2023 (FlashAttention-2), Algorithm 2, between products by square tiles",
-    paper={"B": "floor(sqrt(M/3))", "B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    paper={"B": "floor(sqrt(M/3))", **PRINTED},
     fit=["B", "B_c", "B_r"],
     graph={"order": "U", "kept": True, "dQ_block": "B_c"},
 )

@@ -8,7 +8,10 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.registry import schedule
 
 INFINITY = float("inf")
-PRINTED = {"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"}
+PRINTED = {  # of FlashAttention-1, Algorithm 1
+    "B_r": "Min(ceiling(M/(4*d)), d)",
+    "B_c": "ceiling(M/(4*d))",
+}
 
 
 @schedule(

@@ -9,13 +9,7 @@ the forward pass.
 from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
-
-
-def row_sums_of_products(m, v_i, dO_i, O):
-    """v_i += (dO_i ∘ O_i) · 1, O streamed column by column."""
-    (i,) = v_i.shape
-    for k in m.tiles(O.shape[1], 1):
-        v_i += rowsum(dO_i[:, k] * m.read(O[i, k]))
+from pebblesim.schedules.row_sums import add_row_sums
 
 
 def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
@@ -55,7 +49,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
         for i in m.tiles(n, B_r, independent=True):
             dO_i = m.read(dO[i, :])
             v_i = m.zeros(i)
-            row_sums_of_products(m, v_i, dO_i, O)
+            add_row_sums(m, v_i, dO_i, O)
             S_i, l_i = m.read(S[i, :]), m.read(l[i])
             dQ_i = m.zeros(i, d)
             stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
@@ -89,7 +83,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
                     S_i[:, c] += A1_ik @ m.read(X[k, c])
             dO_i = m.read(dO[i, :])
             v_i = m.zeros(i)
-            row_sums_of_products(m, v_i, dO_i, O)
+            add_row_sums(m, v_i, dO_i, O)
             l_i = m.read(l[i])
             dQ_i = m.zeros(i, d)
             stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)

@@ -4,9 +4,10 @@ Every product is `gemm_streamed`; the softmax is applied to a tile of scores bef
 gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n² words, against 12 and 9 of Algorithm 6.
 """
 
-from pebblesim.language import exp, rowsum
+from pebblesim.language import exp
 from pebblesim.registry import schedule
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
+from pebblesim.schedules.row_sums import write_row_sums
 
 
 @schedule(
@@ -28,11 +29,7 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
         gemm_streamed(m, h, A3, Y, a, b)
 
     with m.phase("v"):
-        for i in m.tiles(n, 1, independent=True):
-            v_i = m.zeros(i)
-            for k in m.tiles(d, 1):
-                v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
-            m.write(v[i], v_i)
+        write_row_sums(m, v, dO, O, 1)
 
     with m.phase("f"):
         for i in m.tiles(n, a, independent=True):
