@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="A laboratory for the I/O complexity of attention: count, derive, play and draw tiled schedules.",
+    help="A laboratory for the I/O complexity of attention: count, derive and play tiled schedules.",
 )
 
 
