@@ -1,0 +1,292 @@
+"""Masks: which pairs (row i of Q, row j of K) attention is allowed to look at, as a property of a problem.
+
+A mask answers one question, for sizes however large: of a grid of tiles, how many have an allowed pair? With tiles of
+one row or one column that is the number of pairs, of rows and of columns; every exact count follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pebblesim.errors import UsageError
+
+Array = Any
+
+LARGEST_TABLE = 2**14
+"""Largest n for which a mask is spelled out pair by pair."""
+
+MOST_TILES = 2**24
+"""Most tiles of one dimension that are looked up in a table."""
+
+KNOWN = (
+    "dense, causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
+)
+
+
+class Cut(NamedTuple):
+    """The indices start ... stop - 1, cut into tiles of `block`, the last of which may be ragged."""
+
+    start: int
+    stop: int
+    block: int
+
+
+class Mask(ABC):
+    """Which pairs are allowed."""
+
+    name: str
+
+    @abstractmethod
+    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+        """Number of tiles of a grid on the n x n pairs that have an allowed pair.
+
+        Raises:
+            UsageError: the mask does not fit this n.
+        """
+
+    def pairs(self, n: int) -> int:
+        """Z, the number of allowed pairs."""
+        return self.tiles(n, Cut(0, n, 1), Cut(0, n, 1))
+
+    def allowed(self, n: int) -> Array:
+        """The mask pair by pair: booleans of shape (n, n).
+
+        Raises:
+            UsageError: n is too large to spell it out, or the mask does not fit it.
+        """
+        if n > LARGEST_TABLE:
+            raise UsageError(f"a mask is spelled out for n up to {LARGEST_TABLE:,}; `count` takes any n.")
+        return self._allowed(n)
+
+    @abstractmethod
+    def _allowed(self, n: int) -> Array: ...
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Band(Mask):
+    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+        full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
+        found = _meeting(rows.start, rows.block, full, columns, before, after)
+        if rest:
+            found += _meeting(rows.stop - rest, rest, 1, columns, before, after)
+        return found
+
+    def _allowed(self, n: int) -> Array:
+        import numpy as np
+
+        distance = np.arange(n)[None, :] - np.arange(n)[:, None]
+        before, after = (n if limit is None else limit for limit in (self.before, self.after))
+        return (-before <= distance) & (distance <= after)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(Mask):
+    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit the n that is asked."""
+
+    name: str
+    table: Array = field(repr=False)
+    size: tuple[int, int] | None = None
+
+    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+        import numpy as np
+
+        if rows.stop <= rows.start or columns.stop <= columns.start:
+            return 0
+        table = self._table(n)
+        sums = np.pad(np.cumsum(np.cumsum(table, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+        height, width = self._size(n)
+        (top, bottom, times), (left, right, times_across) = _covered(rows, height), _covered(columns, width)
+        inside = (
+            sums[bottom[:, None], right]
+            - sums[top[:, None], right]
+            - sums[bottom[:, None], left]
+            + sums[top[:, None], left]
+        )
+        return sum(times[i] * times_across[j] for i, j in zip(*np.nonzero(inside), strict=True))
+
+    def _allowed(self, n: int) -> Array:
+        height, width = self._size(n)
+        return self._table(n).repeat(height, axis=0).repeat(width, axis=1)[:n, :n]
+
+    def _table(self, n: int) -> Array:
+        return self.table
+
+    def _size(self, n: int) -> tuple[int, int]:
+        """Rows and columns of a block of pairs."""
+        table = self._table(n)
+        size = self.size or tuple(-(-n // count) for count in table.shape)
+        for count, block, what in zip(table.shape, size, ("rows", "columns"), strict=True):
+            if -(-n // block) != count:
+                raise UsageError(
+                    f"mask {self.name} has {count} {what} of blocks, which cannot be blocks of {block} of n = {n}; "
+                    "give an array of shape (⌈n/B_r⌉, ⌈n/B_c⌉) for tiles of B_r x B_c pairs, or of (n, n)."
+                )
+        return size[0], size[1]
+
+
+@dataclass(frozen=True, eq=False)
+class BigBird(Blocks):
+    """Zaheer et al. 2020: in blocks, a window about the diagonal, a few global rows and columns, and random ones."""
+
+    block: int = 64
+    window: int = 3
+    globals: int = 1
+    random: int = 1
+    seed: int = 0
+
+    def _table(self, n: int) -> Array:
+        return _bigbird(-(-n // self.block), self.window, self.globals, self.random, self.seed)
+
+
+def parse(text: str) -> Mask | None:
+    """The mask that a text such as "causal" or "window:256", or a file's name, stands for; None for "dense".
+
+    Raises:
+        UsageError: there is no such mask or file, or the file does not hold a boolean table.
+    """
+    kind, *numbers = text.split(":")
+    if text == "dense":
+        return None
+    if text == "causal":
+        return Band("causal", None, 0)
+    if kind in ("window", "band") and len(numbers) == 1:
+        width = _number(text, numbers[0])
+        return Band(text, width - 1, 0) if kind == "window" else Band(text, width, width)
+    if kind == "bigbird" and len(numbers) in (4, 5):
+        block, window, globals_, random, *seed = (_number(text, number) for number in numbers)
+        if block < 1:
+            raise UsageError(f"mask {text!r}: a block has at least one row.")
+        return BigBird(text, None, (block, block), block, window, globals_, random, *seed)
+    if text.endswith(".npy"):
+        return from_array(_load(text), Path(text).name)
+    raise UsageError(f"mask {text!r} is not known; it is {KNOWN}.")
+
+
+def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None = None) -> Blocks:
+    """A mask from booleans, one for each pair or for each block of pairs, of shape (⌈n/B_r⌉, ⌈n/B_c⌉).
+
+    Args:
+        table: booleans, or numbers 0 and 1.
+        name: what messages call it.
+        size: (B_r, B_c), pairs in a block; by default as many as fit n.
+
+    Raises:
+        UsageError: it is no such table.
+    """
+    import numpy as np
+
+    given = np.asarray(table)
+    if given.ndim != 2 or 0 in given.shape:
+        raise UsageError(
+            f"mask {name} has shape {given.shape}; it must have rows and columns, one for each block of pairs."
+        )
+    if given.dtype.kind not in "biuf" or not np.isin(given, (0, 1)).all():
+        raise UsageError(f"mask {name} holds {given.dtype} values other than 0 and 1; it must be booleans.")
+    return Blocks(name, given.astype(bool), size)
+
+
+def of(given: Mask | str | Array | None) -> Mask | None:
+    """The mask that a caller means: a `Mask`, a text for `parse`, an array for `from_array`, or None for none."""
+    if given is None or isinstance(given, Mask):
+        return given
+    return parse(given) if isinstance(given, str) else from_array(given)
+
+
+def _number(text: str, number: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", number) or (int(number) < 1 and not text.startswith(("band", "bigbird"))):
+        raise UsageError(f"mask {text!r}: {number!r} is not a whole number that it can be made with; it is {KNOWN}.")
+    return int(number)
+
+
+def _load(path: str) -> Array:
+    import numpy as np
+
+    if not Path(path).is_file():
+        raise UsageError(f"mask {path!r}: there is no such file.")
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise UsageError(f"mask {path!r} is no .npy file of booleans: {error}") from None
+
+
+def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
+    """(first block, block behind the last) that tiles cover, each case once, and how many tiles it stands for."""
+    import numpy as np
+
+    if (cut.stop - cut.start) // cut.block > MOST_TILES:
+        raise UsageError(
+            f"{(cut.stop - cut.start) // cut.block:,} tiles are too many to look up in a table; take larger blocks, or a "
+            "mask such as causal or window:256, which has closed forms."
+        )
+    starts = np.arange(cut.start, cut.stop, cut.block)
+    stops = np.minimum(starts + cut.block, cut.stop)
+    cases, times = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_counts=True)
+    return cases[0], cases[1], times.tolist()
+
+
+@lru_cache(maxsize=16)
+def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) -> Array:
+    import numpy as np
+
+    if blocks > LARGEST_TABLE:
+        raise UsageError(f"a bigbird mask of {blocks:,} x {blocks:,} blocks is too large; take larger blocks.")
+    index = np.arange(blocks)
+    table = abs(index[:, None] - index[None, :]) <= window // 2 if window else np.zeros((blocks, blocks), bool)
+    table[:globals_], table[:, :globals_] = True, True
+    rng = np.random.default_rng(seed)
+    for row in table:
+        row[rng.choice(blocks, size=min(random, blocks), replace=False)] = True
+    return table
+
+
+def _meeting(first: int, height: int, count: int, columns: Cut, before: int, after: int) -> int:
+    """Number of column tiles that meet the band, over `count` row tiles of one height, the first at row `first`.
+
+    The rows of a tile at r see the columns r - before ... r + height - 1 + after, as far as there are such.
+    """
+    # Only those tiles count that see a column at all.
+    start = max(0, -(-(columns.start - after - height + 1 - first) // height))
+    stop = min(count, -(-(columns.stop + before - first) // height))
+    if start >= stop or columns.start >= columns.stop:
+        return 0
+    wide = columns.stop - columns.start
+    most = -(-wide // columns.block)
+    behind = first + height + after - columns.start  # where the columns that tile 0 sees end
+    seen = sum_of_ceilings(start, stop, height, behind, columns.block, wide, most)
+    ahead = first - before - columns.start  # where they begin
+    hidden = sum_of_ceilings(start, stop, height, ahead - columns.block + 1, columns.block, wide, most)
+    return seen - hidden
+
+
+def sum_of_ceilings(start: int, stop: int, step: int, offset: int, block: int, limit: int, most: int) -> int:
+    """Σ of ⌈(step·i + offset) / block⌉ for start ≤ i < stop, no term below 0, and `most` where the top exceeds limit."""
+    positive = min(stop, max(start, -(offset // step)))  # the first i whose top is above 0
+    full = min(stop, max(positive, -((offset - limit) // step)))  # the first whose top exceeds the limit
+    terms = full - positive
+    return floor_sum(terms, block, step, step * positive + offset + block - 1) + (stop - full) * most
+
+
+def floor_sum(n: int, m: int, a: int, b: int) -> int:
+    """Σ_{i<n} ⌊(a·i + b) / m⌋ for a, b ≥ 0, in as many steps as Euclid's algorithm takes on a and m."""
+    total = 0
+    while n > 0:
+        total += n * (n - 1) // 2 * (a // m) + n * (b // m)
+        a, b = a % m, b % m
+        n, b = divmod(a * n + b, m)
+        m, a = a, m
+    return total
