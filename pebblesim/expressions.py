@@ -86,6 +86,11 @@ class Tensor(_InMemory):
         """Its dimensions, to be looped over."""
         return tuple(self._m._whole[dim] for dim in self._tensor.shape)
 
+    @property
+    def over_pairs(self) -> bool:
+        """Whether its entries belong to pairs of a query and a key."""
+        return self._tensor.shape == (ir.PAIRS, ir.PAIRS)
+
     def __getitem__(self, key: Any) -> Part:
         self._m._name_things()
         whole = tuple(index._range for index in self.shape)

@@ -5,6 +5,8 @@ inputs, then, as keyword-only parameters, its block sizes. It is run once, on sy
 runs its body once, for a tile that stands for all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
+    m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
+    m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
     m.read(T[i, k])            memory → cache: a tile
     m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills it with a constant
     m.zeros(i, j)              make room for a sum
@@ -22,7 +24,7 @@ An expression is not a tile: it is computed element by element, with no room for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pebblesim import program as ir
@@ -73,9 +75,10 @@ __all__ = [
 class Machine:
     """The two-level memory that a schedule runs on, as it is being traced."""
 
-    def __init__(self, name: str, problem: Problem) -> None:
+    def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
         self._problem = problem
-        self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [])
+        pairs = ir.PAIRS if masked else None
+        self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
         self._whole = {dim: Index(ir.Range(dim)) for dim in problem.dims}
         self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
@@ -106,13 +109,25 @@ class Machine:
         yield
         self._close_scope(f"the end of phase {name!r}")
 
-    def tiles(self, over: Index, block: Block | int, *, independent: bool = False) -> Iterator[Index]:
+    def tiles(
+        self,
+        over: Index,
+        block: Block | int,
+        *,
+        independent: bool = False,
+        keys_of: Index | None = None,
+        queries_of: Index | None = None,
+        otherwise: Mapping[Tensor, float] | None = None,
+    ) -> Iterator[Index]:
         """Loop over the tiles of a dimension or of a tile, `block` indices each, the last one ragged.
 
         Args:
             over: a dimension (from a tensor's shape) or an index of an outer loop.
             block: a block size of the schedule, or a number.
             independent: the iterations may run in parallel.
+            keys_of: under a mask, run only for those tiles of columns that some of these rows may attend to.
+            queries_of: under a mask, run only for those tiles of rows that may attend to some of these columns.
+            otherwise: what to write, 0 or -inf, to a tensor's part for each tile that the loop leaves out.
         """
         started = line()
         body = self._body()
@@ -122,7 +137,7 @@ class Machine:
             raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
         index = Index(ir.Range("", over._range, block._name if isinstance(block, Block) else block))
         self._indices[index._range] = index
-        loop = ir.Loop(index._range, [], independent, started)
+        loop = ir.Loop(index._range, [], independent, started, self._meeting(index._range, keys_of, queries_of))
         body.append(loop)
         self._scopes.append((loop.body, []))
         try:
@@ -134,6 +149,37 @@ class Machine:
         index._range.name = index._range.name or f"{index._range.dim}'"
         self._close_scope(f"the end of the loop in line {started}")
         index._alive = False
+        if otherwise and loop.when:
+            body.append(self._left_out(loop, otherwise))
+
+    def _meeting(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.Meeting | None:
+        """The condition of a loop; None without a mask."""
+        other = queries_of if keys_of is None else keys_of
+        if other is None:
+            return None
+        if keys_of is not None and queries_of is not None:
+            raise TraceError(f"{where()}: tiles are the keys of rows or the queries of columns, not both.")
+        if not isinstance(other, Index) or not other._alive or other._range.dim != tiles.dim:
+            raise TraceError(f"{where()}: keys_of and queries_of take dimension {tiles.dim} or an open loop over it.")
+        if any(rng.parent and rng.parent.parent for rng in (tiles, other._range)):
+            raise TraceError(f"{where()}: a mask is looked up for tiles of a dimension, not for tiles of tiles.")
+        if not self._program.pairs:
+            return None
+        return ir.Meeting(tiles, other._range) if keys_of is None else ir.Meeting(other._range, tiles)
+
+    def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
+        """The loop over the other tiles, which writes constants."""
+        assert loop.when
+        rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
+        rows, columns = (rng if each is loop.range else each for each in (loop.when.rows, loop.when.columns))
+        body: list[ir.Node] = []
+        for tensor, value in values.items():
+            if not isinstance(tensor, Tensor) or value not in CONSTANTS:
+                raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
+            ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
+            body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
+            self._written.add(tensor._tensor.name)
+        return ir.Loop(rng, body, loop.independent, loop.line, ir.Meeting(rows, columns, none=True))
 
     def tensor(self, name: str, *shape: Index) -> Tensor:
         """A tensor in memory, to be written: an output of the problem or an intermediate."""
@@ -383,15 +429,20 @@ class Machine:
 
 
 def trace(
-    function: Callable[..., None], name: str, problem: Problem, inputs: tuple[str, ...], blocks: tuple[str, ...]
+    function: Callable[..., None],
+    name: str,
+    problem: Problem,
+    inputs: tuple[str, ...],
+    blocks: tuple[str, ...],
+    masked: bool = False,
 ) -> ir.Program:
-    """Run a schedule once on symbols.
+    """Run a schedule once on symbols; `masked` if there is a mask, so that loops say which tiles they leave out.
 
     Raises:
         TraceError: it does what no cache could do; the message names its source line.
     """
     beginning = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-    m = Machine(name, problem)
+    m = Machine(name, problem, masked)
     shapes = {**problem.inputs, **problem.kept}
     tensors = [m._declare(tensor, tuple(shapes[tensor])) for tensor in inputs]
     m._program.inputs = inputs

@@ -96,7 +96,7 @@ class Band(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(Mask):
-    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit the n that is asked."""
+    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit n."""
 
     name: str
     table: Array = field(repr=False)
@@ -230,8 +230,8 @@ def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
 
     if (cut.stop - cut.start) // cut.block > MOST_TILES:
         raise UsageError(
-            f"{(cut.stop - cut.start) // cut.block:,} tiles are too many to look up in a table; take larger blocks, or a "
-            "mask such as causal or window:256, which has closed forms."
+            f"{(cut.stop - cut.start) // cut.block:,} tiles are too many to look up in a table; take larger blocks, or "
+            "a mask such as causal or window:256, which has closed forms."
         )
     starts = np.arange(cut.start, cut.stop, cut.block)
     stops = np.minimum(starts + cut.block, cut.stop)
@@ -274,7 +274,7 @@ def _meeting(first: int, height: int, count: int, columns: Cut, before: int, aft
 
 
 def sum_of_ceilings(start: int, stop: int, step: int, offset: int, block: int, limit: int, most: int) -> int:
-    """Σ of ⌈(step·i + offset) / block⌉ for start ≤ i < stop, no term below 0, and `most` where the top exceeds limit."""
+    """Σ of ⌈(step·i + offset) / block⌉ for start ≤ i < stop; no term below 0, `most` where the top exceeds `limit`."""
     positive = min(stop, max(start, -(offset // step)))  # the first i whose top is above 0
     full = min(stop, max(positive, -((offset - limit) // step)))  # the first whose top exceeds the limit
     terms = full - positive

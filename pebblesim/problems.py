@@ -46,6 +46,10 @@ class Problem:
     kept: Mapping[str, Shape] = field(default_factory=dict)
     extra: Mapping[str, Shape] = field(default_factory=dict)
 
+    @property
+    def maskable(self) -> bool:
+        return self.name not in ("linear", "matmul")
+
     def random_inputs(self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = ()) -> dict[str, Array]:
         """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for."""
         import numpy as np

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+PAIRS = "n"
+"""The dimension of queries and of keys: what has two ranges of it, as it lies, has a row for each query."""
+
 
 @dataclass(eq=False)
 class Range:
@@ -181,14 +184,27 @@ class Compute:
     line: int
 
 
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """A condition: the mask allows some pair of `rows` and `columns`, or, if `none`, it allows none of them."""
+
+    rows: Range
+    columns: Range
+    none: bool = False
+
+
 @dataclass(eq=False)
 class Loop:
-    """Run the body for each tile of a range; `independent`: its iterations may run in parallel."""
+    """Run the body for each tile of a range; `independent`: its iterations may run in parallel.
+
+    Under a mask, `when` says for which tiles; it is None where the mask does not matter.
+    """
 
     range: Range
     body: list[Node]
     independent: bool
     line: int
+    when: Meeting | None = None
 
 
 @dataclass(eq=False)
@@ -214,6 +230,7 @@ class Program:
         inputs: names of those that hold a value at the start.
         outputs: names of those that must be written.
         phases: what is done.
+        pairs: under a mask, the dimension whose indices pair up; None for a program without a mask.
     """
 
     name: str
@@ -223,6 +240,7 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     phases: list[Phase]
+    pairs: str | None = None
 
 
 def walk(body: list[Node]) -> Iterator[Node]:

@@ -64,6 +64,18 @@ class Schedule:
         """
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks)
 
+    @cached_property
+    def masked(self) -> Program:
+        """The program under a mask: loops say which tiles they leave out.
+
+        Raises:
+            TraceError: as for `program`.
+            UsageError: the problem has no pairs that a mask could forbid.
+        """
+        if not self.problem.maskable:
+            raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys, so it takes no mask.")
+        return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
+
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
         """The options of the graph it is a game on, for these block sizes."""
         options = {

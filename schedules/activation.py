@@ -35,7 +35,7 @@ def define(activation):
         A, O = m.tensor("A", n, n), m.tensor("O", n, d)
         with m.phase("A"):
             for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True):
+                for j in m.tiles(n, b, independent=True, keys_of=i):
                     A_ij = m.zeros(i, j)
                     rank_one_updates(m, A_ij, Q, K, B_T=True)
                     A_ij[:] = value(A_ij)
@@ -52,9 +52,9 @@ def define(activation):
         """Row-stationary: 4n²d²/M."""
         n, d = Q.shape
         O = m.tensor("O", n, d)
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0}):
             Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d)
-            for j in m.tiles(n, 1):
+            for j in m.tiles(n, 1, keys_of=i):
                 A = m.zeros(i, j)
                 for k in m.tiles(d, 1):
                     A += Q_i[:, k] @ m.read(K[j, k]).T
@@ -80,14 +80,14 @@ def define(activation):
             gemm_streamed(m, h, A3, Y, a, b)
         with m.phase("slope"):
             for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True):
+                for j in m.tiles(n, b, independent=True, keys_of=i):
                     slope_ij = m.zeros(i, j)
                     rank_one_updates(m, slope_ij, S, A2, B_T=True)
                     become_slope(slope_ij, activation)
                     m.write(slope[i, j], slope_ij)
         with m.phase("p"):
             for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True):
+                for j in m.tiles(n, b, independent=True, keys_of=i):
                     p_ij = m.zeros(i, j)
                     rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
                     for r in m.tiles(i, 1):
@@ -114,9 +114,9 @@ def define(activation):
         with m.phase("h"):
             gemm_resident(m, h, A3, Y, b)
         with m.phase("dQ"):
-            for i in m.tiles(n, B_r, independent=True):
+            for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
                 S_i, dO_i, dQ_i = m.read(S[i, :]), m.read(dO[i, :]), m.zeros(i, d)
-                for j in m.tiles(n, 1):
+                for j in m.tiles(n, 1, keys_of=i):
                     A2_j = m.read(A2[j, :])
                     slope = m.compute(S_i @ A2_j.T)
                     become_slope(slope, activation)

@@ -18,10 +18,10 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
     n, d = Q.shape
     dQ, dK, dV = machine.tensor("dQ", n, d), machine.tensor("dK", n, d), machine.tensor("dV", n, d)
     machine.write(dQ, 0)
-    for j in machine.tiles(n, B_c):
+    for j in machine.tiles(n, B_c, keys_of=n, otherwise={dK: 0, dV: 0}):
         K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
         dK_j, dV_j = machine.zeros(j, d), machine.zeros(j, d)
-        for i in machine.tiles(n, B_r):
+        for i in machine.tiles(n, B_r, queries_of=j):
             Q_i, O_i, dO_i = machine.read(Q[i, :]), machine.read(O[i, :]), machine.read(dO[i, :])
             dQ_i, l_i, m_i = machine.read(dQ[i, :]), machine.read(l_m[i]), machine.read(m[i])
             P = machine.compute(Q_i @ K_j.T)
@@ -53,9 +53,9 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
-        for j in m.tiles(n, B_c):
+        for j in m.tiles(n, B_c, keys_of=n, otherwise={dK: 0, dV: 0}):
             K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, B_r):
+            for i in m.tiles(n, B_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P - L_i)
@@ -87,9 +87,9 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
             Q_i, dO_i, l_i, v_i, dQ_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i]), m.zeros(i, d)
-            for j in m.tiles(n, 1):
+            for j in m.tiles(n, 1, keys_of=i):
                 K_j = m.read(K[j, :])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P) / l_i
@@ -101,9 +101,9 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n, B_c, independent=True):
+        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
             K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, 1):
+            for i in m.tiles(n, 1, queries_of=j):
                 Q_i, dO_i, l_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P) / l_i

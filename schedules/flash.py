@@ -42,9 +42,9 @@ def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
 
     with m.phase("dQ"):
         m.write(dQ, 0)
-        for j in m.tiles(n, B_c):
+        for j in m.tiles(n, B_c, keys_of=n):
             A2_j, h_j = m.read(A2[j, :]), m.read(h[j, :])
-            for i in m.tiles(n, B_r, independent=True):
+            for i in m.tiles(n, B_r, independent=True, queries_of=j):
                 S_i, l_i = m.read(S[i, :]), m.read(l[i])
                 f = m.compute(S_i @ A2_j.T)
                 f[:] = exp(f)

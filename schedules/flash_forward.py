@@ -1,6 +1,6 @@
 """FlashAttention's forward passes: the online softmax, with its running maximum and its rescaling.
 
-Deviation: no scaling by 1/√d, no mask and no dropout; block sizes as FlashAttention-1 prints them, where
+Deviation: no scaling by 1/√d and no dropout; block sizes as FlashAttention-1 prints them, where
 FlashAttention-2 leaves them open.
 """
 
@@ -19,7 +19,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
     source="Dao et al. 2022 (FlashAttention), Algorithm 1",
     paper=PRINTED,
     fit=["B_c", "B_r"],
-    graph={"softmax": "flash1", "column_block": "B_c"},
+    graph={"softmax": "flash1", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     """FlashAttention-1: columns outside, O, l and m in memory."""
@@ -28,9 +28,9 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     machine.write(O, 0)
     machine.write(l, 0)
     machine.write(m, -INFINITY)
-    for j in machine.tiles(n, B_c):
+    for j in machine.tiles(n, B_c, keys_of=n):
         K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
-        for i in machine.tiles(n, B_r):
+        for i in machine.tiles(n, B_r, queries_of=j):
             Q_i = machine.read(Q[i, :])
             P = machine.compute(Q_i @ K_j.T)
             machine.delete(Q_i)
@@ -60,16 +60,16 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
     paper=PRINTED,
     fit=["B_r", "B_c"],
-    graph={"softmax": "flash2", "column_block": "B_c"},
+    graph={"softmax": "flash2", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash2_forward(m, Q, K, V, *, B_r, B_c):
     """FlashAttention-2: rows outside, O in cache, one logsumexp."""
     n, d = Q.shape
     O, L = m.tensor("O", n, d), m.tensor("L", n)
-    for i in m.tiles(n, B_r, independent=True):
+    for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0, L: -INFINITY}):
         Q_i = m.read(Q[i, :])
         O_i, l_i, m_i = m.constant(0, i, d), m.constant(0, i), m.constant(-INFINITY, i)
-        for j in m.tiles(n, B_c):
+        for j in m.tiles(n, B_c, keys_of=i):
             K_j = m.read(K[j, :])
             P = m.compute(Q_i @ K_j.T)
             m.delete(K_j)

@@ -18,7 +18,7 @@ def small_cache_forward(m, Q, K, V, *, B):
     with m.phase("A"):
         for i in m.tiles(n, B, independent=True):
             l_i = m.zeros(i)
-            for j in m.tiles(n, B):
+            for j in m.tiles(n, B, keys_of=i):
                 A_ij = m.zeros(i, j)
                 for k in m.tiles(d, B):
                     A_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
@@ -32,7 +32,7 @@ def small_cache_forward(m, Q, K, V, *, B):
             l_i = m.read(l[i])
             for j in m.tiles(d, B):
                 O_ij = m.zeros(i, j)
-                for k in m.tiles(n, B):
+                for k in m.tiles(n, B, keys_of=i):
                     O_ij += m.read(A[i, k]) @ m.read(V[k, j])
                 O_ij[:] = O_ij / l_i
                 m.write(O[i, j], O_ij)
@@ -47,9 +47,9 @@ def row_stationary_forward(m, Q, K, V, *, B_r):
     """Row-stationary: 4n²d²/M, the best constant for a large cache."""
     n, d = Q.shape
     O, l = m.tensor("O", n, d), m.tensor("l", n)
-    for i in m.tiles(n, B_r, independent=True):
+    for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0, l: 0}):
         Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d), m.zeros(i)
-        for j in m.tiles(n, 1):
+        for j in m.tiles(n, 1, keys_of=i):
             A = m.zeros(i, j)
             for k in m.tiles(d, 1):
                 A += Q_i[:, k] @ m.read(K[j, k]).T

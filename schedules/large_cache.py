@@ -34,12 +34,12 @@ def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):
 
     with m.phase("g"):  # Algorithm 8
         g_ = m.zeros(d, d)
-        for i in m.tiles(n, B_r):
+        for i in m.tiles(n, B_r, queries_of=n):
             S_i, O_i, dO_i = m.read(S[i, :]), m.read(O[i, :]), m.read(dO[i, :])
             A1_i, l_i = m.read(A1[i, :]), m.read(l[i])
             v_i = m.compute(rowsum(dO_i * O_i))
             m.delete(O_i)
-            for j in m.tiles(n, B_c):
+            for j in m.tiles(n, B_c, keys_of=i):
                 h_j = m.read(h[j, :])
                 q = m.compute(dO_i @ h_j.T)
                 A2_j = m.read(A2[j, :])

@@ -1,19 +1,32 @@
 """Matrix products C = A B: by square tiles, by rank-1 updates of a tile of C that stays, with columns of B that stay.
 
-The three `gemm` functions are also what the attention schedules are made of.
+The three `gemm` functions are also what the attention schedules are made of. Where an operand or the result is over
+pairs of queries and keys, they leave out the tiles that a mask empties.
 """
 
 from pebblesim.registry import schedule
 
 
-def gemm(m, C, A, B, b, *, A_T=False, B_T=False):
-    """C = A B by b x b tiles, the tile of C staying in cache; `A_T`, `B_T`: the operand enters transposed."""
+def seen(A, B, i, j, A_T, B_T):
+    """The terms of C[i, j] = A[i, :] B[:, j] that a mask leaves, as an argument of `tiles`."""
+    if A.over_pairs:
+        return {"queries_of": i} if A_T else {"keys_of": i}
+    if B.over_pairs:
+        return {"keys_of": j} if B_T else {"queries_of": j}
+    return {}
+
+
+def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
+    """C = A B by b x b tiles, the tile of C staying in cache.
+
+    `A_T`, `B_T`: the operand enters transposed; `every_tile`: as a kernel does that knows nothing of the mask.
+    """
     rows, columns = C.shape
     terms = A.shape[0] if A_T else A.shape[1]
     for i in m.tiles(rows, b, independent=True):
-        for j in m.tiles(columns, b, independent=True):
+        for j in m.tiles(columns, b, independent=True, keys_of=i if C.over_pairs and not every_tile else None):
             C_ij = m.zeros(i, j)
-            for k in m.tiles(terms, b):
+            for k in m.tiles(terms, b, **({} if every_tile else seen(A, B, i, j, A_T, B_T))):
                 A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
                 B_kj = m.read(B[j, k]).T if B_T else m.read(B[k, j])
                 C_ij += A_ik @ B_kj
@@ -23,7 +36,7 @@ def gemm(m, C, A, B, b, *, A_T=False, B_T=False):
 def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
     """C_ij += A_i B_j by columns of A and single words of B: a tile of a x b needs ab + a + 1 words."""
     i, j = C_ij.shape
-    for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1):
+    for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1, **seen(A, B, i, j, A_T, B_T)):
         A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
         for c in m.tiles(j, 1):
             B_kc = m.read(B[c, k]).T if B_T else m.read(B[k, c])

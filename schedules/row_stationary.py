@@ -16,7 +16,7 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
     """dQ_i += p_i A2, one row of A2 and one word of h at a time."""
     n, d = A2.shape
     i, _ = S_i.shape
-    for j in m.tiles(n, 1):
+    for j in m.tiles(n, 1, keys_of=i):
         A2_j = m.read(A2[j, :])
         f = m.compute(S_i @ A2_j.T)
         f[:] = exp(f)
@@ -46,7 +46,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
             dO_i = m.read(dO[i, :])
             v_i = m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
@@ -75,7 +75,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 
     with m.phase("g"):
         m.write(g, 0)
-        for i in m.tiles(n, B_r):
+        for i in m.tiles(n, B_r, queries_of=n):
             S_i = m.zeros(i, d)
             for k in m.tiles(d, 1):
                 A1_ik = m.read(A1[i, k])
@@ -114,10 +114,10 @@ def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
             S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
             dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
-            for j in m.tiles(n, 1):
+            for j in m.tiles(n, 1, keys_of=i):
                 A2_j = m.read(A2[j, :])
                 A = m.compute(S_i @ A2_j.T)
                 A[:] = exp(A)

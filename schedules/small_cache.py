@@ -20,7 +20,7 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
         gemm(m, S, A1, X, B)
         for i in m.tiles(n, B, independent=True):
             l = m.zeros(i)
-            for j in m.tiles(n, B):
+            for j in m.tiles(n, B, keys_of=i):
                 A_ij = m.zeros(i, j)
                 for k in m.tiles(d, B):
                     S_ik, A2_jk = m.read(S[i, k]), m.read(A2[j, k])
@@ -28,7 +28,7 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
                 A_ij[:] = exp(A_ij)
                 m.write(A[i, j], A_ij)
                 l += rowsum(A_ij)
-            for j in m.tiles(n, B):
+            for j in m.tiles(n, B, keys_of=i):
                 A_ij = m.read(A[i, j])
                 f_ij = m.compute(A_ij / l)
                 m.write(f[i, j], f_ij)
@@ -40,10 +40,10 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
     with m.phase("p"):  # Algorithm 4
         for i in m.tiles(n, B, independent=True):
             v = m.zeros(i)
-            for j in m.tiles(n, B):
+            for j in m.tiles(n, B, keys_of=i):
                 f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
                 v += rowsum(f_ij * q_ij)
-            for j in m.tiles(n, B):
+            for j in m.tiles(n, B, keys_of=i):
                 f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
                 p_ij = m.compute(f_ij * q_ij - v * f_ij)
                 m.write(p[i, j], p_ij)

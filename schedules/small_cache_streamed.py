@@ -33,7 +33,7 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
 
     with m.phase("f"):
         for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
                 f_ij = m.zeros(i, j)
                 rank_one_updates(m, f_ij, S, A2, B_T=True)
                 f_ij[:] = exp(f_ij)
@@ -43,7 +43,7 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
 
     with m.phase("p"):
         for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
                 p_ij = m.zeros(i, j)
                 rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
                 v_i = m.read(v[i])

@@ -1,7 +1,8 @@
 """Attention as an unfused framework runs it: a kernel for each step, every n x n matrix through memory.
 
 The textbook count (Dao et al. 2022, Algorithms 0 and 3) takes each operand of a product as read once; these kernels
-count what square tiles in M words really read. Softmax keeps whole rows in cache, so M must hold a row.
+count what square tiles in M words really read. Softmax keeps whole rows in cache, so M must hold a row. A mask
+changes nothing of what moves: unfused kernels compute every tile and mask it afterwards.
 """
 
 from pebblesim.language import exp, rowmax, rowsum
@@ -16,7 +17,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
     S, P, O = m.tensor("S", n, n), m.tensor("P", n, n), m.tensor("O", n, d)
 
     with m.phase("S"):
-        gemm(m, S, Q, K, b, B_T=True)
+        gemm(m, S, Q, K, b, B_T=True, every_tile=True)
 
     with m.phase("P"):
         for i in m.tiles(n, B_r, independent=True):
@@ -29,7 +30,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
             m.write(P[i, :], P_i)
 
     with m.phase("O"):
-        gemm(m, O, P, V, b)
+        gemm(m, O, P, V, b, every_tile=True)
 
 
 @schedule(problem="backward-qkv", source="Dao et al. 2022, Algorithm 3", fit=["b", "B_r"], graph={"kept": "P"})
@@ -40,10 +41,10 @@ def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
 
     with m.phase("dV"):
-        gemm(m, dV, P, dO, b, A_T=True)
+        gemm(m, dV, P, dO, b, A_T=True, every_tile=True)
 
     with m.phase("dP"):
-        gemm(m, dP, dO, V, b, B_T=True)
+        gemm(m, dP, dO, V, b, B_T=True, every_tile=True)
 
     with m.phase("dS"):
         for i in m.tiles(n, B_r, independent=True):
@@ -53,7 +54,7 @@ def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
             m.write(dS[i, :], dP_i)
 
     with m.phase("dQ"):
-        gemm(m, dQ, dS, K, b)
+        gemm(m, dQ, dS, K, b, every_tile=True)
 
     with m.phase("dK"):
-        gemm(m, dK, dS, Q, b, A_T=True)
+        gemm(m, dK, dS, Q, b, A_T=True, every_tile=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -22,6 +22,15 @@ class _ExactPrinter(PythonCodePrinter):
         numerator, denominator = expr.args[0].as_numer_denom()
         return f"(-(-({self._print(numerator)}) // ({self._print(denominator)})))"
 
+    def _print_floor(self, expr: sympy.floor) -> str:
+        numerator, denominator = expr.args[0].as_numer_denom()
+        return f"(({self._print(numerator)}) // ({self._print(denominator)}))"
+
+    def _print_Sum(self, expr: sympy.Sum) -> str:
+        (i, first, last) = expr.limits[0]
+        term = self._print(expr.function)
+        return f"total(lambda {i}: {term}, {self._print(first)}, {self._print(last)})"
+
     def _print_Min(self, expr: sympy.Min) -> str:
         return self._fold("least", expr)
 
@@ -40,6 +49,9 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
 
     Arrays are computed in int64 where every value is certain to fit, and in Python's own integers elsewhere.
     """
+    unknown = sorted({str(f.func) for f in expr.atoms(sympy.core.function.AppliedUndef)})
+    if unknown:
+        raise UsageError(f"the closed form has {', '.join(unknown)}, which only a mask gives a value; name the mask.")
     exact = _compile(expr, variables)
     magnitude = _compile(sympy.Add(*(_absolute(term) for term in sympy.Add.make_args(expr))), variables)
 
@@ -55,6 +67,8 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
         for name, array in zip(variables, arrays, strict=True):
             if array.dtype.kind not in "iuO" or np.min(array, initial=1) < 1:
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
+        if expr.has(sympy.Sum):
+            return _one_by_one(exact, arrays)
         bound = magnitude(np.minimum, np.maximum, *(array.astype(np.float64) for array in arrays))
         largest = max(np.max(array, initial=0) for array in arrays)
         kind = np.int64 if max(np.max(bound, initial=0.0), largest) < LARGEST else object
@@ -69,6 +83,25 @@ def _absolute(term: sympy.Expr) -> sympy.Expr:
 
 
 def _compile(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[..., Any]:
-    source = _ExactPrinter().doprint(expr)
-    function: Callable[..., Any] = eval(f"lambda least, most, {', '.join(variables)}: {source}")
+    terms = sympy.Add.make_args(expr)
+    denominator = sympy.ilcm(1, *(term.as_coeff_Mul()[0].q for term in terms))
+    source = _ExactPrinter().doprint(sympy.Add(*(denominator * term for term in terms)))
+    names = ", ".join(variables)
+    function: Callable[..., Any] = eval(f"lambda least, most, {names}: ({source}) // {denominator}", {"total": _total})
     return function
+
+
+def _total(term: Callable[[int], Any], first: int, last: int) -> Any:
+    return sum(term(i) for i in range(first, last + 1))
+
+
+def _one_by_one(exact: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """Values of a form with sums in it, whose lengths differ from element to element."""
+    import numpy as np
+
+    def value(*sizes: Any) -> int:
+        whole_sizes = map(int, sizes)
+        result: int = exact(min, max, *whole_sizes)
+        return result
+
+    return np.frompyfunc(value, len(arrays), 1)(*arrays)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pebblesim import program as ir
+from pebblesim.masks import Mask
 from pebblesim.readings.peak import peak_red
-from pebblesim.readings.totals import Words, totals, words
+from pebblesim.readings.totals import Place, kinds, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Count:
         by_tensor: traffic of each tensor.
         by_phase: traffic of each phase.
         peak_words: most words resident between two primitives.
-        peak_red: most red pebbles at any moment of the game.
+        peak_red: most red pebbles at any moment of the game; under a mask that of the game without it, which no mask
+            exceeds (`pebblesim.readings.masked_peak` finds the exact one by going through all tiles).
     """
 
     total: Traffic
@@ -48,15 +50,16 @@ class Count:
     peak_red: int
 
 
-def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> Count:
+def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain", mask: Mask | None = None) -> Count:
     """Count a program.
 
     Args:
-        program: a traced schedule.
+        program: a traced schedule, under the mask if there is one.
         sizes: the value of each dimension and block, by name.
         summation: shape of the summation trees; it decides `peak_red` and nothing else.
+        mask: which pairs are allowed; partial tiles are moved whole.
     """
-    by_phase = {phase.name: _moved(phase, program, sizes) for phase in program.phases}
+    by_phase = {phase.name: _moved(phase, program, sizes, mask) for phase in program.phases}
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
     for moved in by_phase.values():
         for tensor, traffic in moved.items():
@@ -66,54 +69,55 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> Cou
         sum(totals_of.values(), Traffic()),
         {tensor: traffic for tensor, traffic in by_tensor.items() if traffic.io},
         totals_of,
-        peak_words(program, sizes),
+        peak_words(program, sizes, mask),
         peak_red(program, sizes, summation),
     )
 
 
-def io(program: ir.Program, sizes: ir.Sizes) -> int:
+def io(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """Reads and writes together, in words, without looking for the peaks."""
-    return sum(traffic.io for phase in program.phases for traffic in _moved(phase, program, sizes).values())
+    return sum(traffic.io for phase in program.phases for traffic in _moved(phase, program, sizes, mask).values())
 
 
-def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes) -> dict[str, Traffic]:
-    found = totals(phase.body, sizes, _moves)
+def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> dict[str, Traffic]:
+    found = totals(phase.body, sizes, _moves, mask)
     return {tensor: Traffic(found[tensor, "reads"], found[tensor, "writes"]) for tensor in program.tensors}
 
 
-def peak_words(program: ir.Program, sizes: ir.Sizes) -> int:
+def peak_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """Most words resident between two primitives of a program.
 
-    The first tile of a range is its largest, so it is enough to look at the first iteration of each loop.
+    The first tile of a range is its largest, so it is enough to look at the first iteration of each loop; under a mask,
+    where it may be left out, at one iteration of each kind.
     """
-    return max(_peak_words(phase.body, sizes, {}, 0)[0] for phase in program.phases)
+    return max(_peak_words(phase.body, Place(sizes, mask), 0)[0] for phase in program.phases)
 
 
-def _moves(node: ir.Node, words: Words) -> Iterator[tuple[tuple[str, str], int]]:
+def _moves(node: ir.Node, place: Place) -> Iterator[tuple[tuple[str, str], int]]:
     match node:
         case ir.Read(tile=tile, tensor=tensor):
-            yield (tensor.name, "reads"), words(tile.ranges)
+            yield (tensor.name, "reads"), place.words(tile.ranges)
         case ir.Write(tile=tile, tensor=tensor):
-            yield (tensor.name, "writes"), words(tile.ranges)
+            yield (tensor.name, "writes"), place.words(tile.ranges)
         case ir.Init(tensor=tensor, ranges=ranges):
-            yield (tensor.name, "writes"), words(ranges)
+            yield (tensor.name, "writes"), place.words(ranges)
         case _:
             pass
 
 
-def _peak_words(body: list[ir.Node], sizes: ir.Sizes, lengths: dict[ir.Range, int], resident: int) -> tuple[int, int]:
+def _peak_words(body: list[ir.Node], place: Place, resident: int) -> tuple[int, int]:
     """(peak, resident at the end) of a body that starts with so many words resident."""
     peak = resident
     for node in body:
         if isinstance(node, ir.Loop):
-            rng = node.range
-            assert rng.parent is not None
-            lengths[rng] = min(words((rng.parent,), sizes, lengths), ir.length(rng.block, sizes))
-            inner_peak, resident = _peak_words(node.body, sizes, lengths, resident)
-            peak = max(peak, inner_peak)
+            for cut in kinds(node.range, place):
+                if place.enter(node, cut):
+                    peak = max(peak, _peak_words(node.body, place, resident)[0])
+                    if place.mask is None:
+                        break
         elif tile := ir.entering(node):
-            resident += words(tile.ranges, sizes, lengths)
+            resident += place.words(tile.ranges)
             peak = max(peak, resident)
         elif tile := ir.leaving(node):
-            resident -= words(tile.ranges, sizes, lengths)
+            resident -= place.words(tile.ranges)
     return peak, resident

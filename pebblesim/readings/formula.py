@@ -3,6 +3,9 @@
 A tile's traffic is the product of its lengths. Summed over the tiles of a range, a power 0 of the length gives the
 number of tiles, a power 1 the range itself; whatever else stands there is taken at a full tile, as often as
 there are full tiles, plus at the last one. That is all, and nothing is typed in by hand.
+
+Under a mask the sums are over the tiles that have an allowed pair: how many there are, their rows, their columns and
+their pairs, as functions of the blocks. A band, such as a causal mask, gives these closed forms, too.
 """
 
 from __future__ import annotations
@@ -16,14 +19,12 @@ from typing import Any
 import sympy
 
 from pebblesim import program as ir
+from pebblesim.errors import UsageError
+from pebblesim.masks import Band
 from pebblesim.readings.compiled import compile_exact
+from pebblesim.readings.masked_sums import Tiles, size, symbol
 
 Lengths = dict[ir.Range, sympy.Expr]
-
-
-def symbol(name: str) -> sympy.Symbol:
-    """The positive integer that a dimension, a block or M stands for."""
-    return sympy.Symbol(name, integer=True, positive=True)
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,18 @@ class Formula:
         return compile_exact(self.peak_words, self.variables)
 
 
-def formula(program: ir.Program) -> Formula:
-    """Derive the closed forms of a program."""
+def formula(program: ir.Program, mask: Band | None = None) -> Formula:
+    """Derive the closed forms of a program.
+
+    Args:
+        program: a traced schedule, under a mask if there is one.
+        mask: a band that the program is under, for closed forms in n and the blocks alone; without it the closed forms
+            of a program under a mask count the tiles it leaves by functions such as `tiles(B_r, B_c)`.
+    """
     by_tensor: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
     by_phase: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
     for phase in program.phases:
-        moved = _traffic(phase.body, {})
+        moved = _Sums(mask).traffic(phase.body, {})
         by_phase[phase.name] = (
             sympy.expand(sum(reads for reads, _ in moved.values())),
             sympy.expand(sum(writes for _, writes in moved.values())),
@@ -87,54 +94,96 @@ def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     return symbol(rng.name) if rng.parent is None else lengths[rng]
 
 
-def _block(rng: ir.Range) -> sympy.Expr:
-    return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
-
-
 def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
     return sympy.Mul(*(_length(rng, lengths) for rng in ranges))
 
 
-def _traffic(body: list[ir.Node], lengths: Lengths) -> dict[str, list[sympy.Expr]]:
-    """Reads and writes of a body, in terms of the lengths of the tiles around it."""
-    moved: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
-    for node in body:
-        match node:
-            case ir.Read(tile=tile, tensor=tensor):
-                _add(moved, tensor.name, (_words(tile.ranges, lengths), 0))
-            case ir.Write(tile=tile, tensor=tensor):
-                _add(moved, tensor.name, (0, _words(tile.ranges, lengths)))
-            case ir.Init(tensor=tensor, ranges=ranges):
-                _add(moved, tensor.name, (0, _words(ranges, lengths)))
-            case ir.Loop(range=rng, body=inner):
-                assert rng.parent is not None
-                length = sympy.Dummy("length", integer=True, positive=True)
-                whole = _length(rng.parent, lengths)
-                for name, traffic in _traffic(inner, lengths | {rng: length}).items():
-                    _add(moved, name, [_over_tiles(words, length, whole, _block(rng)) for words in traffic])
-            case _:
-                pass
-    return moved
+class _Sums:
+    """Adds up the traffic of a program, loop by loop."""
+
+    def __init__(self, mask: Band | None) -> None:
+        self.tiles = Tiles(mask)
+        self.left: dict[sympy.Dummy, tuple[ir.Meeting, ir.Range, int]] = {}  # see `_left`
+
+    def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, list[sympy.Expr]]:
+        """Reads and writes of a body, in terms of the lengths of the tiles around it."""
+        moved: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
+        for node in body:
+            match node:
+                case ir.Read(tile=tile, tensor=tensor):
+                    _add(moved, tensor.name, (_words(tile.ranges, lengths), 0))
+                case ir.Write(tile=tile, tensor=tensor):
+                    _add(moved, tensor.name, (0, _words(tile.ranges, lengths)))
+                case ir.Init(tensor=tensor, ranges=ranges):
+                    _add(moved, tensor.name, (0, _words(ranges, lengths)))
+                case ir.Loop(range=rng, body=inner):
+                    length = sympy.Dummy("length", integer=True, positive=True)
+                    for name, traffic in self.traffic(inner, lengths | {rng: length}).items():
+                        _add(moved, name, [self._over_tiles(words, length, node, lengths) for words in traffic])
+                case _:
+                    pass
+        return moved
+
+    def _over_tiles(self, words: sympy.Expr, length: sympy.Symbol, loop: ir.Loop, lengths: Lengths) -> sympy.Expr:
+        """The sum of an expression in the tile's length over all tiles of a range."""
+        total = sympy.Integer(0)
+        for term in sympy.Add.make_args(sympy.expand(words)) if words else ():
+            factor, rest = term.as_independent(length)
+            linked = [
+                d for d in self.left if factor.has(d) and loop.range in (self.left[d][0].rows, self.left[d][0].columns)
+            ]
+            if linked:
+                total += factor.subs(linked[0], 1) * self._both(linked[0], _power(rest, length), loop.range)
+            elif loop.when is not None:
+                total += factor * self._left(loop, _power(rest, length))
+            else:
+                total += factor * _over_all(rest, length, loop.range, lengths)
+        return total
+
+    def _left(self, loop: ir.Loop, power: int) -> sympy.Expr:
+        """Σ length^power over those tiles of a loop that the mask leaves.
+
+        How many there are differs from one tile of the outer loop to the next. So a symbol stands for the sum until the
+        outer loop is summed, too.
+        """
+        assert loop.when
+        inner_rows = loop.when.rows is loop.range
+        other = loop.when.columns if inner_rows else loop.when.rows
+        if other.parent is not None:
+            dummy = sympy.Dummy("left", integer=True, nonnegative=True)
+            self.left[dummy] = loop.when, loop.range, power
+            return dummy
+        some = self.tiles.sum(loop.when.rows, loop.when.columns, power * inner_rows, power * (not inner_rows))
+        return self.tiles.all(loop.range, power) - some if loop.when.none else some
+
+    def _both(self, dummy: sympy.Dummy, power: int, outer: ir.Range) -> sympy.Expr:
+        """The sum over an outer loop of length^power times the sum that the symbol stands for."""
+        meeting, inner, inner_power = self.left[dummy]
+        powers = {outer: power, inner: inner_power}
+        return self.tiles.sum(meeting.rows, meeting.columns, powers[meeting.rows], powers[meeting.columns])
+
+
+def _power(rest: sympy.Expr, length: sympy.Symbol) -> int:
+    if rest not in (1, length):
+        raise UsageError("a closed form under a mask needs traffic that is linear in the sizes of the tiles.")
+    return int(rest == length)
 
 
 def _add(moved: dict[str, list[sympy.Expr]], name: str, traffic: Any) -> None:
     moved[name] = [a + b for a, b in zip(moved[name], traffic, strict=True)]
 
 
-def _over_tiles(words: sympy.Expr, length: sympy.Symbol, whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
-    """The sum of an expression in the tile's length over all tiles of a range."""
+def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    """The sum of a term over all tiles of a range, the full ones and the last."""
+    assert rng.parent is not None
+    whole, block = _length(rng.parent, lengths), size(rng)
     tiles = sympy.ceiling(whole / block)
-    total = sympy.Integer(0)
-    for term in sympy.Add.make_args(sympy.expand(words)):
-        factor, rest = term.as_independent(length)
-        if rest == 1:
-            total += factor * tiles
-        elif rest == length:
-            total += factor * whole
-        else:
-            last = whole - (tiles - 1) * block
-            total += factor * ((tiles - 1) * rest.subs(length, block) + rest.subs(length, last))
-    return total
+    if rest == 1:
+        return tiles
+    if rest == length:
+        return whole
+    last = whole - (tiles - 1) * block
+    return (tiles - 1) * rest.subs(length, block) + rest.subs(length, last)
 
 
 def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tuple[list[sympy.Expr], sympy.Expr]:
@@ -143,7 +192,7 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
     for node in body:
         if isinstance(node, ir.Loop):
             assert node.range.parent is not None
-            length = sympy.Min(_length(node.range.parent, lengths), _block(node.range))
+            length = sympy.Min(_length(node.range.parent, lengths), size(node.range))
             inner_levels, resident = _levels(node.body, lengths | {node.range: length}, resident)
             levels += inner_levels
         elif tile := ir.entering(node):

@@ -1,8 +1,13 @@
-"""`numbers`: run a program on real arrays, tile by tile, in a memory and a cache of its own."""
+"""`numbers`: run a program on real arrays, tile by tile, in a memory and a cache of its own.
+
+Under a mask a tile over pairs holds 0 where they are not allowed, and a maximum or a sum leaves these entries out. A
+row that has seen no pair yet has -inf for its maximum and 0 for its sum; there (-inf) - (-inf) and 0/0 are 0.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +15,8 @@ from numpy.typing import NDArray
 
 from pebblesim import program as ir
 from pebblesim.errors import UsageError
+from pebblesim.masks import Mask
+from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
 
@@ -28,13 +35,16 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
 _REDUCTIONS: dict[str, Callable[..., Array]] = {"rowsum": np.sum, "rowmax": np.max}
 
 
-def numbers(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def numbers(
+    program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array], mask: Mask | None = None
+) -> dict[str, Array]:
     """Run a program.
 
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
         inputs: one array for each input, of the shape that the sizes give it.
+        mask: which pairs are allowed; the program is then one that was traced under a mask.
 
     Returns:
         The outputs, by name, in the inputs' common type.
@@ -52,15 +62,16 @@ def numbers(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -
             raise UsageError(f"{program.name} needs input {name} of shape {shape}, and got {given}.")
         else:
             memory[name] = inputs[name]
-    run = _Run(sizes, memory)
-    for phase in program.phases:
-        run.body(phase.body)
+    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.PAIRS]))
+    with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
+        for phase in program.phases:
+            run.body(phase.body)
     return {name: memory[name] for name in program.outputs}
 
 
 class _Run:
-    def __init__(self, sizes: ir.Sizes, memory: dict[str, Array]) -> None:
-        self.sizes, self.memory = sizes, memory
+    def __init__(self, sizes: ir.Sizes, memory: dict[str, Array], allowed: Array | None) -> None:
+        self.sizes, self.memory, self.allowed = sizes, memory, allowed
         self.cache: dict[ir.Tile, Array] = {}
         self.bounds: dict[ir.Range, tuple[int, int]] = {}
 
@@ -85,27 +96,51 @@ class _Run:
         match expr:
             case ir.Ref():
                 return self._operand(expr)
-            case ir.MatMul(left=left, right=right):
-                return np.asarray(self._operand(left) @ self._operand(right))
+            case ir.MatMul(left=left, right=right, shape=shape):
+                return self._masked(np.asarray(self._operand(left) @ self._operand(right)), shape)
             case ir.RowReduction(op=op, operand=operand):
-                return np.asarray(_REDUCTIONS[op](self._value(operand), axis=1))
+                return self._reduced(op, operand)
             case ir.Elementwise(op=op, operands=operands, shape=shape):
                 values = [self._value(operand) for operand in operands]
                 vectors_as_columns = [v[:, None] if v.ndim < len(shape) else v for v in values]
-                return _OPERATIONS[op](*vectors_as_columns)
+                result = _OPERATIONS[op](*vectors_as_columns)
+                if self.allowed is not None and op in ("sub", "div"):
+                    result = np.where(np.isnan(result) & _nothing_yet(*vectors_as_columns), 0, result)
+                return self._masked(result, shape)
+
+    def _reduced(self, op: str, operand: ir.Expr) -> Array:
+        entries = self._value(operand)
+        if self.allowed is not None and op == "rowmax" and over_pairs(operand.shape):
+            entries = np.where(self.allowed[self._part(operand.shape)], entries, -np.inf)
+        return np.asarray(_REDUCTIONS[op](entries, axis=1))
+
+    def _masked(self, entries: Array, shape: ir.Ranges) -> Array:
+        """The entries of a tile, 0 where it is over pairs that are not allowed."""
+        if self.allowed is None or not over_pairs(shape):
+            return entries
+        return np.where(self.allowed[self._part(shape)], entries, 0)
+
+    def _runs(self, when: ir.Meeting | None) -> bool:
+        """Whether the mask lets an iteration run."""
+        if when is None or self.allowed is None:
+            return True
+        return bool(self.allowed[self._part((when.rows, when.columns))].any()) != when.none
 
     def body(self, body: list[ir.Node]) -> None:
         for node in body:
             match node:
-                case ir.Loop(range=rng, body=inner):
+                case ir.Loop(range=rng, body=inner, when=when):
                     assert rng.parent is not None
                     start, stop = self._bounds(rng.parent)
                     block = ir.length(rng.block, self.sizes)
                     for first in range(start, stop, block):
                         self.bounds[rng] = (first, min(first + block, stop))
-                        self.body(inner)
+                        if self._runs(when):
+                            self.body(inner)
                 case ir.Read(tile=tile, tensor=tensor):
-                    self.cache[tile] = self.memory[tensor.name][self._part(tile.ranges)].copy()
+                    self.cache[tile] = self._masked(
+                        self.memory[tensor.name][self._part(tile.ranges)].copy(), tile.ranges
+                    )
                 case ir.Write(tile=tile, tensor=tensor):
                     self.memory[tensor.name][self._part(tile.ranges)] = self.cache[tile]
                 case ir.Init(tensor=tensor, ranges=ranges, value=value):
@@ -125,3 +160,8 @@ class _Run:
                         self._operand(target)[...] = self._value(expr)
                     else:
                         self._operand(target)[...] += self._value(expr)
+
+
+def _nothing_yet(x: Array, y: Array) -> Array:
+    """Where a row has seen no allowed pair: both its maxima are -inf, or both its sums are 0."""
+    return (x == y) & ((x == 0) | np.isneginf(x))

@@ -1,0 +1,111 @@
+"""How many tiles a mask leaves, and how many rows, columns and pairs they have: symbols, and closed forms for bands.
+
+For a mask of which nothing is known these stay functions: `tiles(B_r, B_c)`, the number of tiles with an allowed pair;
+`heights`, the sum of their numbers of rows; `widths`, of columns; `areas`, of pairs; and of the tiles of all rows
+against whole columns, or of columns against whole rows, `row_tiles(B_r)`, `rows(B_r)`, `column_tiles(B_c)` and
+`columns(B_c)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sympy
+
+from pebblesim import program as ir
+from pebblesim.masks import Band
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """The positive integer that a dimension, a block or M stands for."""
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+def size(rng: ir.Range) -> sympy.Expr:
+    """The block that a range is cut by."""
+    return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
+
+
+class Tiles:
+    """Sums over the tiles of rows and columns that a mask leaves.
+
+    Args:
+        mask: a band, for closed forms; None, for functions of the blocks.
+    """
+
+    def __init__(self, mask: Band | None) -> None:
+        self.mask = mask
+        self.n = symbol(ir.PAIRS)
+
+    def sum(self, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
+        """Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
+
+        A range without a parent is the whole dimension, one tile of n.
+        """
+        if self.mask is not None:
+            return self._closed(self.mask, rows, columns, of_rows, of_columns)
+        if rows.parent is not None and columns.parent is not None:
+            name = {(0, 0): "tiles", (1, 0): "heights", (0, 1): "widths", (1, 1): "areas"}[of_rows, of_columns]
+            return _function(name, size(rows), size(columns))
+        if rows.parent is None:
+            return _function("columns" if of_columns else "column_tiles", size(columns)) * self.n**of_rows
+        return _function("rows" if of_rows else "row_tiles", size(rows)) * self.n**of_columns
+
+    def all(self, rng: ir.Range, power: int) -> sympy.Expr:
+        """The same over all tiles of one range."""
+        return self.n if power else sympy.ceiling(self.n / size(rng))
+
+    def _closed(self, mask: Band, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
+        if rows.parent is None or columns.parent is None:  # every row and every column has its diagonal pair
+            rng, power, other = (columns, of_columns, of_rows) if rows.parent is None else (rows, of_rows, of_columns)
+            return self.all(rng, power) * self.n**other
+        height, width = size(rows), size(columns)
+        last = sympy.ceiling(self.n / height) - 1
+        cut = sympy.Integer(0)  # the tiles before it see the first column
+        if mask.before is None:
+            cut = last
+        elif mask.before:
+            cut = sympy.Min(last, sympy.ceiling(sympy.Integer(mask.before) / height))
+        total = sympy.Integer(0)
+        for start, stop, from_first in ((sympy.Integer(0), cut, True), (cut, last, False)):
+
+            def seen(i: sympy.Symbol, from_first: bool = from_first) -> sympy.Expr:
+                return self._seen(mask, i * height, (i + 1) * height, width, of_columns, from_first)
+
+            if start != stop:
+                total += _sum(seen, start, stop)
+        rest = self.n - last * height
+        of_last = self._seen(mask, last * height, self.n, width, of_columns, None)
+        return height**of_rows * total + rest**of_rows * of_last
+
+    def _seen(
+        self, mask: Band, start: sympy.Expr, stop: sympy.Expr, width: sympy.Expr, power: int, from_first: bool | None
+    ) -> sympy.Expr:
+        """Of the rows start ... stop - 1, how many column tiles they see, or how many columns these have.
+
+        `from_first`: whether the first column is among them, if that is known.
+        """
+        n, before, after = self.n, mask.before, mask.after
+        end = n if after is None or stop == n else stop if after == 0 else sympy.Min(stop + after, n)
+        behind = sympy.ceiling(sympy.expand(end / width))
+        first = sympy.Integer(0)
+        if before is not None and not from_first:
+            begin = start - before if from_first is False else sympy.Max(start - before, 0)
+            first = sympy.floor(sympy.expand(begin / width))
+        if not power:
+            return behind - first
+        whole_tiles = sympy.expand(behind * width - end) == 0
+        return (end if whole_tiles or end == n else sympy.Min(behind * width, n)) - first * width
+
+
+def _function(name: str, *blocks: sympy.Expr) -> sympy.Expr:
+    return sympy.Function(name, integer=True, nonnegative=True)(*blocks)
+
+
+def _sum(term: Callable[[sympy.Expr], sympy.Expr], start: sympy.Expr, stop: sympy.Expr) -> sympy.Expr:
+    """Σ_{start ≤ i < stop} term(i), without the sum where the term is a polynomial in i."""
+    i = sympy.Symbol("i", integer=True, nonnegative=True)
+    each = sympy.expand(term(i))
+    if each.is_polynomial(i):
+        return sympy.expand(sympy.summation(each, (i, start, stop - 1)))
+    return sympy.Sum(each, (i, start, stop - 1))
