@@ -9,21 +9,25 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pebblesim import blocks as block_rules
-from pebblesim import schedules  # noqa: F401 - importing it registers them
+from pebblesim import masks, schedules  # noqa: F401 - importing it registers them
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.known_bounds import THETA, LowerBound, Theta, compulsory
+from pebblesim.masks import Mask
 from pebblesim.problems import Problem, problem
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
 from pebblesim.registry import Schedule, get, of_problem
-from pebblesim.sizes import whole
+from pebblesim.sizes import bytes_of, whole
 
 if TYPE_CHECKING:
     from pebblesim.game import Game
     from pebblesim.graphs.cdag import Cdag
+    from pebblesim.program import Program
     from pebblesim.readings.formula import Formula
 
 BlockRule = str | Mapping[str, int]
+AnyMask = Mask | str | Any
+"""A mask, a text such as "causal" or "window:256", a file's name, or booleans for blocks of pairs."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Counted:
         least_M: None, or the least M that works, if no blocks are feasible and the smallest were counted.
         by_tensor, phases: where the words go, as (reads, writes).
         work: operations of each kind, such as "mul" and "exp".
+        mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
+            exceeds.
     """
 
     schedule: str
@@ -56,6 +62,7 @@ class Counted:
     by_tensor: Mapping[str, tuple[int, int]]
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
+    mask: Mask | None = None
 
     @property
     def operations(self) -> int:
@@ -66,6 +73,15 @@ class Counted:
     def intensity(self) -> float:
         """Operations for each word moved."""
         return float(Fraction(self.operations, self.io))
+
+    def arithmetic_intensity(self, dtype: str) -> float:
+        """Operations for each byte moved, with words of that type, such as "float32"."""
+        return float(Fraction(self.operations, self.io * bytes_of(dtype)))
+
+    @property
+    def pairs(self) -> int | None:
+        """Z, the number of pairs that the mask allows; None without a mask."""
+        return None if self.mask is None else self.mask.pairs(self.dims["n"])
 
     @property
     def io(self) -> int:
@@ -89,13 +105,14 @@ class Counted:
 
     @property
     def bound(self) -> Theta:
-        """The expression inside Θ for the problem."""
-        return THETA[self.problem]
+        """The expression inside Θ for the problem; under a mask with its Z pairs in the place of n²."""
+        return THETA[self.problem] if self.mask is None else THETA[self.problem].of_pairs()
 
     @property
     def bound_value(self) -> Decimal:
         """Its value for these sizes."""
-        return self.bound.value({**self.dims, "M": self.M})
+        pairs = {} if self.pairs is None else {"Z": self.pairs}
+        return self.bound.value({**self.dims, **pairs, "M": self.M})
 
     @property
     def bound_ratio(self) -> float:
@@ -105,15 +122,16 @@ class Counted:
     @property
     def lower_bound(self) -> LowerBound:
         """The best lower bound known for the problem."""
-        return compulsory(problem(self.problem), self.dims)
+        return compulsory(problem(self.problem), self.dims, self.mask)
 
     @property
     def gap(self) -> float:
         """I/O ÷ the best lower bound known."""
         return float(Fraction(self.io, self.lower_bound.value))
 
-    def to_dict(self) -> dict[str, Any]:
-        """A row of `pebblesim count --json`."""
+    def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
+        """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too."""
+        per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
         return {
             "schedule": self.schedule,
             "source": self.source,
@@ -130,6 +148,7 @@ class Counted:
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
             "work": dict(self.work),
+            **per_byte,
         }
 
     def __str__(self) -> str:
@@ -137,6 +156,7 @@ class Counted:
         lines = {
             "schedule": f"{self.schedule} ({self.source})",
             "sizes": sizes,
+            **({} if self.mask is None else {"mask": f"{self.mask}, {self.pairs:,} pairs"}),
             "reads": f"{self.reads:,} words",
             "writes": f"{self.writes:,} words",
             "I/O": f"{self.io:,} words",
@@ -151,7 +171,13 @@ class Counted:
 
 
 def count(
-    schedule: str | Schedule, *, M: int, blocks: BlockRule = "fit", summation: str = "chain", **dims: int
+    schedule: str | Schedule,
+    *,
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    **dims: int,
 ) -> Counted:
     """Count the I/O of a schedule, exactly, for sizes however large.
 
@@ -160,6 +186,8 @@ def count(
         M: red pebbles, in words.
         blocks: "fit", "paper", "best", or sizes by name.
         summation: shape of the summation trees; it decides the peak of red pebbles.
+        mask: which pairs of queries and keys are allowed: "causal", "window:256", a file such as "mask.npy", an array
+            of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
@@ -170,7 +198,7 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
-    return _counted(algorithm, sizes, M, chosen, summation)
+    return _counted(algorithm, sizes, M, chosen, summation, masks.of(mask))
 
 
 def _chosen(
@@ -189,6 +217,7 @@ def compare(
     M: int,
     blocks: BlockRule = "fit",
     summation: str = "chain",
+    mask: AnyMask | None = None,
     **dims: int,
 ) -> list[Counted]:
     """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
@@ -214,16 +243,16 @@ def compare(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 f"add --problem {algorithm.problem.name}."
             )
-    sizes, M = problem_dims(solves, dims), whole("M", M)
+    sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
     rows = []
     for algorithm in algorithms:
         try:
             chosen = block_rules.choose(algorithm, sizes, M, blocks, summation)
-            rows.append(_counted(algorithm, sizes, M, chosen, summation))
+            rows.append(_counted(algorithm, sizes, M, chosen, summation, mask))
         except Infeasible as error:
             given = {} if isinstance(blocks, str) else blocks
             smallest = block_rules.smallest(algorithm) | dict(given)
-            rows.append(_counted(algorithm, sizes, M, smallest, summation, least_M=error.least_M))
+            rows.append(_counted(algorithm, sizes, M, smallest, summation, mask, error.least_M))
     return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
 
 
@@ -234,15 +263,26 @@ def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
     return set(rule) <= set(algorithm.blocks)
 
 
-def formula(schedule: str | Schedule) -> Formula:
+def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
     """The closed forms of a schedule's reads, writes, I/O and peak, derived from its program, as sympy expressions.
+
+    Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
+    mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
 
     >>> formula("matmul-tiled").io
     k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
     """
     from pebblesim.readings.formula import formula as derive
 
-    return derive(get(schedule).program)
+    algorithm = get(schedule)
+    if isinstance(mask, str) and mask == "any":
+        return derive(algorithm.masked)
+    band = masks.of(mask)
+    if band is None:
+        return derive(algorithm.program)
+    if not isinstance(band, masks.Band):
+        raise UsageError(f"mask {band} has no closed form; use 'any', 'causal', 'window:W' or 'band:W', or `count`.")
+    return derive(algorithm.masked, band)
 
 
 def numbers(
@@ -251,12 +291,13 @@ def numbers(
     M: int,
     inputs: Mapping[str, Any] | None = None,
     blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
     **dims: int,
 ) -> dict[str, Any]:
     """Run a schedule on real arrays, tile by tile, and return its outputs.
 
     Args:
-        schedule, M, blocks, dims: as for `count`; they decide the tiles, and nothing else.
+        schedule, M, blocks, mask, dims: as for `count`; all but the mask decide the tiles, and nothing else.
         inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
 
     >>> sorted(numbers("flash2-forward", n=6, d=2, M=60))
@@ -268,9 +309,11 @@ def numbers(
     from pebblesim.readings.numbers import numbers as run
 
     algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks)
+    seen = masks.of(mask)
+    program, allowed = _under(seen, algorithm, sizes)
     if inputs is None:
-        inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept)
-    return run(algorithm.program, {**sizes, **chosen}, inputs)
+        inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
+    return run(program, {**sizes, **chosen}, inputs, seen)
 
 
 def show(schedule: str | Schedule) -> str:
@@ -280,19 +323,22 @@ def show(schedule: str | Schedule) -> str:
     return text(get(schedule).program)
 
 
-def graph(problem_name: str, *, summation: str = "chain", **options: Any) -> Cdag:
+def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None = None, **options: Any) -> Cdag:
     """The computational DAG of a problem.
 
     Args:
         problem_name: a problem, such as "backward" or "matmul".
         summation: "chain", "balanced" or "blocked:b".
+        mask: as for `count`; a graph under a mask has chains only.
         options: the dimensions, and what the graph's builder takes besides (see `pebblesim.graphs`).
     """
     from pebblesim import graphs
 
     solves = problem(problem_name)
     given = {name: options.pop(name) for name in {*solves.dims, "n", "d"} & set(options)}
-    return graphs.build(solves.name, summation=summation, **problem_dims(solves, given), **options)
+    dims, seen = problem_dims(solves, given), masks.of(mask)
+    allowed = None if seen is None else seen.allowed(dims["n"])
+    return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
 
 
 @dataclass(frozen=True)
@@ -300,7 +346,7 @@ class Played:
     """A game that a schedule played, and what else was checked on the way.
 
     Attributes:
-        schedule, dims, blocks, summation: what was played.
+        schedule, dims, blocks, summation, mask: what was played.
         game: the referee's outcome.
         predicted: what `count` says: "io" and "peak_red".
         values_match: whether the graph, evaluated on random inputs, gives the reference's outputs.
@@ -313,6 +359,7 @@ class Played:
     game: Game
     predicted: Mapping[str, int]
     values_match: bool
+    mask: Mask | None = None
 
     @property
     def io(self) -> int:
@@ -328,12 +375,14 @@ class Played:
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim play --json`."""
         head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
+        head |= {} if self.mask is None else {"mask": str(self.mask)}
         return head | self.game.to_dict() | {"predicted": dict(self.predicted), "values_match": self.values_match}
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in (*self.dims.items(), *self.blocks.items()))
         lines = {
-            "schedule": f"{self.schedule}, {sizes}, summation {self.summation}",
+            "schedule": f"{self.schedule}, {sizes}, summation {self.summation}"
+            + ("" if self.mask is None else f", mask {self.mask}"),
             "predicted": f"{self.predicted['io']:,} words of I/O, peak red {self.predicted['peak_red']:,}",
             "values": "the graph's outputs " + ("equal" if self.values_match else "DIFFER from") + " the reference",
         }
@@ -351,12 +400,13 @@ def play(
     save: str | None = None,
     strict: bool = True,
     progress: Callable[[float], None] | None = None,
+    mask: AnyMask | None = None,
     **dims: int,
 ) -> Played:
     """Play a schedule move by move on the graph of its problem, under a referee.
 
     Args:
-        schedule, M, blocks, dims: as for `count`.
+        schedule, M, blocks, mask, dims: as for `count`; a masked game is played on chains.
         rules: "hong-kung", "replace" or "no-recompute".
         summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b".
         save: file to keep the moves in, .npy (packed) or .txt (for people).
@@ -375,18 +425,19 @@ def play(
     from pebblesim.readings.pebbles import moves
 
     algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
-    everything = {**sizes, **chosen}
-    predicted = count_program(algorithm.program, everything, summation)
+    everything, seen = {**sizes, **chosen}, masks.of(mask)
+    program, allowed = _under(seen, algorithm, sizes)
+    predicted = _predicted(program, everything, summation, seen)
     options = algorithm.graph_options(chosen)
-    cdag = graphs.build(algorithm.problem.name, summation=summation, **sizes, **options)
+    cdag = graphs.build(algorithm.problem.name, summation=summation, mask=allowed, **sizes, **options)
     game = Referee(cdag, M, rules)
-    stream = moves(algorithm.program, everything, cdag.families, write_takes_red=game.write_takes_red)
+    stream = moves(program, everything, cdag.families, write_takes_red=game.write_takes_red, mask=seen)
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:
                 game.play(chunk)
                 if progress:
-                    progress((game.reads + game.writes) / predicted.total.io)
+                    progress((game.reads + game.writes) / predicted["io"])
         except IllegalMove:
             if strict:
                 raise
@@ -396,23 +447,42 @@ def play(
         blocks=chosen,
         summation=summation,
         game=game.finish(),
-        predicted={"io": predicted.total.io, "peak_red": predicted.peak_red},
-        values_match=_values_match(algorithm, sizes, cdag),
+        predicted=predicted,
+        values_match=_values_match(algorithm, sizes, cdag, allowed),
+        mask=seen,
     )
 
 
-def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag) -> bool:
+def _under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> tuple[Program, Any]:
+    """A schedule's program under a mask, and the mask pair by pair; None for no mask."""
+    if mask is None:
+        return algorithm.program, None
+    return algorithm.masked, mask.allowed(sizes["n"])
+
+
+def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask: Mask | None) -> dict[str, int]:
+    """What the game will be like: "io" and "peak_red"."""
+    counted = count_program(program, sizes, summation, mask)
+    if mask is None:
+        return {"io": counted.total.io, "peak_red": counted.peak_red}
+    from pebblesim.readings.masked_peak import masked_peak_red
+
+    return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask)}
+
+
+def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag, allowed: Any) -> bool:
     """Whether the graph computes the problem's outputs from random inputs, to 1e-10 of the largest entry."""
     import numpy as np
 
-    inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept)
-    reference, outputs = algorithm.problem.reference(inputs), cdag.evaluate(inputs)
-    return all(
-        bool(
-            np.max(np.abs(outputs[name] - reference[name])) <= 1e-10 * max(1.0, float(np.max(np.abs(reference[name]))))
-        )
-        for name in algorithm.program.outputs
-    )
+    inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
+    reference, outputs = algorithm.problem.reference(inputs, allowed), cdag.evaluate(inputs)
+
+    def close(name: str) -> bool:
+        expected = reference[name]
+        largest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=1.0))
+        return np.allclose(outputs[name], expected, rtol=0, atol=1e-10 * largest)
+
+    return all(map(close, algorithm.program.outputs))
 
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
@@ -436,9 +506,11 @@ def _counted(
     M: int,
     blocks: Mapping[str, int],
     summation: str,
+    mask: Mask | None,
     least_M: int | None = None,
 ) -> Counted:
-    counted = count_program(algorithm.program, {**dims, **blocks}, summation)
+    program = algorithm.program if mask is None else algorithm.masked
+    counted = count_program(program, {**dims, **blocks}, summation, mask)
     return Counted(
         schedule=algorithm.name,
         problem=algorithm.problem.name,
@@ -453,5 +525,6 @@ def _counted(
         least_M=least_M,
         by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
         phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
-        work=work(algorithm.program, {**dims, **blocks}),
+        work=work(program, {**dims, **blocks}, mask),
+        mask=mask,
     )

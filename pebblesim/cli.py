@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pebblesim.errors import PebblesimError, UsageError
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import bytes_of, parse, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted
@@ -85,7 +85,18 @@ Sizes = Annotated[
     list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. m=25.", metavar="DIM=N")
 ]
 M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="Type of a word, if -M is in bytes: float32, bfloat16, …")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Type of a word: float32, bfloat16, …; for -M in bytes, and work per byte."),
+]
+MaskText = Annotated[
+    str | None,
+    typer.Option(
+        "--mask",
+        help="Allowed pairs: causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED] or FILE.npy.",
+        metavar="MASK",
+    ),
+]
 Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
 Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
 Summation = Annotated[str, typer.Option("--summation", help="Summation trees: chain, balanced or blocked:b.")]
@@ -107,19 +118,22 @@ def count(
     blocks: Blocks = "fit",
     block: Block = None,
     summation: Summation = "chain",
+    mask: MaskText = None,
     as_json: AsJson = False,
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
-    from pebblesim import api
+    from pebblesim import api, masks
     from pebblesim.registry import get
 
     dims, words, rule = _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block)
+    bytes_of(dtype or "float32")  # refuses an unknown type
+    seen = masks.of(mask)
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        rows = [api.count(names[0], M=words, blocks=rule, summation=summation, **dims)]
+        rows = [api.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
     else:
-        rows = api.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, **dims)
+        rows = api.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
     values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
@@ -127,14 +141,18 @@ def count(
         value = first.bound_value  # as a whole number where a float would lose digits, or overflow
         bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
         lower = {"value": first.lower_bound.value, "source": first.lower_bound.source}
-        head = {"problem": first.problem, **values, "blocks": rule, "bound": bound, "lower_bound": lower}
-        _print_json({**head, "rows": [row.to_dict() for row in rows]})
+        head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
+        head |= {"bound": bound, "lower_bound": lower}
+        head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
+        _print_json({**head, "rows": [row.to_dict(dtype) for row in rows]})
         raise typer.Exit(2 if nothing_fits else 0)
     sizes = ", ".join(f"{name} = {value:,}" for name, value in values.items())
+    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
+    per_byte = (f"ops/byte {dtype}",) if dtype else ()
     _print_table(
-        f"{first.problem}: {sizes} words",
-        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", "I/O ÷ Θ", "gap"),
-        [_row(row) for row in rows],
+        f"{first.problem}: {sizes} words{under}",
+        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap"),
+        [_row(row, dtype) for row in rows],
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
@@ -152,11 +170,12 @@ def count(
     raise typer.Exit(2 if nothing_fits else 0)
 
 
-def _row(row: Counted) -> tuple[str, ...]:
+def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
     sizes = ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none"
     fits = "" if row.feasible else " > M"
     if row.least_M is not None:
-        return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", "", "")
+        blank = ("",) * (3 if dtype else 2)
+        return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
     return (
         row.schedule,
         sizes,
@@ -164,6 +183,7 @@ def _row(row: Counted) -> tuple[str, ...]:
         f"{row.writes:,}",
         f"{row.io:,}",
         f"{row.peak_red:,}{fits}",
+        *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
         _ratio(row.bound_ratio),
         _ratio(row.gap),
     )
@@ -196,6 +216,10 @@ def list_schedules(as_json: AsJson = False) -> None:
 def formula(
     schedule: ScheduleName,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    mask: Annotated[
+        str | None,
+        typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
@@ -204,7 +228,7 @@ def formula(
 
     if latex and as_json:
         raise UsageError("--latex and --json print the same in two ways; choose one.")
-    algorithm, closed = get(schedule), api.formula(schedule)
+    algorithm, closed = get(schedule), api.formula(schedule, mask)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
         texts = {name: str(expr) for name, expr in lines.items()}
@@ -218,13 +242,13 @@ def formula(
         return
     from pebblesim.notation import written
 
-    print(f"{algorithm.name} ({algorithm.source})")
+    print(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
     for name, expr in lines.items():
         print(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
     for name, rule in algorithm.paper.items():
         print(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
     print("by phase")
-    wide = max(11, *map(len, closed.by_phase))
+    wide = 1 + max(10, *map(len, closed.by_phase))
     for name, (reads, writes) in closed.by_phase.items():
         print(f"  {name:<{wide}}= {written(reads + writes)}")
 
@@ -257,6 +281,7 @@ def play(
     blocks: Blocks = "fit",
     block: Block = None,
     save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    mask: MaskText = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a schedule move by move as a red-blue pebble game, under a referee."""
@@ -272,6 +297,7 @@ def play(
             save=None if save is None else str(save),
             strict=False,
             progress=progress,
+            mask=mask,
             **_dims(n, d, size),
         )
     if as_json:
@@ -288,6 +314,7 @@ def graph(
     d: D = None,
     size: Sizes = None,
     summation: Summation = "chain",
+    mask: MaskText = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -301,7 +328,7 @@ def graph(
     as_json: AsJson = False,
 ) -> None:
     """Size a computational DAG with its summation trees, or export it."""
-    from pebblesim import graphs
+    from pebblesim import graphs, masks
     from pebblesim.api import problem_dims
     from pebblesim.problems import problem as find
 
@@ -311,11 +338,13 @@ def graph(
     for name in options:
         if name in (*dims, "summation", "outputs"):
             raise UsageError(f"--option {name}=… is not for sizes, sums and outputs; those have options of their own.")
-    plan = graphs.plan(problem, summation, **dims, **options)
+    seen = masks.of(mask)
+    allowed = None if seen is None else seen.allowed(dims["n"])
+    plan = graphs.plan(problem, summation, mask=allowed, **dims, **options)
     if output is not None:
         from pebblesim.graphs.export import save
 
-        save(graphs.build(problem, summation, **dims, **options), output)
+        save(graphs.build(problem, summation, mask=allowed, **dims, **options), output)
     if as_json:
         _print_json({"problem": problem, **dims, "summation": summation, **options, **plan._asdict()})
         return

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from pebblesim.masks import Cut, Mask
 from pebblesim.problems import ACTIVATIONS, Problem
 
 
@@ -21,6 +22,10 @@ class Theta:
         exact = {name: Decimal(size) for name, size in sizes.items()}
         names: dict[str, object] = {"sqrt": Decimal.sqrt, "Min": min, "Max": max, **exact}
         return Decimal(eval(self.expr, {"__builtins__": {}}, names))  # our own text below
+
+    def of_pairs(self) -> Theta:
+        """The same under a mask that allows Z pairs."""
+        return Theta(self.expr.replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²")
 
 
 THETA = {
@@ -66,15 +71,32 @@ class LowerBound:
     source: str
 
 
-def compulsory(problem: Problem, dims: Mapping[str, int]) -> LowerBound:
+def compulsory(problem: Problem, dims: Mapping[str, int], mask: Mask | None = None) -> LowerBound:
     """Every input is read once and every output written once, whatever M is.
 
-    The inputs that only some schedules ask for are not counted, so that it holds for all of them.
+    The inputs that only some schedules ask for are not counted, so that it holds for all of them; under a mask, those
+    rows of inputs are that belong to a query or a key with an allowed pair.
     """
     value = 0
-    for shape in (*problem.inputs.values(), *problem.outputs.values()):
+    for name, shape in (*problem.inputs.items(), *problem.outputs.items()):
         words = 1
         for dim in shape:
             words *= dims[dim]
+        if mask is not None and name in problem.inputs:
+            words = (
+                words * _needed(name, mask, dims["n"]) // dims["n"]
+                if "n" in shape
+                else words * bool(mask.pairs(dims["n"]))
+            )
         value += words
     return LowerBound(value, "compulsory: each input read once, each output written once")
+
+
+KEYS = ("K", "V", "A2", "A3")
+"""Inputs with a row for each key; the others have one for each query."""
+
+
+def _needed(name: str, mask: Mask, n: int) -> int:
+    """Number of rows of an input that have an allowed pair."""
+    one_by_one, whole = Cut(0, n, 1), Cut(0, n, n)
+    return mask.tiles(n, whole, one_by_one) if name in KEYS else mask.tiles(n, one_by_one, whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sympy
 from sympy.printing.str import StrPrinter
 
@@ -42,11 +44,16 @@ class _Printer(StrPrinter):
         for factor in sorted(sympy.Mul.make_args(expr), key=place):
             text = self._print(factor)
             text = f"({text})" if factor.is_Add else text
-            parts.append(f"·{text}" if parts and text.startswith(("min", "max")) else text)
+            parts.append(text)
         names = [
             str(factor.as_base_exp()[0]) for factor in sympy.Mul.make_args(expr) if factor.as_base_exp()[0].is_Symbol
         ]
-        return ("·" if any(len(name) > 1 for name in names) else "").join(parts)
+        if any(len(name) > 1 for name in names):
+            return "·".join(parts)
+        line = parts[0]
+        for part in parts[1:]:
+            line += f"·{part}" if re.match(r"\w{2,}\(|Σ", part) else part
+        return line
 
     def _print_Pow(self, expr: sympy.Pow, rational: bool = False) -> str:
         base, exponent = expr.as_base_exp()
@@ -57,6 +64,13 @@ class _Printer(StrPrinter):
 
     def _print_ceiling(self, expr: sympy.ceiling) -> str:
         return f"⌈{self._print(expr.args[0])}⌉"
+
+    def _print_floor(self, expr: sympy.floor) -> str:
+        return f"⌊{self._print(expr.args[0])}⌋"
+
+    def _print_Sum(self, expr: sympy.Sum) -> str:
+        i, first, last = expr.limits[0]
+        return f"Σ_{{{self._print(first)} ≤ {i} < {self._print(last + 1)}}} {self._print(expr.function)}"
 
     def _print_Max(self, expr: sympy.Max) -> str:
         return f"max({', '.join(self._print(arg) for arg in expr.args)})"

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.errors import UnknownName, UsageError
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
@@ -54,20 +54,25 @@ def parse_words(text: str, dtype: str | None) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i)?B", text.strip())
     if not match:
-        if dtype is not None:
-            raise UsageError(
-                f"M = {text!r} is no size in bytes, which --dtype asks for; write e.g. 192KiB, 1.5MiB or 4096B."
-            )
         return parse("M", text)
-    if dtype not in BYTES:
-        raise UsageError(
-            f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}"
-            + (f", not {dtype!r}." if dtype else ".")
-        )
+    if dtype is None:
+        raise UsageError(f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}.")
+    width = bytes_of(dtype)
     size = Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0)
-    if size < BYTES[dtype]:
-        raise UsageError(f"M = {text!r} holds no word of type {dtype}, which takes {BYTES[dtype]} bytes.")
-    return whole("M", int(size // BYTES[dtype]))
+    if size < width:
+        raise UsageError(f"M = {text!r} holds no word of type {dtype}, which takes {width} bytes.")
+    return whole("M", int(size // width))
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes in a word of a data type.
+
+    Raises:
+        UnknownName: there is no such type.
+    """
+    if dtype not in BYTES:
+        raise UnknownName("data type", dtype, BYTES)
+    return BYTES[dtype]
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:

@@ -29,7 +29,7 @@ def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> 
     Raises:
         UsageError: unknown summation, or a tree other than a chain at sizes too large for enumeration.
     """
-    return max(_Occupancy(sizes, summation).run(phase) for phase in program.phases)
+    return max(Occupancy(sizes, summation).run(phase) for phase in program.phases)
 
 
 def tree_block(summation: str, terms: int) -> int:
@@ -60,7 +60,7 @@ def intermediates(expr: ir.Expr) -> int:
     return max(most, held + 1)
 
 
-class _Occupancy:
+class Occupancy:
     """Runs a phase on numbers of pebbles."""
 
     def __init__(self, sizes: ir.Sizes, summation: str) -> None:
@@ -95,6 +95,7 @@ class _Occupancy:
 
     def _body(self, body: list[ir.Node]) -> None:
         for node in body:
+            self._before(node)
             match node:
                 case ir.Loop():
                     self._loop(node)
@@ -131,21 +132,33 @@ class _Occupancy:
         assert rng.parent is not None
         whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
         start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
-        if not _feeds_a_sum_outside(loop):
-            picked: list[int] = sorted({0, last})
-        elif self.chain:
-            picked = sorted({index for index in (0, 1, last - 1, last) if 0 <= index <= last})
-        else:
-            self._charge(last)
-            picked = list(range(last + 1))
+        picked = self._picked(loop, last)
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
             self.length[rng] = min(block, whole - index * block)
+            if not self._runs(loop.when):
+                continue
             before = dict(self.live)
             self._body(loop.body)
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
+
+    def _before(self, node: ir.Node) -> None:
+        """What has to happen before a node; nothing, without a mask."""
+
+    def _runs(self, when: ir.Meeting | None) -> bool:
+        """Whether a loop runs for the tile it is at; without a mask, for all but those that a mask would leave out."""
+        return when is None or not when.none
+
+    def _picked(self, loop: ir.Loop, last: int) -> list[int]:
+        """The iterations that have to be run."""
+        if not _feeds_a_sum_outside(loop):
+            return sorted({0, last})
+        if self.chain:
+            return sorted({index for index in (0, 1, last - 1, last) if 0 <= index <= last})
+        self._charge(last)
+        return list(range(last + 1))
 
     def _charge(self, steps: int) -> None:
         """Refuse what would take too long to enumerate."""

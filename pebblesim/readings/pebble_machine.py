@@ -13,7 +13,7 @@ from numba import njit
 from pebblesim.moves import COMPUTE, DELETE, READ, WRITE
 
 # instructions, and what their columns hold
-LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT = range(9)
+LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL = range(11)
 (
     OP,
     TILE,  # the tile it works on
@@ -32,30 +32,40 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT = range(9)
     WHOLE,  # SUM: terms for each tile of OUTER
     FRESH,  # SUM: 1 if it is the whole sum of a block
     ONTO,  # SUM: the family of the value it is added to, -1 if none
+    MET_ROWS,  # LOOP, NEXT: run for tiles of which the mask allows a pair of these rows ...
+    MET_COLUMNS,  # ... and these columns, -1 if for all
+    MET,  # LOOP, NEXT: 1; 0 to run for the others
     WIDTH,
-) = range(18)
+) = range(21)
 
 # columns of a step of a script; OF_TILE: the tile whose present block is meant, -1 for the block that AT is at
 STEP_KIND, STEP_FAMILY, VECTOR, AT, OF_TILE = range(5)
 
 # columns of the table of families
 BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, STORED = range(13)
+# and, under a mask, of where they are: TABLE, first row in `elements`; BEFORE, first entry in `before`; WIDE, entries of
+# a line there; LINE, which index of an element says its line. All -1 where there is no such table.
+TABLE, BEFORE, WIDE, LINE = range(13, 17)
 
 # columns of the table of ranges
 PARENT, BLOCK, OFFSET, LENGTH = range(4)
 
-# columns of what is known of a tile or of an element in memory: terms in its sum (-1: complete), and its block
-DONE, BLOCK_OF = range(2)
+# columns of what is known of a tile or of an element in memory: up to which index its sum has its terms (-1: it is
+# complete), its block, and, of a tile, whether its sums without terms are there already, as constants
+DONE, BLOCK_OF, FILLED = range(3)
 
 PC, PROGRESS, STATUS = range(3)
 RUNNING, FINISHED, PARTIAL = range(3)
 
 
 @njit(cache=True)
-def _element(family: Any, block: int, element: int) -> tuple[int, int]:
+def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
     """(first vertex, number of terms) of an element of a block."""
     if block < 0:
         return family[INITIAL] + element, 0
+    if family[TABLE] >= 0:
+        at = family[TABLE] + block * family[ELEMENTS] + element
+        return elements[at, 0], elements[at, 1]
     first, k = family[BASE] + block * family[STEP], family[K]
     if block == family[BLOCKS] - 1:
         first, k = family[LAST_BASE], family[K_LAST]
@@ -143,6 +153,27 @@ def _merge(
 
 
 @njit(cache=True)
+def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
+    """How many terms the sum of element [i, j] has in front of an index."""
+    if family[BEFORE] < 0:
+        return index
+    line = 0 if family[LINE] < 0 else j if family[LINE] == 1 else i
+    return before[family[BEFORE] + line * family[WIDE] + index]
+
+
+@njit(cache=True)
+def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
+    """Whether the mask lets a loop run for the tile it is at; pairs[i, j] counts those of rows < i and columns < j."""
+    if ins[MET_ROWS] < 0:
+        return True
+    rows, columns = ranges[ins[MET_ROWS]], ranges[ins[MET_COLUMNS]]
+    top, bottom = rows[OFFSET], rows[OFFSET] + rows[LENGTH]
+    left, right = columns[OFFSET], columns[OFFSET] + columns[LENGTH]
+    some = pairs[bottom, right] - pairs[top, right] - pairs[bottom, left] + pairs[top, left]
+    return (some > 0) == (ins[MET] == 1)
+
+
+@njit(cache=True)
 def _at(ranges: Any, rng: int) -> int:
     """Which tile a range is at; 0 for no range."""
     return ranges[rng, OFFSET] // ranges[rng, BLOCK] if rng >= 0 else 0
@@ -150,7 +181,17 @@ def _at(ranges: Any, rng: int) -> int:
 
 @njit(cache=True)
 def _script(
-    out: Any, used: int, scripts: Any, first: int, last: int, families: Any, ranges: Any, tiles: Any, i: int, j: int
+    out: Any,
+    used: int,
+    scripts: Any,
+    first: int,
+    last: int,
+    families: Any,
+    elements: Any,
+    ranges: Any,
+    tiles: Any,
+    i: int,
+    j: int,
 ) -> int:
     """The moves of a script for element [i, j]."""
     for row in range(first, last):
@@ -158,7 +199,7 @@ def _script(
         family = families[step[STEP_FAMILY]]
         element = i if step[VECTOR] else i * family[ROW_LENGTH] + j
         block = tiles[step[OF_TILE], BLOCK_OF] if step[OF_TILE] >= 0 else _at(ranges, step[AT])
-        vertex, k = _element(family, block, element)
+        vertex, k = _element(family, elements, block, element)
         vertex = _holder(vertex, k, 1, family[ZERO], family[STARTED], k)
         out[used] = vertex * 4 + step[STEP_KIND]
         used += 1
@@ -167,12 +208,25 @@ def _script(
 
 @njit(cache=True, nogil=True)
 def run(
-    code: Any, scripts: Any, families: Any, ranges: Any, tiles: Any, stored: Any, state: Any, out: Any, longest: int
+    code: Any,
+    scripts: Any,
+    families: Any,
+    elements: Any,
+    before: Any,
+    pairs: Any,
+    ranges: Any,
+    tiles: Any,
+    stored: Any,
+    state: Any,
+    out: Any,
+    longest: int,
 ) -> int:
     """Fill `out` with moves; returns how many.
 
     Args:
         code, scripts, families: tables, not changed.
+        elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of elements, terms in front of
+            each index, and pairs of rows and columns in front of each.
         ranges: table of ranges, with their present offset and length.
         tiles: what is known of each tile.
         stored: the same of each element in memory whose sum or running value is made there.
@@ -191,10 +245,14 @@ def run(
             rng = ranges[ins[ROWS]]
             parent = ranges[rng[PARENT]]
             offset = parent[OFFSET] if op == LOOP else rng[OFFSET] + rng[BLOCK]
-            left = parent[OFFSET] + parent[LENGTH] - offset
-            if left > 0:
+            end = parent[OFFSET] + parent[LENGTH]
+            found = False
+            while offset < end and not found:
                 rng[OFFSET] = offset
-                rng[LENGTH] = min(rng[BLOCK], left)
+                rng[LENGTH] = min(rng[BLOCK], end - offset)
+                found = _runs(ins, ranges, pairs)
+                offset += rng[BLOCK]
+            if found:
                 state[PC] = state[PC] + 1 if op == LOOP else ins[JUMP]
             else:
                 state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1
@@ -205,6 +263,11 @@ def run(
             tiles[tile] = tiles[ins[SOURCE]]
             state[PC] += 1
             continue
+        if op == START or (op == FILL and (tiles[tile, DONE] < 0 or tiles[tile, FILLED])):
+            if op == START:
+                tiles[tile] = 0
+            state[PC] += 1
+            continue
 
         family = families[ins[FAMILY]]
         zero, started = family[ZERO], family[STARTED]
@@ -213,11 +276,13 @@ def run(
         if ins[COLUMNS] >= 0:
             column, columns = ranges[ins[COLUMNS], OFFSET], ranges[ins[COLUMNS], LENGTH]
         block = _at(ranges, ins[PART])
-        term = terms = 0
+        term = terms = index = 0
+        in_progress = op == SUM and not ins[FRESH] and ins[ONTO] < 0
         if op == SUM:
+            index = ranges[ins[TERMS], OFFSET]
             terms = ranges[ins[TERMS], LENGTH]
-            if not ins[FRESH] and ins[ONTO] < 0:
-                term = ranges[ins[TERMS], OFFSET]
+            if in_progress:
+                term = index
                 if ins[OUTER] >= 0:
                     term += _at(ranges, ins[OUTER]) * ins[WHOLE]
         for at in range(state[PROGRESS], rows * columns):
@@ -229,53 +294,84 @@ def run(
             if op == EACH:
                 kind = ins[KIND]
                 place = family[STORED] + element
-                if kind == READ:
-                    tiles[tile, DONE], tiles[tile, BLOCK_OF] = -1, 0
-                    if family[STORED] >= 0:
-                        tiles[tile] = stored[place]
-                first, k = _element(family, tiles[tile, BLOCK_OF], element)
+                if kind == READ and at == 0:
+                    tiles[tile] = -1, 0, 1
+                if kind == READ and family[STORED] >= 0:
+                    tiles[tile, BLOCK_OF] = stored[place, BLOCK_OF]
+                    # of tiles that were written apart, all complete, the indices up to which they have terms may differ
+                    first, k = _element(family, elements, tiles[tile, BLOCK_OF], element)
+                    done = stored[place, DONE]
+                    if done >= 0 and _terms_before(family, before, done, i, j) < k:
+                        tiles[tile, DONE] = done
+                first, k = _element(family, elements, tiles[tile, BLOCK_OF], element)
                 held = tiles[tile, DONE]
-                vertex = _holder(first, k, family[TREE], zero, started, k if held < 0 else held)
+                if k == 0 and family[K] > 0 and held >= 0 and not tiles[tile, FILLED]:
+                    continue  # a sum without terms that nobody has looked at yet
+                done = k if held < 0 else _terms_before(family, before, held, i, j)
+                vertex = _holder(first, k, family[TREE], zero, started, done)
                 if vertex < 0:
                     state[STATUS] = PARTIAL
                     return used
                 if kind == WRITE and family[STORED] >= 0:
-                    stored[place] = tiles[tile]
+                    stored[place, DONE], stored[place, BLOCK_OF] = tiles[tile, DONE], tiles[tile, BLOCK_OF]
                 out[used] = vertex * 4 + kind
                 used += 1
             elif op == INIT:
-                first, k = _element(family, 0, element)
-                vertex = first + k if zero else family[INITIAL] + element
+                first, k = _element(family, elements, 0, element)
+                vertex = first + k if zero else family[INITIAL] + element if family[INITIAL] >= 0 else first
                 out[used] = vertex * 4 + COMPUTE
                 out[used + 1] = vertex * 4 + WRITE
                 out[used + 2] = vertex * 4 + DELETE
                 used += 3
-                stored[family[STORED] + element, DONE] = 0 if zero else -1
-                stored[family[STORED] + element, BLOCK_OF] = 0 if zero else -1
+                if family[STORED] >= 0:
+                    stored[family[STORED] + element, DONE] = 0 if zero else -1
+                    stored[family[STORED] + element, BLOCK_OF] = 0 if zero else -1
+            elif op == FILL:
+                first, k = _element(family, elements, block, element)
+                if k == 0:
+                    out[used] = first * 4 + COMPUTE
+                    used += 1
             elif op == CONSTANT:
                 out[used] = (family[INITIAL] + element) * 4 + COMPUTE
                 used += 1
             elif op == SCRIPT:
-                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, ranges, tiles, i, j)
+                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, elements, ranges, tiles, i, j)
             else:
-                first, k = _element(family, block, element)
+                first, k = _element(family, elements, block, element)
+                if k == 0:  # no terms: it is a constant, or the value that it would be added to
+                    if ins[FRESH] and ins[ONTO] < 0:
+                        out[used] = first * 4 + COMPUTE
+                        used += 1
+                    continue
                 tree = family[TREE]
                 scripted = ins[LAST] > ins[FIRST]
                 value = first + k
                 if ins[ONTO] >= 0:
-                    vertex, terms_of_value = _element(families[ins[ONTO]], tiles[tile, BLOCK_OF], element)
+                    vertex, terms_of_value = _element(families[ins[ONTO]], elements, tiles[tile, BLOCK_OF], element)
                     value = _holder(vertex, terms_of_value, 1, 0, 0, terms_of_value)
                 held = value
-                if term > 0:
-                    held = first if term == 1 and not started else first + k + zero + started + term - 2
-                for u in range(term, term + terms):
+                # of a sum that is a block's alone, terms count from the block's first
+                origin = 0 if in_progress else _terms_before(family, before, index if family[BEFORE] >= 0 else 0, i, j)
+                done = _terms_before(family, before, term, i, j) if in_progress else 0
+                if done > 0:
+                    held = first if done == 1 and not started else first + k + zero + started + done - 2
+                for at_term in range(term, term + terms):
+                    counted = at_term if in_progress or family[BEFORE] < 0 else index + at_term
+                    u = _terms_before(family, before, counted, i, j) - origin
+                    if family[BEFORE] >= 0 and _terms_before(family, before, counted + 1, i, j) - origin == u:
+                        continue  # the mask leaves this term out
+                    c = index + at_term - term
                     if scripted:
-                        used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, ranges, tiles, i, u)
+                        used = _script(
+                            out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, tiles, i, c
+                        )
                     leaf = first + u
                     out[used] = leaf * 4 + COMPUTE
                     used += 1
                     if scripted:
-                        used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, ranges, tiles, i, u)
+                        used = _script(
+                            out, used, scripts, ins[LEAF], ins[LAST], families, elements, ranges, tiles, i, c
+                        )
                     if tree > 1:
                         used = _close(out, used, first, k, tree, zero, started, u, value)
                     elif u > 0 or started:
@@ -288,8 +384,9 @@ def run(
                     else:
                         held = leaf
         if op in (SUM, SCRIPT, CONSTANT):
-            in_progress = op == SUM and not ins[FRESH] and ins[ONTO] < 0
             tiles[tile, DONE] = term + terms if in_progress else -1
             tiles[tile, BLOCK_OF] = -1 if op == CONSTANT else block
+        if op == FILL:
+            tiles[tile, FILLED] = 1
         state[PROGRESS] = 0
         state[PC] += 1

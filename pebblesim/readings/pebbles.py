@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pebblesim import program as ir
 from pebblesim.errors import UsageError
 from pebblesim.layout import Family
+from pebblesim.masks import Mask
 from pebblesim.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.readings import pebble_machine as vm
 
@@ -29,6 +30,7 @@ def moves(
     *,
     write_takes_red: bool = False,
     chunk: int = CHUNK,
+    mask: Mask | None = None,
 ) -> Iterator[NDArray[np.int64]]:
     """The moves of a program, packed (see `pebblesim.moves`), in arrays that are valid until the next one is asked for.
 
@@ -39,12 +41,13 @@ def moves(
         write_takes_red: the game's rules take the red pebble at a write, so that a tile just written need not be
             deleted.
         chunk: least length of the arrays' buffer.
+        mask: which pairs are allowed; the program and the graph are then under this mask.
 
     Raises:
         UsageError: the program computes something the graph does not hold, or moves a sum that is still spread over
             several vertices.
     """
-    assembled = _Assembler(program, sizes, families, write_takes_red)
+    assembled = _Assembler(program, sizes, families, write_takes_red, mask)
     tables, longest = assembled.tables(), assembled.longest
     out = np.empty(max(chunk, 2 * longest), np.int64)
     state = np.zeros(3, np.int64)
@@ -61,8 +64,15 @@ def moves(
 class _Assembler:
     """Turns a program into the tables of the machine."""
 
-    def __init__(self, program: ir.Program, sizes: ir.Sizes, families: Sequence[Family], write_takes_red: bool) -> None:
-        self.program, self.sizes, self.write_takes_red = program, sizes, write_takes_red
+    def __init__(
+        self,
+        program: ir.Program,
+        sizes: ir.Sizes,
+        families: Sequence[Family],
+        write_takes_red: bool,
+        mask: Mask | None,
+    ) -> None:
+        self.program, self.sizes, self.write_takes_red, self.mask = program, sizes, write_takes_red, mask
         self.families = {family.name: number for number, family in enumerate(families)}
         self.table = families
         self.made_by = {
@@ -91,23 +101,43 @@ class _Assembler:
         return carried + (terms + 1) * (4 + len(self.scripts))
 
     def tables(self) -> Any:
-        """code, scripts, families, ranges, tiles, stored: fresh ones, for a game from its start."""
+        """What `pebble_machine.run` takes: fresh ones, for a game from its start."""
         rows, stored = [], 0
+        elements, before = [np.zeros((1, 2), np.int64)], [np.zeros(1, np.int64)]
         for f in self.table:
+            masked = (-1, -1, -1, -1)
+            if f.table is not None:
+                own = np.stack([f.table.first.ravel(), f.table.terms.ravel()], axis=1).astype(np.int64)
+                masked = (sum(map(len, elements)), -1, -1, -1)
+                elements.append(own)
+                if f.table.before is not None:
+                    line = -1 if f.table.line is None else f.table.line
+                    masked = (masked[0], sum(map(len, before)), f.table.before.shape[1], line)
+                    before.append(f.table.before.ravel().astype(np.int64))
             in_memory = f.start or f.initial is not None
             length = f.shape[1] if len(f.shape) == 2 else 1
             where = (f.base, f.step, f.last_base, f.initial_base, length, f.elements)
             kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto))
-            rows.append((*where, *kind, stored if in_memory else -1))
+            rows.append((*where, *kind, stored if in_memory else -1, *masked))
             stored += f.elements if in_memory else 0
         return (
             np.array(self.code, np.int64),
             np.array(self.scripts or [(0, 0, False, 0, 0)], np.int64),
             np.array(rows, np.int64),
+            np.concatenate(elements),
+            np.concatenate(before),
+            self._pairs(),
             np.array(self.range_rows, np.int64),
-            np.zeros((max(1, len(self.tiles)), 2), np.int64),
+            np.zeros((max(1, len(self.tiles)), 3), np.int64),
             np.zeros((max(1, stored), 2), np.int64),
         )
+
+    def _pairs(self) -> NDArray[np.int64]:
+        """How many allowed pairs there are of rows and columns in front of each."""
+        if self.mask is None:
+            return np.zeros((1, 1), np.int64)
+        sums = self.mask.allowed(self.sizes[ir.PAIRS]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
+        return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def family_at(self, pc: int) -> str:
         """Name of the family that an instruction works on."""
@@ -178,11 +208,14 @@ class _Assembler:
 
     def _body(self, body: list[ir.Node]) -> None:
         for node in body:
+            for tile in _looked_at(node) if self.mask is not None else ():
+                self._fill(tile)
             match node:
-                case ir.Loop(range=rng, body=inner):
-                    start = self._emit(vm.LOOP, ROWS=self._range(rng))
+                case ir.Loop(range=rng, body=inner, when=when):
+                    of_tiles = {"ROWS": self._range(rng), **self._meeting(when)}
+                    start = self._emit(vm.LOOP, **of_tiles)
                     self._body(inner)
-                    end = self._emit(vm.NEXT, ROWS=self._range(rng), JUMP=start + 1)
+                    end = self._emit(vm.NEXT, JUMP=start + 1, **of_tiles)
                     self.code[start][vm.JUMP] = end + 1
                 case ir.Read(tile=tile, tensor=tensor):
                     self.family[tile] = self.in_memory[tensor.name]
@@ -197,7 +230,9 @@ class _Assembler:
                         self._each(DELETE, tile)
                 case ir.Init(tensor=tensor, ranges=ranges, value=value):
                     number = self.in_memory[tensor.name] = self._named(tensor.name)
-                    if value != (0 if self.table[number].start else self.table[number].initial):
+                    family = self.table[number]
+                    starts = family.start or family.initial is not None or family.table is None
+                    if starts and value != (0 if family.start else family.initial):
                         raise UsageError(
                             f"{self.program.name} writes {value:g} to {tensor.name}, which does not start from that "
                             "constant in the graph it is played on."
@@ -214,10 +249,24 @@ class _Assembler:
                     self.part |= {tile: self.part[source]} if source in self.part else {}
                 case ir.Zeros(tile=tile):
                     self.family.pop(tile, None)
+                    if self.mask is not None:
+                        self._emit(vm.START, **self._tile(tile))
                 case ir.Compute(expr=ir.Elementwise()):
                     self._elementwise(node)
                 case ir.Compute():
                     self._sum(node)
+
+    def _meeting(self, when: ir.Meeting | None) -> dict[str, int]:
+        if when is None:
+            return {}
+        met = {"MET_ROWS": self._range(when.rows), "MET_COLUMNS": self._range(when.columns)}
+        return met | {"MET": int(not when.none)}
+
+    def _fill(self, tile: ir.Tile) -> None:
+        """Sums that the mask leaves without terms are constants; they are there once somebody looks at them."""
+        number = self.family.get(tile)
+        if number is not None and self.table[number].table is not None and self.table[number].terms:
+            self._emit(vm.FILL, FAMILY=number, **self._tile(tile))
 
     def _each(self, kind: int, tile: ir.Tile) -> None:
         self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile))
@@ -323,6 +372,17 @@ class _Assembler:
                 f"one, where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block "
                 "to match."
             )
+
+
+def _looked_at(node: ir.Node) -> Iterator[ir.Tile]:
+    """The tiles whose values a primitive uses."""
+    match node:
+        case ir.Write(tile=tile) | ir.Move(source=tile):
+            yield tile
+        case ir.Compute(target=target, expr=expr, mode=mode):
+            yield from (ref.tile for ref in ir.refs(expr))
+            if mode == "assign":
+                yield target.tile
 
 
 def _now(operand: str) -> str:

@@ -1,0 +1,161 @@
+"""The most red pebbles of a game under a mask, found without playing it.
+
+As `peak` does, but every tile of rows and columns is visited, since each may have other pairs, and sums differ from
+element to element in their terms. A sum without terms holds no pebble until somebody looks at it, then a constant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim import program as ir
+from pebblesim.masks import Mask
+from pebblesim.readings.peak import Occupancy, intermediates
+from pebblesim.readings.totals import over_pairs
+
+Array = NDArray[Any]
+
+
+def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
+    """Most red pebbles at any moment of the game on chains, under a mask.
+
+    Raises:
+        UsageError: the sizes are too large for enumeration.
+    """
+    allowed = mask.allowed(sizes[ir.PAIRS])
+    return max(_MaskedOccupancy(sizes, allowed).run(phase) for phase in program.phases)
+
+
+class _MaskedOccupancy(Occupancy):
+    """Runs a phase on numbers of pebbles, element by element where sums differ."""
+
+    def __init__(self, sizes: ir.Sizes, allowed: Array) -> None:
+        super().__init__(sizes, "chain")
+        self.allowed = allowed
+        self.done: dict[ir.Tile, Array] = {}  # of a sum in progress, whether its elements have got terms
+        self.empty: dict[ir.Tile, Array] = {}  # ... and whether they never will
+        self.apart: dict[ir.Tile, Array] = {}  # of a sum kept apart, whether its elements have terms
+
+    def _runs(self, when: ir.Meeting | None) -> bool:
+        return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
+
+    def _picked(self, loop: ir.Loop, last: int) -> list[int]:
+        if loop.range.dim != ir.PAIRS:
+            return super()._picked(loop, last)
+        self._charge(last)
+        return list(range(last + 1))
+
+    def _slice(self, rng: ir.Range) -> slice:
+        if rng.parent is None:
+            return slice(0, self.sizes[rng.name])
+        return slice(self.offset[rng], self.offset[rng] + self.length[rng])
+
+    def _pairs(self, ranges: ir.Ranges) -> Array:
+        return self.allowed[tuple(map(self._slice, ranges))]
+
+    def _shape(self, ranges: ir.Ranges) -> tuple[int, ...]:
+        return tuple(self._words((rng,)) for rng in ranges)
+
+    def _before(self, node: ir.Node) -> None:
+        match node:
+            case ir.Zeros(tile=tile):
+                self.done[tile] = np.zeros(self._shape(tile.ranges), bool)
+                self.empty[tile] = np.ones((1,) * len(tile.ranges), bool)
+            case ir.Delete(tile=tile):
+                self.done.pop(tile, None)
+            case ir.Write(tile=tile) | ir.Move(source=tile):
+                self._fill(tile)
+            case ir.Compute(target=target, expr=expr, mode=mode):
+                for ref in ir.refs(expr):
+                    self._fill(ref.tile)
+                if mode == "assign":
+                    self._fill(target.tile)
+
+    def _fill(self, tile: ir.Tile) -> None:
+        """The sums without terms become constants."""
+        if tile in self.done:
+            shape = self.done.pop(tile).shape
+            self._hold(tile, int(np.broadcast_to(self.empty[tile], shape).sum()))
+
+    def _compute(self, node: ir.Compute) -> None:
+        tile, expr, ranges = node.target.tile, node.expr, node.target.ranges
+        self.apart.pop(tile, None)
+        if isinstance(expr, ir.Elementwise):
+            super()._compute(node)
+            return
+        term = 1
+        if isinstance(expr, ir.RowReduction):
+            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+        shape = self._shape(ranges)
+        new = np.broadcast_to(self._new_terms(node, ranges), shape)
+        if node.mode == "new":
+            self.live.setdefault(tile, 0)
+            before, after = np.zeros(shape, bool), np.ones(shape, bool)
+            if isinstance(expr, ir.MatMul) and expr.left.shape[1].parent is not None:
+                self.apart[tile] = new > 0
+        elif tile in self.done:
+            before = self.done[tile][self._within(ranges, tile)]
+            after = before | (new > 0)
+        else:  # the sum is added to a value, or to what memory holds of it
+            before = after = np.ones(shape, bool)
+        most = np.where(before, 0, np.where(new > 0, max(term, 1), after))
+        most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + max(term, 2), 0))
+        self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, most)))
+        self._hold(tile, int(after.sum()) - int(before.sum()))
+        if tile in self.done:
+            self.done[tile][self._within(ranges, tile)] = after
+            self.empty[tile] = self._without_terms(node)
+
+    def _in_turn(self, before: Array, after: Array, most: Array) -> None:
+        """The elements of a target get their terms one after the other."""
+        others = self.red - int(before.sum())
+        held = np.cumsum(after) - after + before.sum() - np.cumsum(before) + most
+        if most.any():
+            self._reach(others + int(held[most > 0].max()))
+
+    def _within(self, ranges: ir.Ranges, tile: ir.Tile) -> tuple[slice, ...]:
+        parts, whole = map(self._slice, ranges), map(self._slice, tile.ranges)
+        return tuple(slice(p.start - w.start, p.stop - w.start) for p, w in zip(parts, whole, strict=True))
+
+    def _new_terms(self, node: ir.Compute, ranges: ir.Ranges) -> Array:
+        """How many terms the elements of a target get."""
+        expr = node.expr
+        if isinstance(expr, ir.MatMul) and expr.left.tile in self.apart:  # its sums without terms are none of these
+            present = self.apart[expr.left.tile]
+            return np.asarray((present.T if expr.left.transposed else present)[0].sum())
+        index = expr.left.shape[1] if isinstance(expr, ir.MatMul) else _rows(expr)[1]
+        lines = self._lines(node, ranges)
+        if lines is not None:
+            return lines[..., self._slice(index)].sum(axis=-1)
+        terms = np.asarray(self._words((index,)))
+        return terms * self._pairs(ranges) if over_pairs(ranges) else terms
+
+    def _without_terms(self, node: ir.Compute) -> Array:
+        """Which elements of the tile that a node adds to get no terms, here or elsewhere."""
+        tile = node.target.tile
+        if isinstance(node.expr, ir.MatMul) and node.expr.left.tile in self.apart:
+            return ~self.done[tile]
+        lines = self._lines(node, tile.ranges)
+        if lines is not None:
+            return ~lines.any(axis=-1)
+        return ~self._pairs(tile.ranges) if over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
+
+    def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
+        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, n)."""
+        expr = node.expr
+        if isinstance(expr, ir.RowReduction):
+            return self.allowed[self._slice(ranges[0])] if over_pairs(expr.operand.shape) else None
+        assert isinstance(expr, ir.MatMul)
+        if over_pairs(expr.left.tile.ranges):
+            return (self.allowed.T if expr.left.transposed else self.allowed)[self._slice(ranges[0]), None]
+        if over_pairs(expr.right.tile.ranges):
+            return (self.allowed if expr.right.transposed else self.allowed.T)[None, self._slice(ranges[1])]
+        return None
+
+
+def _rows(expr: ir.Expr) -> ir.Ranges:
+    assert isinstance(expr, ir.RowReduction)
+    return expr.operand.shape
