@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pebblesim.errors import UnknownName
+from pebblesim.errors import UnknownName, UsageError
 
 ACTIVATIONS = ("relu", "sigmoid")
 """Elementwise activations in the place of exp, without normalisation."""
@@ -32,8 +32,9 @@ class Problem:
         kept: inputs that only some schedules ask for because the forward pass kept them.
         outputs: shape of each output.
         extra: outputs that only some schedules write, for a backward pass to keep.
-        reference: inputs -> outputs, both by name; it also returns the `kept` values it passes on its way.
+        values: what `reference` returns for inputs that fit.
         source: where it is defined.
+        maskable: whether it has pairs (row i of Q, row j of K) that a mask can forbid.
     """
 
     name: str
@@ -41,17 +42,41 @@ class Problem:
     from_nd: Mapping[str, str]
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
-    reference: Callable[[Mapping[str, Array]], dict[str, Array]] = field(repr=False)
+    values: Callable[..., dict[str, Array]] = field(repr=False)
     source: str
     kept: Mapping[str, Shape] = field(default_factory=dict)
     extra: Mapping[str, Shape] = field(default_factory=dict)
+    maskable: bool = True
 
-    @property
-    def maskable(self) -> bool:
-        return self.name not in ("linear", "matmul")
+    def reference(self, inputs: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+        """Outputs from inputs, both by name; also the `kept` and `extra` values it passes on its way.
 
-    def random_inputs(self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for."""
+        Args:
+            inputs: one array for each input.
+            allowed: booleans of shape (n, n), the pairs that may meet; None for all. The others have probability, or
+                activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
+                without any has zeros in dK and dV.
+
+        Raises:
+            UsageError: `allowed` is no such array, or the problem has no pairs.
+        """
+        if allowed is None:
+            return self.values(inputs)
+        if not self.maskable:
+            raise UsageError(f"problem {self.name!r} has no pairs that a mask could forbid; leave the mask out.")
+        n = len(inputs[next(iter(self.inputs))])
+        if getattr(allowed, "dtype", None) != "bool" or allowed.shape != (n, n):
+            given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
+            raise UsageError(f"allowed pairs are booleans of shape ({n}, {n}), one for each pair; got {given}.")
+        return self.values(inputs, allowed)
+
+    def random_inputs(
+        self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = (), allowed: Array | None = None
+    ) -> dict[str, Array]:
+        """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for.
+
+        These are what the forward pass keeps where only the `allowed` pairs meet, as for `reference`.
+        """
         import numpy as np
 
         rng = np.random.default_rng(seed)
@@ -60,33 +85,43 @@ class Problem:
             for name, shape in self.inputs.items()
         }
         if kept:
-            values = self.reference(inputs)
+            values = self.reference(inputs, allowed)
             inputs |= {name: values[name] for name in kept}
         return inputs
 
 
-def _backward(x: Mapping[str, Array]) -> dict[str, Array]:
+def _where(allowed: Array | None, function: Callable[..., Array], *operands: Array, otherwise: float = 0) -> Array:
+    """A numpy function of arrays that broadcast, only where it is allowed."""
+    import numpy as np
+
+    shape, dtype = np.broadcast_shapes(*(x.shape for x in operands)), np.result_type(*operands)
+    return function(*operands, out=np.full(shape, otherwise, dtype), where=True if allowed is None else allowed)
+
+
+def _backward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """dL/dX of attention, straight from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
     import numpy as np
 
-    A = np.exp(x["A1"] @ x["X"] @ x["A2"].T)
+    A = _where(allowed, np.exp, x["A1"] @ x["X"] @ x["A2"].T)
     l = A.sum(axis=1)
-    f = A / l[:, None]
+    f = _where(allowed, np.divide, A, l[:, None])
     h = x["A3"] @ x["Y"]
     q = x["dO"] @ h.T
     p = f * q - (f * q).sum(axis=1)[:, None] * f
     return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": l}
 
 
-def _forward(x: Mapping[str, Array]) -> dict[str, Array]:
+def _forward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """Softmax attention and what a backward pass may keep of it: l, or m and l_m, or L, or P."""
     import numpy as np
 
     S = x["Q"] @ x["K"].T
-    m = S.max(axis=1)
-    l, l_m = np.exp(S).sum(axis=1), np.exp(S - m[:, None]).sum(axis=1)
-    P = np.exp(S) / l[:, None]
-    return {"O": P @ x["V"], "l": l, "m": m, "l_m": l_m, "L": np.log(l), "P": P}
+    m = S.max(axis=1, initial=-np.inf, where=True if allowed is None else allowed)
+    A = _where(allowed, np.exp, S)
+    l, l_m = A.sum(axis=1), np.exp(_where(allowed, np.subtract, S, m[:, None], otherwise=-np.inf)).sum(axis=1)
+    P = _where(allowed, np.divide, A, l[:, None])
+    L = _where(None if allowed is None else allowed.any(axis=1), np.log, l, otherwise=-np.inf)
+    return {"O": P @ x["V"], "l": l, "m": m, "l_m": l_m, "L": L, "P": P}
 
 
 def _linear(x: Mapping[str, Array]) -> dict[str, Array]:
@@ -107,30 +142,33 @@ def _activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array]
     }
 
 
-def _forward_with(activation: str, x: Mapping[str, Array]) -> dict[str, Array]:
+def _forward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     value, _ = _activations()[activation]
-    return {"O": value(x["Q"] @ x["K"].T) @ x["V"]}
+    A = value(x["Q"] @ x["K"].T)
+    return {"O": (A if allowed is None else A * allowed) @ x["V"]}
 
 
-def _backward_with(activation: str, x: Mapping[str, Array]) -> dict[str, Array]:
+def _backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """dL/dX of A(A1 X A2ᵀ) A3 Y with an elementwise activation A."""
     _, slope = _activations()[activation]
     p = (x["dO"] @ (x["A3"] @ x["Y"]).T) * slope(x["A1"] @ x["X"] @ x["A2"].T)
-    return {"g": x["A1"].T @ p @ x["A2"]}
+    return {"g": x["A1"].T @ (p if allowed is None else p * allowed) @ x["A2"]}
 
 
-def _backward_qkv(x: Mapping[str, Array]) -> dict[str, Array]:
+def _backward_qkv(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """The gradients with respect to Q, K and V (Dao et al. 2022, appendix B.2)."""
-    forward = _forward(x)
+    forward = _forward(x, allowed)
     P = forward["P"]
     dP = x["dO"] @ x["V"].T
     dS = P * (dP - (P * dP).sum(axis=1)[:, None])
     return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **forward}
 
 
-def _projected(core: Callable[[Mapping[str, Array]], dict[str, Array]], x: Mapping[str, Array]) -> dict[str, Array]:
+def _projected(
+    core: Callable[..., dict[str, Array]], x: Mapping[str, Array], allowed: Array | None = None
+) -> dict[str, Array]:
     """What comes out of a problem on Q, K, V when these are projections."""
-    return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]})
+    return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}, allowed)
 
 
 def _matmul(x: Mapping[str, Array]) -> dict[str, Array]:
@@ -154,7 +192,7 @@ PROBLEMS = {
             },
             kept={"O": ("n", "d"), "l": ("n",)},
             outputs={"g": ("d", "d")},
-            reference=_backward,
+            values=_backward,
             source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
         ),
         Problem(
@@ -164,7 +202,7 @@ PROBLEMS = {
             inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
             outputs={"O": ("n", "d")},
             extra={"l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
-            reference=_forward,
+            values=_forward,
             source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
         ),
         Problem(
@@ -174,7 +212,7 @@ PROBLEMS = {
             inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
             kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
             outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
-            reference=_backward_qkv,
+            values=_backward_qkv,
             source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
         ),
         *(
@@ -184,7 +222,7 @@ PROBLEMS = {
                 from_nd={"n": "n", "d": "d"},
                 inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
                 outputs={"O": ("n", "d")},
-                reference=partial(_forward_with, activation),
+                values=partial(_forward_with, activation),
                 source="Li et al., arXiv 2410.09397, Remark 5.1",
             )
             for activation in ACTIVATIONS
@@ -196,7 +234,7 @@ PROBLEMS = {
                 from_nd={"n": "n", "d": "d"},
                 inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
                 outputs={"g": ("d", "d")},
-                reference=partial(_backward_with, activation),
+                values=partial(_backward_with, activation),
                 source="Li et al., arXiv 2410.09397, Remark 5.1",
             )
             for activation in ACTIVATIONS
@@ -207,8 +245,9 @@ PROBLEMS = {
             from_nd={"n": "n", "d": "d"},
             inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
             outputs={"O": ("n", "d")},
-            reference=_linear,
+            values=_linear,
             source="Li et al., arXiv 2410.09397, Remark 5.1",
+            maskable=False,
         ),
         Problem(
             name="matmul",
@@ -216,8 +255,9 @@ PROBLEMS = {
             from_nd={"m": "n", "k": "d", "n": "n"},
             inputs={"A": ("m", "k"), "B": ("k", "n")},
             outputs={"C": ("m", "n")},
-            reference=_matmul,
+            values=_matmul,
             source="Hong & Kung 1981, section 6",
+            maskable=False,
         ),
     )
 }
@@ -235,7 +275,7 @@ for _core in ("forward", "backward-qkv"):
         outputs=_of.outputs,
         kept=_of.kept,
         extra=_of.extra,
-        reference=partial(_projected, _of.reference),
+        values=partial(_projected, _of.values),
         source=f"Li et al., arXiv 2410.09397, Definition 3.1, before {_core}",
     )
 

@@ -1,6 +1,8 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
+import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.registry import Schedule
@@ -16,3 +18,28 @@ def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, in
 def sizes(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:
     """Sizes of a schedule's dimensions and blocks."""
     return st.fixed_dictionaries({name: st.integers(1, largest) for name in (*schedule.problem.dims, *schedule.blocks)})
+
+
+@st.composite
+def allowed_pairs(draw: st.DrawFn, n: int) -> NDArray[np.bool_]:
+    """Booleans of shape (n, n): everything, bands, blocks, anything with empty rows and columns, or nothing at all."""
+    kind = draw(st.sampled_from(["all", "band", "blocks", "table", "table with gaps", "nothing"]))
+    distance = np.arange(n)[None, :] - np.arange(n)[:, None]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    match kind:
+        case "all":
+            return np.ones((n, n), bool)
+        case "band":  # causal and windows among them
+            before, after = draw(st.integers(0, n)), draw(st.integers(0, n))
+            return (-before <= distance) & (distance <= after)
+        case "blocks":
+            height, width = draw(st.integers(1, n)), draw(st.integers(1, n))
+            table = rng.random((-(-n // height), -(-n // width))) < 0.5
+            return table.repeat(height, axis=0).repeat(width, axis=1)[:n, :n]
+        case "nothing":
+            return np.zeros((n, n), bool)
+    table = rng.random((n, n)) < draw(st.floats(0, 1))
+    if kind == "table with gaps":
+        table[rng.random(n) < 0.5] = False
+        table[:, rng.random(n) < 0.3] = False
+    return table
