@@ -1,9 +1,10 @@
-"""Gradients of attention with respect to Q, K and V, fused: FlashAttention-1 and -2, and ours in two passes."""
+"""Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, ours for a large and a small cache."""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.row_sums import write_row_sums
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
+from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
 
 @schedule(
@@ -83,12 +84,12 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
     n, d = Q.shape
     dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
 
-    with m.phase("v"):
-        write_row_sums(m, v, dO, O, 1)
-
-    with m.phase("dQ"):
+    with m.phase("v, dQ"):
         for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
-            Q_i, dO_i, l_i, v_i, dQ_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i]), m.zeros(i, d)
+            dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
+            add_row_sums(m, v_i, dO_i, O)
+            m.write(v[i], v_i)
+            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d)
             for j in m.tiles(n, 1, keys_of=i):
                 K_j = m.read(K[j, :])
                 P = m.compute(Q_i @ K_j.T)
@@ -113,3 +114,47 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
                 dK_j += dS.T @ Q_i
             m.write(dK[j, :], dK_j)
             m.write(dV[j, :], dV_j)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: streamed operands, P and dS through memory",
+    fit=[("a", "b")],
+    graph={"kept": "l"},
+)
+def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
+    """Small cache, streamed: 10n²d/√M + 3n²."""
+    n, d = Q.shape
+    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    with m.phase("P"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                P_ij = m.zeros(i, j)
+                rank_one_updates(m, P_ij, Q, K, B_T=True)
+                P_ij[:] = exp(P_ij) / m.read(l[i])
+                m.write(P[i, j], P_ij)
+
+    with m.phase("dS"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                dS_ij = m.zeros(i, j)
+                rank_one_updates(m, dS_ij, dO, V, B_T=True)  # dP
+                v_i = m.read(v[i])
+                for r in m.tiles(i, 1):
+                    for c in m.tiles(j, 1):
+                        dS_ij[r, c] = m.read(P[r, c]) * (dS_ij[r, c] - v_i[r])
+                m.write(dS[i, j], dS_ij)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)
+
+    with m.phase("dK"):
+        gemm_streamed(m, dK, dS, Q, a, b, A_T=True)
+
+    with m.phase("dV"):
+        gemm_streamed(m, dV, P, dO, a, b, A_T=True)

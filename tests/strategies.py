@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pebblesim import schedules  # noqa: F401 - importing it registers them
+from pebblesim.masks import Blocks, Mask, from_array, of
 from pebblesim.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
@@ -43,3 +44,22 @@ def allowed_pairs(draw: st.DrawFn, n: int) -> NDArray[np.bool_]:
         table[rng.random(n) < 0.5] = False
         table[:, rng.random(n) < 0.3] = False
     return table
+
+
+def bands(n: int) -> st.SearchStrategy[str]:
+    """Names of masks that have closed forms."""
+    widths = st.integers(1, n + 1)
+    return st.one_of(st.just("causal"), widths.map("window:{}".format), widths.map("band:{}".format))
+
+
+@st.composite
+def blocks(draw: st.DrawFn, n: int) -> Blocks:
+    """Masks of blocks of any size, of which some, none or all are allowed."""
+    size = draw(st.integers(1, n)), draw(st.integers(1, n))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return from_array(rng.random((-(-n // size[0]), -(-n // size[1]))) < draw(st.floats(0, 1)), size=size)
+
+
+def masks(n: int) -> st.SearchStrategy[Mask]:
+    """Masks for n rows: bands, blocks, and any pairs, with empty rows and columns, or with nothing in them."""
+    return st.one_of(bands(n).map(of), blocks(n), allowed_pairs(n).map(lambda table: from_array(table, size=(1, 1))))

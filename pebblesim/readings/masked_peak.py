@@ -137,10 +137,10 @@ class _MaskedOccupancy(Occupancy):
         """Which elements of the tile that a node adds to get no terms, here or elsewhere."""
         tile = node.target.tile
         if isinstance(node.expr, ir.MatMul) and node.expr.left.tile in self.apart:
-            return ~self.done[tile]
+            return np.asarray(~self.done[tile])
         lines = self._lines(node, tile.ranges)
         if lines is not None:
-            return ~lines.any(axis=-1)
+            return np.asarray(~lines.any(axis=-1))
         return ~self._pairs(tile.ranges) if over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:

@@ -43,8 +43,8 @@ STEP_KIND, STEP_FAMILY, VECTOR, AT, OF_TILE = range(5)
 
 # columns of the table of families
 BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, STORED = range(13)
-# and, under a mask, of where they are: TABLE, first row in `elements`; BEFORE, first entry in `before`; WIDE, entries of
-# a line there; LINE, which index of an element says its line. All -1 where there is no such table.
+# and, under a mask, of where they are: TABLE, first row in `elements`; BEFORE, first entry in `before`; WIDE, entries
+# of a line there; LINE, which index of an element says its line. All -1 where there is no such table.
 TABLE, BEFORE, WIDE, LINE = range(13, 17)
 
 # columns of the table of ranges
@@ -150,6 +150,19 @@ def _merge(
     out[used + 1] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position) * 4 + DELETE
     out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position + 1) * 4 + DELETE
     return used + 3
+
+
+@njit(cache=True)
+def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
+    """Add term u of a chain to the sum held so far; returns the moves used, and the vertex that holds the new sum."""
+    leaf = first + u
+    if u == 0 and not started:
+        return used, leaf
+    total = first + k + zero + started + u - 1
+    out[used] = total * 4 + COMPUTE
+    out[used + 1] = held * 4 + DELETE
+    out[used + 2] = leaf * 4 + DELETE
+    return used + 3, total
 
 
 @njit(cache=True)
@@ -350,23 +363,30 @@ def run(
                     vertex, terms_of_value = _element(families[ins[ONTO]], elements, tiles[tile, BLOCK_OF], element)
                     value = _holder(vertex, terms_of_value, 1, 0, 0, terms_of_value)
                 held = value
-                # of a sum that is a block's alone, terms count from the block's first
-                origin = 0 if in_progress else _terms_before(family, before, index if family[BEFORE] >= 0 else 0, i, j)
-                done = _terms_before(family, before, term, i, j) if in_progress else 0
+                masked = family[BEFORE] >= 0
+                done, origin = term, 0
+                if masked:  # terms are counted from the sum's first, or, if it is a block's alone, from the block's
+                    origin = 0 if in_progress else _terms_before(family, before, index, i, j)
+                    done = _terms_before(family, before, term, i, j) if in_progress else 0
                 if done > 0:
                     held = first if done == 1 and not started else first + k + zero + started + done - 2
-                for at_term in range(term, term + terms):
-                    counted = at_term if in_progress or family[BEFORE] < 0 else index + at_term
-                    u = _terms_before(family, before, counted, i, j) - origin
-                    if family[BEFORE] >= 0 and _terms_before(family, before, counted + 1, i, j) - origin == u:
-                        continue  # the mask leaves this term out
-                    c = index + at_term - term
+                if not masked and not scripted and tree == 1:  # most sums are so; the loop below does the same
+                    for u in range(term, term + terms):
+                        out[used] = (first + u) * 4 + COMPUTE
+                        used, held = _add(out, used + 1, first, k, zero, started, u, held)
+                    continue
+                for at_term in range(terms):
+                    u, c = term + at_term, index + at_term
+                    if masked:
+                        position = u if in_progress else c
+                        u = _terms_before(family, before, position, i, j) - origin
+                        if _terms_before(family, before, position + 1, i, j) - origin == u:
+                            continue  # the mask leaves it out
                     if scripted:
                         used = _script(
                             out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, tiles, i, c
                         )
-                    leaf = first + u
-                    out[used] = leaf * 4 + COMPUTE
+                    out[used] = (first + u) * 4 + COMPUTE
                     used += 1
                     if scripted:
                         used = _script(
@@ -374,15 +394,8 @@ def run(
                         )
                     if tree > 1:
                         used = _close(out, used, first, k, tree, zero, started, u, value)
-                    elif u > 0 or started:
-                        total = first + k + zero + started + u - 1
-                        out[used] = total * 4 + COMPUTE
-                        out[used + 1] = held * 4 + DELETE
-                        out[used + 2] = leaf * 4 + DELETE
-                        used += 3
-                        held = total
                     else:
-                        held = leaf
+                        used, held = _add(out, used, first, k, zero, started, u, held)
         if op in (SUM, SCRIPT, CONSTANT):
             tiles[tile, DONE] = term + terms if in_progress else -1
             tiles[tile, BLOCK_OF] = -1 if op == CONSTANT else block

@@ -1,0 +1,201 @@
+"""Every schedule under masks: its readings must agree as they do without one, whatever the mask leaves."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import strategies
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pebblesim import api, graphs
+from pebblesim.errors import UsageError
+from pebblesim.game import Game, IllegalMove, Referee
+from pebblesim.graphs.cdag import Op
+from pebblesim.masks import Mask, from_array, of
+from pebblesim.moves import COMPUTE, DELETE, unpack
+from pebblesim.readings.count import count
+from pebblesim.readings.formula import formula
+from pebblesim.readings.masked_peak import masked_peak_red
+from pebblesim.readings.numbers import numbers
+from pebblesim.readings.pebbles import moves
+from pebblesim.readings.work import KINDS, work
+from pebblesim.registry import SCHEDULES, Schedule
+
+MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.problem.maskable}
+every_schedule = pytest.mark.parametrize("schedule", MASKABLE.values(), ids=list(MASKABLE))
+
+
+def drawn(data: st.DataObject, schedule: Schedule, largest: int = 8) -> tuple[dict[str, int], Mask]:
+    sizes = data.draw(strategies.sizes(schedule, largest))
+    return sizes, data.draw(strategies.masks(sizes["n"]))
+
+
+def played(schedule: Schedule, sizes: dict[str, int], mask: Mask, M: int) -> tuple[Game, Counter[str]]:
+    """The game, and how often it computed each operation."""
+    dims = {dim: sizes[dim] for dim in schedule.problem.dims}
+    options = schedule.graph_options(sizes)
+    graph = graphs.build(schedule.problem.name, mask=mask.allowed(sizes["n"]), **dims, **options)
+    referee, computed = Referee(graph, M), Counter[str]()
+    for chunk in moves(schedule.masked, sizes, graph.families, mask=mask):
+        kinds, vertices = unpack(chunk)
+        ops, times = np.unique(graph.op[vertices[kinds == COMPUTE]], return_counts=True)
+        computed.update({Op(op).name.lower(): int(number) for op, number in zip(ops, times, strict=True)})
+        referee.play(chunk)
+    return referee.finish(), computed
+
+
+@every_schedule
+@given(data=st.data())
+def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedule, data: st.DataObject) -> None:
+    sizes, mask = drawn(data, schedule)
+    predicted, peak = count(schedule.masked, sizes, mask=mask), masked_peak_red(schedule.masked, sizes, mask)
+    game, computed = played(schedule, sizes, mask, peak)
+    assert game.complete
+    assert (game.reads, game.writes) == (predicted.total.reads, predicted.total.writes)
+    assert game.peak_red == peak
+    assert peak <= predicted.peak_red == count(schedule.program, sizes).peak_red
+    assert work(schedule.masked, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
+
+
+@every_schedule
+@given(data=st.data())
+@settings(max_examples=20)
+def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
+    sizes, mask = drawn(data, schedule, largest=9)
+    allowed = mask.allowed(sizes["n"])
+    inputs = schedule.problem.random_inputs(sizes, seed=1, kept=schedule.kept, allowed=allowed)
+    reference = schedule.problem.reference(inputs, allowed)
+    for name, output in numbers(schedule.masked, sizes, inputs, mask).items():
+        np.testing.assert_allclose(output, reference[name], rtol=1e-10, atol=1e-12)
+
+
+@every_schedule
+@given(data=st.data())
+@settings(max_examples=15)
+def test_bands_have_closed_forms(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=30))
+    mask = of(data.draw(st.one_of(st.just("causal"), st.integers(1, 9).map("window:{}".format), st.just("band:2"))))
+    closed, counted = formula(schedule.masked, mask), count(schedule.masked, sizes, mask=mask)
+    assert closed.evaluate(**sizes) == counted.total.io
+    assert closed.evaluate_peak_words(**sizes) == counted.peak_words
+
+
+@every_schedule
+@given(data=st.data())
+@settings(max_examples=10)
+def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, data: st.DataObject) -> None:
+    sizes, mask = drawn(data, schedule, largest=12)
+    n, table = sizes["n"], mask.allowed(sizes["n"])
+    symbols = {sympy.Symbol(name, integer=True, positive=True): size for name, size in sizes.items()}
+
+    def tiles(height: int, width: int) -> list[tuple[int, int]]:
+        """Sizes of the tiles with an allowed pair."""
+        found = []
+        for i in range(0, n, height):
+            for j in range(0, n, width):
+                tile = table[i : i + height, j : j + width]
+                found += [tile.shape] * int(tile.any())
+        return found
+
+    values = {
+        "tiles": lambda a, b: len(tiles(a, b)),
+        "heights": lambda a, b: sum(height for height, _ in tiles(a, b)),
+        "widths": lambda a, b: sum(width for _, width in tiles(a, b)),
+        "areas": lambda a, b: sum(height * width for height, width in tiles(a, b)),
+        "rows": lambda a: sum(height for height, _ in tiles(a, n)),
+        "row_tiles": lambda a: len(tiles(a, n)),
+        "columns": lambda b: sum(width for _, width in tiles(n, b)),
+        "column_tiles": lambda b: len(tiles(n, b)),
+    }
+    closed = formula(schedule.masked).io.subs(symbols)
+    found = closed.replace(
+        lambda e: e.is_Function and e.func.__name__ in values,
+        lambda e: sympy.Integer(values[e.func.__name__](*map(int, e.args))),
+    )
+    assert found == count(schedule.masked, sizes, mask=mask).total.io
+
+
+@every_schedule
+@given(data=st.data())
+@settings(max_examples=10)
+def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=20))
+    everything = from_array(np.ones((1, 1), bool))
+    masked, dense = count(schedule.masked, sizes, mask=everything), count(schedule.program, sizes)
+    assert masked == dense
+    assert work(schedule.masked, sizes, everything) == work(schedule.program, sizes)
+
+
+@every_schedule
+def test_no_move_of_a_masked_game_can_be_left_out(schedule: Schedule) -> None:
+    sizes = {"n": 4, "d": 2} | dict.fromkeys(schedule.blocks, 2)
+    mask = from_array(np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]], bool), size=(1, 1))
+    M = masked_peak_red(schedule.masked, sizes, mask)
+    options = schedule.graph_options(sizes)
+    graph = graphs.build(schedule.problem.name, mask=mask.allowed(4), n=4, d=2, **options)
+    stream = np.concatenate([c.copy() for c in moves(schedule.masked, sizes, graph.families, mask=mask)])
+
+    def outcome(moved: np.ndarray, M: int) -> bool:
+        referee = Referee(graph, M)
+        try:
+            referee.play(moved)
+        except IllegalMove:
+            return False
+        return referee.finish().complete
+
+    assert outcome(stream, M)
+    assert not outcome(stream, M - 1)
+    kinds, vertices = unpack(stream)
+    used = np.isin(np.arange(graph.vertices), graph.preds)
+    used[graph.outputs] = True
+    for at in np.flatnonzero(kinds != DELETE):
+        needed = used[vertices[at]] and not _moves_a_constant(graph, kinds, vertices, at)
+        assert outcome(np.delete(stream, at), M) == (not needed)
+
+
+def _moves_a_constant(graph, kinds, vertices, at: int) -> bool:  # type: ignore[no-untyped-def]
+    """Whether a move is about an entry that is not allowed, which moves with its tile though nobody needs it."""
+    return bool(graph.op[vertices[at]] in (Op.ZERO, Op.MINUS_INFINITY))
+
+
+def test_tile_skipping_in_flash_attention_2() -> None:
+    """THEORY G: 5nd + n + 2Ad + (4d + 2)W; W rows over the tiles left, A columns with such a tile."""
+    n, d = sympy.symbols("n d", integer=True, positive=True)
+    blocks = sympy.symbols("B_r B_c", integer=True, positive=True)
+    W = sympy.Function("heights", integer=True, nonnegative=True)(*blocks)
+    A = sympy.Function("columns", integer=True, nonnegative=True)(blocks[1])
+    assert sympy.expand(api.formula("flash2-backward", "any").io - (5 * n * d + n + 2 * A * d + (4 * d + 2) * W)) == 0
+
+
+def test_an_empty_mask_leaves_the_outputs_to_be_written() -> None:
+    nothing = np.zeros((1, 1), bool)
+    row = api.count("flash2-forward", n=64, d=8, M=512, mask=nothing)
+    assert (row.reads, row.writes) == (0, 64 * 8 + 64)
+    assert api.play("flash2-forward", n=8, d=2, M=64, mask=nothing).passed
+
+
+def test_masks_go_through_the_functions_of_the_package() -> None:
+    causal, window = (
+        api.count("flash2-forward", n=4096, d=64, M=16384, mask=name) for name in ("causal", "window:256")
+    )
+    dense = api.count("flash2-forward", n=4096, d=64, M=16384)
+    assert window.io < causal.io < dense.io
+    assert causal.pairs == 4096 * 4097 // 2
+    assert "mask        causal, 8,390,656 pairs" in str(causal)
+    assert api.play("large-cache", n=9, d=3, M=90, mask="window:3").passed
+    outputs = api.numbers("flash2-forward", n=6, d=2, M=60, mask="causal")
+    assert sorted(outputs) == ["L", "O"]
+
+
+def test_problems_without_pairs_take_no_mask() -> None:
+    with pytest.raises(UsageError, match="problem 'linear' has no pairs of queries and keys, so it takes no mask"):
+        api.count("linear", n=8, d=2, M=64, mask="causal")
+
+
+def test_masks_without_a_closed_form_say_so() -> None:
+    with pytest.raises(UsageError, match=r"mask blocks has no closed form; use 'any', 'causal'"):
+        api.formula("flash2-forward", np.ones((2, 2), bool))
+    with pytest.raises(UsageError, match="has columns, heights, which only a mask gives a value; name the mask"):
+        _ = api.formula("flash2-backward", "any").evaluate

@@ -1,0 +1,134 @@
+"""Masks: tiles with an allowed pair are counted in closed form, and must be as many as can be seen in the table."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pebblesim import masks
+from pebblesim.errors import UsageError
+from pebblesim.masks import Cut
+
+
+@given(data=st.data())
+def test_tiles_are_those_that_have_a_pair_in_the_table(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 14))
+    mask = data.draw(strategies.masks(n))
+    table = mask.allowed(n)
+    assert table.shape == (n, n)
+
+    def cut() -> Cut:
+        start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+        return Cut(start, stop, data.draw(st.integers(1, 6)))
+
+    rows, columns = cut(), cut()
+    seen = sum(
+        bool(table[i : min(i + rows.block, rows.stop), j : min(j + columns.block, columns.stop)].any())
+        for i in range(rows.start, rows.stop, rows.block)
+        for j in range(columns.start, columns.stop, columns.block)
+    )
+    assert mask.tiles(n, rows, columns) == seen
+    assert mask.pairs(n) == table.sum()
+
+
+@given(n=st.integers(1, 30), w=st.integers(1, 30))
+def test_bands_are_what_their_names_say(n: int, w: int) -> None:
+    i, j = np.indices((n, n))
+    assert np.array_equal(masks.of("causal").allowed(n), j <= i)
+    assert np.array_equal(masks.of(f"window:{w}").allowed(n), (j <= i) & (j > i - w))
+    assert np.array_equal(masks.of(f"band:{w}").allowed(n), abs(i - j) <= w)
+
+
+def test_pairs_of_any_number_of_rows() -> None:
+    """THEORY G: causal n(n+1)/2, window nw - w(w-1)/2, symmetric n(2w+1) - w(w+1)."""
+    n, w = 2**40, 256
+    assert masks.of("causal").pairs(n) == n * (n + 1) // 2
+    assert masks.of(f"window:{w}").pairs(n) == n * w - w * (w - 1) // 2
+    assert masks.of(f"band:{w}").pairs(n) == n * (2 * w + 1) - w * (w + 1)
+
+
+def test_tiles_of_64_x_128_lose_up_to_half_of_what_a_narrow_band_saves() -> None:
+    """THEORY G, n = 4096: causal tile density 0.5156 against 0.5001, window 256: 0.0908 against 0.0606."""
+    n = 4096
+    for name, tiles, pairs in (("causal", 0.5156, 0.5001), ("window:256", 0.0908, 0.0606)):
+        mask = masks.of(name)
+        found = mask.tiles(n, Cut(0, n, 64), Cut(0, n, 128)) / (n // 64 * (n // 128))
+        assert (round(found, 4), round(mask.pairs(n) / n**2, 4)) == (tiles, pairs)
+
+
+def test_bigbird_has_a_window_global_blocks_and_random_ones() -> None:
+    mask = masks.of("bigbird:2:3:1:1:7")
+    table = mask.allowed(13)[::2, ::2]
+    blocks = np.arange(7)
+    window = abs(blocks[:, None] - blocks) <= 1
+    assert table[window].all()
+    assert table[0].all()
+    assert table[:, 0].all()
+    assert (table & ~window)[1:, 1:].any()  # the random ones
+    assert np.array_equal(mask.allowed(13), masks.of("bigbird:2:3:1:1:7").allowed(13))
+    assert not np.array_equal(mask.allowed(13), masks.of("bigbird:2:3:1:1:8").allowed(13))
+
+
+def test_a_table_of_blocks_stands_for_pairs(tmp_path: Path) -> None:
+    table = np.array([[1, 0, 1], [0, 1, 1]], bool)
+    file = tmp_path / "blocks.npy"
+    np.save(file, table)
+    mask = masks.of(str(file))
+    assert str(mask) == "blocks.npy"
+    assert np.array_equal(mask.allowed(5), table.repeat(3, axis=0).repeat(2, axis=1)[:5, :5])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("causl", "mask 'causl' is not known; it is causal, window:W, "),
+        ("window:", "'' is not a whole number"),
+        ("window:0", "'0' is not a whole number that it can be made with"),
+        ("window:-3", "'-3' is not a whole number"),
+        ("bigbird:64", "is not known; it is "),
+        ("bigbird:0:1:1:1", "a block has at least one row"),
+        ("nowhere.npy", "mask 'nowhere.npy': there is no such file."),
+    ],
+)
+def test_masks_that_there_are_not(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        masks.of(text)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (np.ones(3, bool), r"has shape \(3,\); it must have rows and columns"),
+        (np.ones((0, 3), bool), r"has shape \(0, 3\)"),
+        (np.full((2, 2), 2), "holds int64 values other than 0 and 1"),
+        (np.array([[0.0, np.nan]]), "holds float64 values other than 0 and 1"),
+        (np.array([["a"]]), "values other than 0 and 1; it must be booleans"),
+    ],
+)
+def test_tables_that_are_no_masks(table: np.ndarray, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        masks.from_array(table)
+
+
+def test_files_that_are_no_masks(tmp_path: Path) -> None:
+    file = tmp_path / "text.npy"
+    file.write_text("not numpy")
+    with pytest.raises(UsageError, match=r"is no \.npy file of booleans"):
+        masks.of(str(file))
+
+
+def test_a_table_must_fit_the_rows() -> None:
+    mask = masks.from_array(np.ones((4, 4), bool))
+    with pytest.raises(UsageError, match=r"has 4 rows of blocks, which cannot be blocks of 3 of n = 9; give an array"):
+        mask.pairs(9)
+    assert mask.pairs(8) == 64
+
+
+def test_what_is_too_large_to_spell_out_says_so() -> None:
+    with pytest.raises(UsageError, match="is spelled out for n up to 16,384; `count` takes any n"):
+        masks.of("causal").allowed(20000)
+    with pytest.raises(UsageError, match="are too many to look up in a table"):
+        masks.from_array(np.ones((4, 4), bool)).pairs(2**30)
