@@ -84,7 +84,7 @@ def test_a_table_of_blocks_stands_for_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("causl", "mask 'causl' is not known; it is causal, window:W, "),
+        ("causl", "mask 'causl' is not known; it is dense, causal, window:W, "),
         ("window:", "'' is not a whole number"),
         ("window:0", "'0' is not a whole number that it can be made with"),
         ("window:-3", "'-3' is not a whole number"),
