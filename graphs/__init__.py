@@ -36,32 +36,51 @@ class Plan(NamedTuple):
     bytes: int
 
 
-def build(problem: str, summation: str = "chain", **options: Any) -> "Cdag":
+def build(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> "Cdag":
     """The graph of a problem; sizes and options by name, as `declare` in the problem's own module takes them.
+
+    Args:
+        problem: its name.
+        summation: the tree of every sum, "chain", "balanced" or "blocked:B".
+        mask: booleans of shape (n, n), the pairs that may meet; None for all.
+        options: sizes and options.
 
     Raises:
         UnknownName: there is no graph for that problem.
-        UsageError: a size or option is missing, unknown or not allowed, or the graph does not fit into memory.
+        UsageError: a size or option is missing, unknown or not allowed, the mask does not fit the problem, or the graph
+            does not fit into memory.
     """
-    return _declared(problem, summation, options).finish()
+    return _declared(problem, summation, mask, options).finish()
 
 
-def plan(problem: str, summation: str = "chain", **options: Any) -> Plan:
-    """The sizes of the graph that `build` would build, at once for sizes of any magnitude; errors as there."""
-    builder = _declared(problem, summation, options)
+def plan(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> Plan:
+    """The sizes of the graph that `build` would build, at once for sizes of any magnitude; errors as there.
+
+    With a mask it takes the time and memory of a few arrays of its size.
+    """
+    builder = _declared(problem, summation, mask, options)
     return Plan(builder.vertices, builder.edges, builder.bytes_needed)
 
 
-def _declared(problem: str, summation: str, options: dict[str, Any]) -> "Builder":
+def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) -> "Builder":
     if problem not in DECLARATIONS:
         raise UnknownName("graph", problem, DECLARATIONS)
     module, function = DECLARATIONS[problem]
     declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
     signature = inspect.signature(declare)
     try:
-        signature.bind(summation=summation, **options)
+        bound = signature.bind(summation=summation, **options)
     except TypeError as error:
-        takes = ", ".join(name for name in signature.parameters if name != "summation")
+        takes = ", ".join(name for name in signature.parameters if name not in ("summation", "mask"))
         raise UsageError(f"graph {problem!r}: {error}; it takes {takes}.") from None
+    if mask is not None:
+        from pebblesim.graphs.builder import whole
+        from pebblesim.graphs.masked import checked
+
+        if "mask" not in signature.parameters:
+            raise UsageError(f"graph {problem!r} has no pairs that a mask could forbid; leave the mask out.")
+        if summation != "chain":
+            raise UsageError(f"a graph under a mask has chains only; take summation 'chain' instead of {summation!r}.")
+        options = options | {"mask": checked(mask, whole("n", bound.arguments["n"]))}
     builder: Builder = declare(summation=summation, **options)
     return builder

@@ -7,33 +7,33 @@ from __future__ import annotations
 
 from functools import partial
 
-from pebblesim.graphs.builder import Builder, whole
+from pebblesim.graphs.builder import Builder, Mask, whole
 
 
-def declare_forward(n: int, d: int, summation: str = "chain", *, activation: str) -> Builder:
-    """The graph of O (n, d) from Q, K, V (n, d)."""
+def declare_forward(n: int, d: int, summation: str = "chain", *, activation: str, mask: Mask = None) -> Builder:
+    """The graph of O (n, d) from Q, K, V (n, d); the mask is of shape (n, n)."""
     n, d = whole("n", n), whole("d", d)
-    b = Builder(summation)
+    b = Builder(summation, mask)
     b.outputs = ("O",)
     for name in ("Q", "K", "V"):
         b.input(name, (n, d))
-    b.matmul("S", "Q", "K.T")
+    b.matmul("S", "Q", "K.T", pairs=True)
     b.elementwise("A", activation, "S")
     b.matmul("O", "A", "V")
     return b
 
 
-def declare_backward(n: int, d: int, summation: str = "chain", *, activation: str) -> Builder:
-    """The graph of g = dL/dX = A1ᵀ (p A2), p = q ∘ A'(A1 X A2ᵀ), from A1, A2, A3, dO (n, d) and X, Y (d, d)."""
+def declare_backward(n: int, d: int, summation: str = "chain", *, activation: str, mask: Mask = None) -> Builder:
+    """The graph of g = dL/dX = A1ᵀ (p A2), p = q ∘ A'(A1 X A2ᵀ), from A1, A2, A3, dO (n, d), X, Y (d, d)."""
     n, d = whole("n", n), whole("d", d)
-    b = Builder(summation)
+    b = Builder(summation, mask)
     b.outputs = ("g",)
     for name in ("A1", "A2", "A3", "dO"):
         b.input(name, (n, d))
     for name in ("X", "Y"):
         b.input(name, (d, d))
     b.matmul("S", "A1", "X")
-    b.matmul("Z", "S", "A2.T")
+    b.matmul("Z", "S", "A2.T", pairs=True)
     if activation == "relu":
         b.elementwise("slope", "step", "Z")
     else:
@@ -41,7 +41,7 @@ def declare_backward(n: int, d: int, summation: str = "chain", *, activation: st
         b.elementwise("AA", "mul", "A", "A")
         b.elementwise("slope", "sub", "A", "AA")
     b.matmul("h", "A3", "Y")
-    b.matmul("q", "dO", "h.T")
+    b.matmul("q", "dO", "h.T", pairs=True)
     b.elementwise("p", "mul", "slope", "q")
     b.matmul("dQ", "p", "A2")
     b.matmul("g", "A1.T", "dQ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pebblesim.errors import UsageError
-from pebblesim.graphs.builder import Builder, in_memory, whole
+from pebblesim.graphs.builder import Builder, Mask, in_memory, whole
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
 
@@ -24,6 +24,7 @@ def declare(
     row_block: int | None = None,
     dQ_block: int | None = None,
     g_block: int | None = None,
+    mask: Mask = None,
 ) -> Builder:
     """The graph of g = dL/dX from A1, A2, A3, dO (n, d) and X, Y (d, d).
 
@@ -39,6 +40,8 @@ def declare(
         dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
             as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
         g_block: the same for g over blocks of that many rows, unless the order is "T".
+        mask: booleans of shape (n, n), the pairs that may meet; None for all. A g in blocks, by row_block or g_block,
+            then leaves out what has no allowed pair.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
@@ -46,7 +49,7 @@ def declare(
     n, d = whole("n", n), whole("d", d)
     _check(order, kept, centred, row_block, dQ_block, g_block)
 
-    b = Builder(summation)
+    b = Builder(summation, mask)
     b.outputs = ("g",)
     for name in ("A1", "A2", "A3", "dO"):
         b.input(name, (n, d))
@@ -57,21 +60,21 @@ def declare(
         b.input("l", (n,))
 
     b.matmul("S", "A1", "X")
-    b.matmul("Z", "S", "A2.T")
+    b.matmul("Z", "S", "A2.T", pairs=True)
     b.elementwise("A", "exp", "Z")
     if not kept:
         b.rowsum("l", "A")
     if order != "one-pass":
         b.elementwise("f", "div", "A", "l")
     b.matmul("h", "A3", "Y")
-    b.matmul("q", "dO", "h.T")
+    b.matmul("q", "dO", "h.T", pairs=True)
     if order == "one-pass":
         _one_pass(b)
     else:
         _softmax_backward(b, kept, centred)
         if order == "T":
             b.matmul("T", "A1.T", "p", row_block=row_block)
-            b.matmul("g", "T", "A2")
+            b.matmul("g", "T", "A2", leave_out=row_block is not None)
             return b
         b.matmul("dQ", "p", "A2", **in_memory("dQ", dQ_block, summation))
     b.matmul("g", "A1.T", "dQ", **in_memory("g", g_block, summation))

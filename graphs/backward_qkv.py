@@ -6,13 +6,20 @@ from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName
-from pebblesim.graphs.builder import Builder, in_memory, queries_keys_values, whole
+from pebblesim.graphs.builder import Builder, Mask, in_memory, queries_keys_values, whole
 
 KEPT: Final = ("l", "L", "m", "P")
 
 
 def declare(
-    n: int, d: int, summation: str = "chain", *, kept: str = "l", dQ_block: int | None = None, projected: bool = False
+    n: int,
+    d: int,
+    summation: str = "chain",
+    *,
+    kept: str = "l",
+    dQ_block: int | None = None,
+    projected: bool = False,
+    mask: Mask = None,
 ) -> Builder:
     """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
 
@@ -23,6 +30,7 @@ def declare(
             sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
         projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
         dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
+        mask: booleans of shape (n, n), the pairs that may meet; None for all.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
@@ -30,12 +38,12 @@ def declare(
     n, d = whole("n", n), whole("d", d)
     if kept not in KEPT:
         raise UnknownName("value kept from the forward pass", kept, KEPT)
-    b = Builder(summation)
+    b = Builder(summation, mask)
     b.outputs = ("dQ", "dK", "dV")
     queries_keys_values(b, n, d, projected)
     b.input("dO", (n, d))
     _probabilities(b, n, d, kept)
-    b.matmul("dP", "dO", "V.T")
+    b.matmul("dP", "dO", "V.T", pairs=True)
     if kept == "P":
         b.elementwise("PdP", "mul", "P", "dP")
         b.rowsum("v", "PdP")
@@ -52,12 +60,12 @@ def declare(
 
 def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
     if kept == "P":
-        b.input("P", (n, n))
+        b.input("P", (n, n), pairs=True)
         return
     b.input("O", (n, d))
     for name in {"l": ("l",), "L": ("L",), "m": ("l_m", "m")}[kept]:
         b.input(name, (n,))
-    b.matmul("S", "Q", "K.T")
+    b.matmul("S", "Q", "K.T", pairs=True)
     if kept == "l":
         b.elementwise("A", "exp", "S")
         b.elementwise("P", "div", "A", "l")

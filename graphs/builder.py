@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,13 @@ from numpy.typing import NDArray
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
-from pebblesim.graphs.filling import ELEMENTWISE, UNARY, element_edges, fill
+from pebblesim.graphs.filling import element_edges, fill
+from pebblesim.graphs.masked import Masking, Spread
 from pebblesim.graphs.memory import available_memory, readable
+from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 from pebblesim.layout import Family
+
+Mask: TypeAlias = NDArray[np.bool_] | None  # the pairs of rows that may meet, (n, n); None for all
 
 
 class Builder:
@@ -32,6 +36,8 @@ class Builder:
 
     Args:
         summation: the tree of every sum: "chain", "balanced" or "blocked:B" (see `pebblesim.layout`).
+        mask: booleans of shape (n, n), the pairs that may meet; None for all. Tensors over pairs are those that are
+            told so, and what is made from them entry by entry. All sums must then be chains.
 
     Raises (all methods):
         UsageError: a size, shape, operation or summation is not allowed.
@@ -46,11 +52,13 @@ class Builder:
         Cdag(62 vertices, 84 edges, tensors A B C)
     """
 
-    def __init__(self, summation: str = "chain") -> None:
+    def __init__(self, summation: str = "chain", mask: Mask = None) -> None:
         self._tree = sums.parse(summation)
         self._families: dict[str, Family] = {}
         self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
         self._of_loop: list[Family] = []
+        self._masking = None if mask is None else Masking(mask)
+        self._spread: list[Spread] = []  # under a mask, the same families
         self.outputs: tuple[str, ...] = ()
         self.vertices = 0
         self.edges = 0
@@ -61,11 +69,11 @@ class Builder:
         pointers = (self.vertices + 1) * index_dtype(self.edges, unsigned=True).itemsize
         return self.vertices + pointers + self.edges * index_dtype(self.vertices).itemsize
 
-    def input(self, name: str, shape: tuple[int, ...]) -> None:
-        """An input of that shape, (rows, columns) or (rows,)."""
+    def input(self, name: str, shape: tuple[int, ...], *, pairs: bool = False) -> None:
+        """An input of that shape, (rows, columns) or (rows,); `pairs` if it is over pairs of rows."""
         if len(shape) not in (1, 2):
             raise UsageError(f"tensor {name} has shape {shape}; it is (rows, columns) or (rows,).")
-        self._add(name, "input", (), tuple(whole(f"a size of {name}", size) for size in shape))
+        self._add(name, "input", (), tuple(whole(f"a size of {name}", size) for size in shape), pairs)
 
     def elementwise(self, name: str, op: str, *operands: str) -> None:
         """exp, log, relu, step or sigmoid of one operand, or mul, add, sub, div, max of two.
@@ -93,6 +101,8 @@ class Builder:
         start: bool = False,
         onto: str | None = None,
         row_block: int | None = None,
+        pairs: bool = False,
+        leave_out: bool = False,
     ) -> None:
         """The product of an (m, k) and a (k, n) operand.
 
@@ -101,6 +111,9 @@ class Builder:
             start: each sum starts from an explicit constant 0.
             onto: the tensor to whose entries the sums are added.
             row_block: keep the sum apart for each block of that many of the k terms (a regrouped tensor).
+            pairs: the results are over pairs of rows, such as S = Q Kᵀ.
+            leave_out: under a mask, leave out terms of a row or column without an allowed pair; those of a regrouped
+                tensor are left out anyway.
         """
         (*rows, k), (inner, *columns) = shapes = self._shape(left), self._shape(right)
         if len(rows) != 1 or len(columns) != 1 or inner != k:
@@ -108,7 +121,8 @@ class Builder:
         spread = [self._regrouped(operand) for operand in (left, right)]
         if min(spread) > 1:
             raise UsageError(f"{name} sums over {left} and {right}, which are both regrouped; only one of them may be.")
-        self._sum(name, "matmul", (left, right), (*rows, *columns), k * max(spread), tree, start, onto, row_block)
+        terms, shape = k * max(spread), (*rows, *columns)
+        self._sum(name, "matmul", (left, right), shape, terms, tree, start, onto, row_block, pairs, leave_out)
 
     def rowsum(
         self, name: str, operand: str, *, onto: str | None = None, tree: int | None = None, start: bool = False
@@ -128,19 +142,32 @@ class Builder:
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
-    def loop(self, columns: int, block: int) -> Iterator[None]:
+    def loop(self, columns: int, block: int, row_block: int | None = None) -> Iterator[None]:
         """Tensors declared inside are made anew for each block of columns, from those of the block before.
 
         A sum over the columns takes the terms of the block alone. "m.prev" is m of the block before.
+
+        Args:
+            row_block: rows of a tile; under a mask, a tile has the blocks in which it has an allowed pair.
         """
         block = min(columns, whole("a loop's block", block))
         blocks = -(-columns // block)
-        self._loop, self._of_loop = (blocks, block, columns - (blocks - 1) * block), []
+        self._loop, self._of_loop, self._spread = (blocks, block, columns - (blocks - 1) * block), [], []
+        if self._masking is not None:
+            self._masking.enter(block, row_block)
         yield
         self._loop = None
         for family in self._of_loop:
             if family.initial is not None:
                 self._place(replace(family, initial_base=self.vertices), family.elements, 0)
+        if self._masking is None:
+            self._place_loop(blocks)
+        else:
+            self._masking.leave()
+            self._place_spread(self._spread)
+
+    def _place_loop(self, blocks: int) -> None:
+        """Lay out the blocks of a loop's families together."""
         families = [self._families[family.name] for family in self._of_loop]
         full = list(accumulate((f.elements * f.stride() for f in families), initial=0))
         last = list(accumulate((f.elements * f.stride(f.last_terms) for f in families), initial=0))
@@ -151,6 +178,15 @@ class Builder:
             edges = (blocks - 1) * element_edges(family, family.terms) + element_edges(family, family.last_terms)
             self._place(placed, 0, family.elements * edges)
         self.vertices = of_last + last[-1]
+
+    def _place_spread(self, spreads: list[Spread]) -> None:
+        """The same under a mask, where every element has a place of its own."""
+        sizes = np.stack([spread.owned.sum(axis=1) for spread in spreads], axis=1)  # (blocks, families)
+        starts = self.vertices + (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
+        for spread, first in zip(spreads, starts.T.tolist(), strict=True):
+            initial_base = self._families.get(spread.family.name, spread.family).initial_base
+            family = spread.place(first, self._families)
+            self._place(replace(family, initial_base=initial_base), int(spread.owned.sum()), spread.edges)
 
     def running(self, name: str, shape: tuple[int, ...], initial: float) -> None:
         """Announce, inside a loop, a tensor that starts from a constant and refers to itself; it is defined later."""
@@ -163,7 +199,8 @@ class Builder:
         Raises:
             UsageError: it does not fit into the memory that is available; nothing has been allocated then.
         """
-        results = [self._family(name) for name in (self.outputs if outputs is None else outputs)]
+        names = tuple(dict.fromkeys(self.outputs if outputs is None else outputs))
+        results = [self._family(name) for name in names]
         available = available_memory()
         if self.bytes_needed > available:
             raise UsageError(
@@ -180,6 +217,7 @@ class Builder:
             families=families,
             inputs=_all_roots([f for f in families if f.op == "input"], preds.dtype),
             outputs=_all_roots(results, preds.dtype),
+            results=names,
         )
 
     def _family(self, operand: str) -> Family:
@@ -218,6 +256,8 @@ class Builder:
         start: bool,
         onto: str | None,
         row_block: int | None,
+        pairs: bool = False,
+        leave_out: bool = False,
     ) -> None:
         if self._loop is not None:
             row_block = self._loop[1]
@@ -229,6 +269,8 @@ class Builder:
             op,
             operands if onto is None else (*operands, onto),
             shape,
+            pairs,
+            leave_out,
             terms=terms,
             tree=terms if block is None else min(block, terms),
             start=start,
@@ -237,7 +279,16 @@ class Builder:
             last_terms=k - (blocks - 1) * terms,
         )
 
-    def _add(self, name: str, op: str, operands: tuple[str, ...], shape: tuple[int, ...], **of_sum: Any) -> None:
+    def _add(
+        self,
+        name: str,
+        op: str,
+        operands: tuple[str, ...],
+        shape: tuple[int, ...],
+        pairs: bool = False,
+        leave_out: bool = False,
+        **of_sum: Any,
+    ) -> None:
         announced = self._families.get(name)
         if announced is None or announced.op:
             self._check_name(name)
@@ -247,8 +298,13 @@ class Builder:
             family = Family(name, op, operands, 0, shape, **(of_sum | of_loop))
             self._families[name] = family
             self._of_loop.append(family)
+            if self._masking is not None and (spread := self._masking.spread(family, self._families, pairs, leave_out)):
+                self._spread.append(spread)
             return
         family = Family(name, op, operands, self.vertices, shape, **of_sum)
+        if self._masking is not None and (spread := self._masking.spread(family, self._families, pairs, leave_out)):
+            self._place_spread([spread])
+            return
         whole_blocks = (family.blocks - 1) * element_edges(family, family.terms)
         edges = family.elements * (whole_blocks + element_edges(family, family.last_terms))
         self._place(family, family.size, edges)
@@ -282,7 +338,7 @@ def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
     if block is None:
         return {}
     terms = whole(f"{name}_block", block)
-    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else terms}
+    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else terms, "leave_out": True}
 
 
 def whole(what: str, value: int) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.edges import checked_edges, checked_ids
+from pebblesim.graphs.placement import placement
 from pebblesim.graphs.summation import Part, part
 from pebblesim.layout import Family
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each, and no drawing shows more
+CONSTANTS: Final = {"zero": "zero", "initial": "initial", "disallowed": "not allowed", "empty": "no terms"}
 
 
 class Op(IntEnum):
@@ -59,6 +61,7 @@ class Cdag:
             `from_edges`. With families, vertex ids are in topological order.
         inputs: ids of the vertices that start with a blue pebble.
         outputs: ids of the vertices that must end with one.
+        results: the tensors whose values the outputs are.
     """
 
     op: NDArray[np.uint8]
@@ -67,6 +70,7 @@ class Cdag:
     families: tuple[Family, ...]
     inputs: NDArray[Any]
     outputs: NDArray[Any]
+    results: tuple[str, ...] = ()
 
     @property
     def vertices(self) -> int:
@@ -96,11 +100,20 @@ class Cdag:
         if not self.families:
             raise UsageError("this graph was given as edges, so its vertices belong to no tensor.")
         base, family, block = self._sections[bisect_right(self._sections, v, key=lambda section: section[0]) - 1]
-        terms = family.section(block)[1]
-        element, offset = divmod(v - base, family.stride(terms))
+        table, empty = (placement(family) if block >= 0 else None), False
+        if table is None:
+            terms = family.section(block)[1]
+            element, offset = divmod(v - base, family.stride(terms))
+        else:
+            there, first = self._there[family.name, block]
+            place = int(np.searchsorted(first, v, side="right")) - 1
+            element, offset = int(there[place]), v - int(first[place])
+            terms, empty = int(table.terms[block, element]), bool(table.constant[block, element])
         index = (element,) if len(family.shape) == 1 else divmod(element, family.shape[1])
         if block < 0:
             return family, block, index, Part("initial")
+        if table is not None and empty:
+            return family, block, index, Part("disallowed" if table.pairs else "empty")
         if not terms:
             return family, block, index, Part("value")
         after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, less the constant
@@ -110,7 +123,8 @@ class Cdag:
         """Vertex v in words, counting indices from 0 and terms from 1.
 
         For example `S[1,1]` (the finished value), `S[1,1] (product 2 of 4)`, `S[1,1] (sum 2 of 4)` (the first two
-        terms), `S[1,1] (sum of terms 3-4 of 4)`, `dQ[0,1] (zero)`, `T[2;0,5]` (row block 2), `vertex 7`.
+        terms), `S[1,1] (sum of terms 3-4 of 4)`, `dQ[0,1] (zero)`, `T[2;0,5]` (row block 2), `vertex 7`; under a mask
+        also `f[0,1] (not allowed)` and `l[3] (no terms)`.
         """
         self._check_vertex(v)
         if not self.families:
@@ -120,8 +134,8 @@ class Cdag:
         name = f"{family.name}[{prefix}{','.join(map(str, index))}]"
         if part.kind == "value":
             return name
-        if part.kind in ("zero", "initial"):
-            return f"{name} ({part.kind})"
+        if part.kind in CONSTANTS:
+            return f"{name} ({CONSTANTS[part.kind]})"
         if part.kind == "inner":
             return f"{name} (sum of terms {part.first + 1}-{part.stop} of {part.terms})"
         noun = "sum" if part.kind == "running" else "product" if family.op == "matmul" else "term"
@@ -129,6 +143,8 @@ class Cdag:
 
     def tensor(self, name: str) -> NDArray[np.int64]:
         """Ids of the vertices that hold the finished values of a tensor, in its shape; row blocks come first.
+
+        Under a mask -1 stands for rows of a tensor of a loop that no iteration has made.
 
         Raises:
             UnknownName: the graph has no such tensor.
@@ -140,6 +156,8 @@ class Cdag:
     ) -> dict[str, NDArray[np.float64]]:
         """Compute every vertex in turn, in float64, and return the output tensors, or those of `names`.
 
+        Under a mask 0/0 and (-inf) - (-inf) are 0, so that rows without an allowed pair come out as 0.
+
         Raises:
             UsageError: an input is missing or has the wrong shape, or the graph has no tensors.
             UnknownName: the graph has no tensor, or no input, of a given name.
@@ -148,7 +166,7 @@ class Cdag:
 
         if not self.families:
             raise UsageError("this graph was given as edges, so its vertices have no operations to evaluate.")
-        wanted = {name: self.tensor(name) for name in (self._output_names() if names is None else names)}
+        wanted = {name: self.tensor(name) for name in (self.results if names is None else names)}
         given = {f.name: f for f in self.families if f.op == "input"}
         for name in inputs:
             if name not in given:
@@ -161,8 +179,8 @@ class Cdag:
             if array.shape != family.shape:
                 raise UsageError(f"input {name} has shape {array.shape}, but this graph was built for {family.shape}.")
             values[family.base : family.base + family.size] = array.ravel()
-        evaluate(self.op, self.indptr, self.preds, values)
-        return {name: values[ids] for name, ids in wanted.items()}
+        evaluate(self.op, self.indptr, self.preds, values, any(f.table is not None for f in self.families))
+        return {name: np.where(ids < 0, np.nan, values[ids]) for name, ids in wanted.items()}
 
     @classmethod
     def from_edges(
@@ -228,30 +246,49 @@ class Cdag:
                 return family
         raise UnknownName("tensor", name, (f.name for f in self.families))
 
-    def _output_names(self) -> list[str]:
-        bases = [base for base, _, _ in self._sections]
-        owners = np.unique(np.searchsorted(bases, self.outputs, side="right") - 1)
-        return list(dict.fromkeys(self._sections[i][1].name for i in owners))
-
     @cached_property
     def _sections(self) -> list[tuple[int, Family, int]]:
         return sections(self.families)
 
+    @cached_property
+    def _there(self) -> dict[tuple[str, int], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Under a mask, of each block of each family, the elements with vertices of their own, and their first."""
+        tables = [(family, table) for family in self.families if (table := placement(family))]
+        blocks = [(family.name, block, table) for family, table in tables for block in range(family.blocks)]
+        return {(name, b): (there := table.there(b), table.first[b, there]) for name, b, table in blocks}
+
 
 def sections(families: Iterable[Family]) -> list[tuple[int, Family, int]]:
-    """(first vertex, family, block) of every block of every family, in the order of the vertices."""
-    found = [
-        (family.section(block)[0], family, block)
-        for family in families
-        for block in range(0 if family.initial is None else -1, family.blocks)
-    ]
+    """(first vertex, family, block) of every block of every family that has vertices, in the order of these."""
+    found = []
+    for family in families:
+        table = placement(family)
+        for block in range(0 if family.initial is None else -1, family.blocks):
+            if table is None or block < 0:
+                found.append((family.section(block)[0], family, block))
+            elif (there := table.there(block)).size:
+                found.append((int(table.first[block, there[0]]), family, block))
     return sorted(found, key=lambda section: section[0])
 
 
 def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Ids of the vertices that hold the finished values of a block, in its shape."""
+    """Ids of the vertices that hold the finished values of a block, in its shape; under a mask, -1 for none."""
+    table = placement(family)
+    if table is not None and block >= 0:
+        return table.roots[block].astype(dtype).reshape(family.shape)
     base, terms = family.section(block)
     return (np.arange(1, family.elements + 1, dtype=dtype) * family.stride(terms) + (base - 1)).reshape(family.shape)
+
+
+def latest_roots(family: Family, behind: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    """Ids of the finished values of a running family's last block before block `behind`, or of its constants.
+
+    Under a mask that is another block for every row; later blocks have higher ids.
+    """
+    if family.table is None:
+        return section_roots(family, behind - 1, dtype)
+    blocks = range(0 if family.initial is None else -1, behind)
+    return np.maximum.reduce([section_roots(family, block, dtype) for block in blocks])
 
 
 def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
@@ -259,8 +296,10 @@ def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
 
     Of a family that runs in a loop, those of the last block.
     """
-    if family.blocks == 1 or family.running:
-        return section_roots(family, family.blocks - 1, dtype)
+    if family.running:
+        return latest_roots(family, family.blocks, dtype)
+    if family.blocks == 1:
+        return section_roots(family, 0, dtype)
     return np.stack([section_roots(family, block, dtype) for block in range(family.blocks)])
 
 

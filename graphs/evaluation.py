@@ -17,8 +17,13 @@ RELU, STEP, SIGMOID = int(Op.RELU), int(Op.STEP), int(Op.SIGMOID)
 
 
 @njit(cache=True, error_model="numpy")
-def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], values: NDArray[np.float64]) -> None:
-    """Fill in `values`, which holds those of the inputs, vertex by vertex; ids must be in topological order."""
+def evaluate(
+    op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], values: NDArray[np.float64], masked: bool
+) -> None:
+    """Fill in `values`, which holds those of the inputs, vertex by vertex; ids must be in topological order.
+
+    In a masked graph 0/0 and (-inf) - (-inf) are 0.
+    """
     for v in range(op.size):
         code = op[v]
         at = np.int64(indptr[v])
@@ -27,9 +32,11 @@ def evaluate(op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], v
         elif code == ADD:
             values[v] = values[preds[at]] + values[preds[at + 1]]
         elif code == SUB:
-            values[v] = values[preds[at]] - values[preds[at + 1]]
+            x, y = values[preds[at]], values[preds[at + 1]]
+            values[v] = 0.0 if masked and x == y == -np.inf else x - y
         elif code == DIV:
-            values[v] = values[preds[at]] / values[preds[at + 1]]
+            x, y = values[preds[at]], values[preds[at + 1]]
+            values[v] = 0.0 if masked and x == y == 0 else x / y
         elif code == EXP:
             values[v] = np.exp(values[preds[at]])
         elif code == TERM:

@@ -1,24 +1,22 @@
 """Fill in the arrays of a graph, section by section: operations, predecessor counts and predecessors.
 
-A section is a block of a family; all its elements look alike, so the arrays of one element are repeated with offsets.
+A section is a block of a family; all its elements look alike, so the arrays of one element are repeated with offsets
+(under a mask, they do not: see `pebblesim.graphs.masked`).
 Everything is written in place, so that a large graph takes little more memory than its own arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.graphs import summation
-from pebblesim.graphs.cdag import Op, index_dtype, roots, section_roots, sections
+from pebblesim.graphs import masked, summation
+from pebblesim.graphs.cdag import Op, index_dtype, sections
+from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.layout import Family
-
-UNARY: Final = {"exp": Op.EXP, "log": Op.LOG, "relu": Op.RELU, "step": Op.STEP, "sigmoid": Op.SIGMOID}
-BINARY: Final = {"mul": Op.MUL, "add": Op.ADD, "sub": Op.SUB, "div": Op.DIV, "max": Op.MAX}
-ELEMENTWISE: Final = UNARY | BINARY
 
 
 def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any]]:
@@ -44,6 +42,8 @@ def _fill_section(
     at: int,
 ) -> int:
     """Fill in one section, whose predecessors begin at `at`; returns where they end."""
+    if family.table is not None and block >= 0:
+        return masked.fill_section(family, block, by_name, op, indptr, preds, at)
     base, terms = family.section(block)
     if block < 0:
         op[base : base + family.elements] = Op.ZERO if family.initial == 0 else Op.MINUS_INFINITY
@@ -69,47 +69,19 @@ def _fill_section(
             moved = offsets - (offsets > terms) if family.onto else offsets
             np.add(first, moved.astype(preds.dtype), out=partial_sums[..., side::2])
             if family.onto and side == 0:
-                value = _entries(family.operands[-1], family, block, by_name, preds.dtype)
+                value = entries(family.operands[-1], family, block, by_name, preds.dtype)
                 partial_sums[..., 2 * np.flatnonzero(offsets == terms)] = value[..., None]
     return edges.stop
 
 
 def _factors(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     """Ids of the operands' entries, in shapes that broadcast to (*element, terms), or (*element, 1) if no sum."""
-    operands = family.operands[: arity(family)]
-    entries = [_entries(operand, family, block, by_name, dtype) for operand in operands]
     if not family.terms:
-        return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in entries]
-    entries[1:] = [ids.swapaxes(-1, -2) for ids in entries[1:]]  # the summed dimension comes last in both factors
-    blocks = max(ids.shape[0] if ids.ndim == 3 else 1 for ids in entries)
-    if blocks > 1:  # a regrouped operand
-        entries = [np.concatenate(ids, axis=-1) if ids.ndim == 3 else np.tile(ids, (1, blocks)) for ids in entries]
+        found = [entries(operand, family, block, by_name, dtype) for operand in family.operands]
+        return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in found]
     summed = slice(block * family.terms, block * family.terms + family.section(block)[1])
-    left, *right = (ids[:, summed] for ids in entries)
+    left, *right = (ids[:, summed] for ids in term_entries(family, block, by_name, dtype))
     return [left[:, None, :], right[0][None, :, :]] if right else [left]
-
-
-def _entries(
-    operand: str, family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """Ids of an operand's entries as a block of `family` sees them."""
-    name, _, how = operand.partition(".")
-    source = by_name[name]
-    if how == "T":
-        return roots(source, dtype).swapaxes(-1, -2)
-    if how in ("prev", "last"):
-        return section_roots(source, block - 1 if how == "prev" else source.blocks - 1, dtype)
-    if source.running and family.running:
-        return section_roots(source, block, dtype)
-    if source.running:
-        steps = np.stack([section_roots(source, step, dtype) for step in range(source.blocks)], axis=1)
-        return steps[:, np.arange(family.shape[1]) // source.running]
-    return roots(source, dtype)
-
-
-def arity(family: Family) -> int:
-    """Number of operands of each term of a sum, or of each element of another family."""
-    return len(family.operands) - family.onto
 
 
 def element_edges(family: Family, terms: int) -> int:
@@ -132,7 +104,7 @@ def _element_ops(family: Family, terms: int) -> NDArray[np.uint8]:
     """The operation of each vertex of one element."""
     if not terms:
         return np.array([ELEMENTWISE.get(family.op, Op.INPUT)], dtype=np.uint8)
-    ops = np.full(family.stride(terms), Op.MAX if family.op == "rowmax" else Op.ADD, dtype=np.uint8)
-    ops[:terms] = Op.MUL if family.op == "matmul" else Op.TERM
+    ops = np.full(family.stride(terms), PARTIAL_SUM[family.op], dtype=np.uint8)
+    ops[:terms] = TERM[family.op]
     ops[terms : terms + family.start] = Op.ZERO
     return ops

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs.builder import Builder, queries_keys_values, whole
+from pebblesim.graphs.builder import Builder, Mask, queries_keys_values, whole
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2")
 
@@ -22,8 +22,10 @@ def declare(
     *,
     softmax: str = "early",
     column_block: int | None = None,
+    row_block: int | None = None,
     projected: bool = False,
     outputs: tuple[str, ...] = ("O",),
+    mask: Mask = None,
 ) -> Builder:
     """The graph of O from Q, K, V (n, d).
 
@@ -34,8 +36,11 @@ def declare(
             l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2.
         column_block: columns in each step of the online softmax.
+        row_block: rows of a tile of the online softmax, which under a mask takes only the steps in which it has an
+            allowed pair; without a mask it makes no difference.
         projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
         outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
+        mask: booleans of shape (n, n), the pairs that may meet; None for all.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
@@ -43,17 +48,22 @@ def declare(
     n, d = whole("n", n), whole("d", d)
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
-    if (column_block is not None) != softmax.startswith("flash"):
+    online = softmax.startswith("flash")
+    if (column_block is not None) != online:
         raise UsageError("column_block goes with softmax 'flash1' and 'flash2', which need it, and with no other.")
-    b = Builder(summation)
+    if (row_block is not None and not online) or (row_block is None and online and mask is not None):
+        raise UsageError(
+            "row_block goes with softmax 'flash1' and 'flash2', which need it under a mask, and with no other."
+        )
+    b = Builder(summation, mask)
     b.outputs = outputs
     queries_keys_values(b, n, d, projected)
-    b.matmul("S", "Q", "K.T")
+    b.matmul("S", "Q", "K.T", pairs=True)
     if column_block is None:
         _whole_rows(b, softmax)
     else:
-        online = _flash1 if softmax == "flash1" else _flash2
-        online(b, n, d, whole("column_block", column_block))
+        blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
+        (_flash1 if softmax == "flash1" else _flash2)(b, n, d, *blocks)
     return b
 
 
@@ -75,13 +85,13 @@ def _whole_rows(b: Builder, softmax: str) -> None:
         b.matmul("O", "P", "V")
 
 
-def _flash1(b: Builder, n: int, d: int, block: int) -> None:
+def _flash1(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum, O always divided by l."""
-    with b.loop(n, block):
+    with b.loop(n, block, row_block):
         b.rowmax("m_block", "S")
     b.elementwise("Sm", "sub", "S", "m_block")
     b.elementwise("A", "exp", "Sm")
-    with b.loop(n, block):
+    with b.loop(n, block, row_block):
         b.running("m", (n,), float("-inf"))
         b.running("l_m", (n,), 0.0)
         b.running("O", (n, d), 0.0)
@@ -101,9 +111,9 @@ def _flash1(b: Builder, n: int, d: int, block: int) -> None:
         b.elementwise("O", "div", "lO", "l_m")
 
 
-def _flash2(b: Builder, n: int, d: int, block: int) -> None:
+def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
-    with b.loop(n, block):
+    with b.loop(n, block, row_block):
         b.running("m", (n,), float("-inf"))
         b.rowmax("m_block", "S")
         b.elementwise("m", "max", "m.prev", "m_block")
@@ -111,7 +121,7 @@ def _flash2(b: Builder, n: int, d: int, block: int) -> None:
         b.elementwise("a", "exp", "down")
     b.elementwise("Sm", "sub", "S", "m")
     b.elementwise("A", "exp", "Sm")
-    with b.loop(n, block):
+    with b.loop(n, block, row_block):
         b.running("l_m", (n,), 0.0)
         b.running("lO", (n, d), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pebblesim.errors import UsageError
 
-Kind = Literal["value", "term", "zero", "initial", "running", "inner"]
+Kind = Literal["value", "term", "zero", "initial", "disallowed", "empty", "running", "inner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,10 @@ class Part:
 
     Attributes:
         kind: "value" (the element itself, finished), "term", "zero" (the constant), "initial"
-            (the constant a running value starts from), "running" (the total of all tree
-            blocks so far) or "inner" (a partial sum inside a tree block).
-        first, stop: the terms it covers; both 0 for the constant.
+            (the constant a running value starts from), "disallowed" (the constant of a pair that a mask
+            forbids), "empty" (the constant of a row or column without allowed pairs), "running" (the
+            total of all tree blocks so far) or "inner" (a partial sum inside a tree block).
+        first, stop: the terms it covers; both 0 for a constant.
         terms: k, the number of terms of the whole sum; 0 if the family is no sum.
     """
 

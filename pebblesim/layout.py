@@ -154,6 +154,10 @@ class Family:
     def size(self) -> int:
         """Number of vertices of the family."""
         constants = self.initial is not None
+        if self.table is not None:
+            terms = self.table.terms[self.table.first >= 0]
+            more = (2 * terms + (2 * self.start + self.onto - 2))[terms > 0]  # than one
+            return self.elements * constants + terms.size + int(more.sum())
         return self.elements * ((self.blocks - 1) * self.stride() + self.stride(self.last_terms) + constants)
 
     def section(self, block: int) -> tuple[int, int]:

@@ -1,0 +1,36 @@
+"""Where the elements of a family are under a mask: what `pebblesim.layout` says, and what the graph asks besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.layout import Family, Table
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Placement(Table):
+    """A table that also knows values and constants; all arrays have the shape (blocks, elements).
+
+    Attributes:
+        roots: the vertex that holds the finished value, int64; -1 where there is none. It belongs to another family
+            where a sum without terms stands for the value it would be added to.
+        constant: the `Op` of an element that is a constant, uint8; 0 for any other.
+        pairs: whether the elements are pairs.
+    """
+
+    roots: NDArray[np.int64]
+    constant: NDArray[np.uint8]
+    pairs: bool
+
+    def there(self, block: int) -> NDArray[np.int64]:
+        """The elements of a block that have vertices of their own, in the order of these."""
+        return np.flatnonzero(self.first[block] >= 0)
+
+
+def placement(family: Family) -> Placement | None:
+    """Where the elements of a family are if a mask concerns it."""
+    assert family.table is None or isinstance(family.table, Placement)
+    return family.table
