@@ -15,13 +15,10 @@ class Placement(Table):
     """A table that also knows values and constants; all arrays have the shape (blocks, elements).
 
     Attributes:
-        roots: the vertex that holds the finished value, int64; -1 where there is none. It belongs to another family
-            where a sum without terms stands for the value it would be added to.
         constant: the `Op` of an element that is a constant, uint8; 0 for any other.
         pairs: whether the elements are pairs.
     """
 
-    roots: NDArray[np.int64]
     constant: NDArray[np.uint8]
     pairs: bool
 

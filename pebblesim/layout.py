@@ -41,19 +41,19 @@ maximum of the online softmax. Before the first block stands a constant for each
 takes, for column c, the block of a running vector that c falls into. The blocks of all families of a loop are laid out
 together: the first blocks of all of them, then the second ones, and so on, so that vertices are in topological order.
 
-*Under a mask* rows i and columns j of scores meet only where the mask allows the pair (i, j). Elements then differ in their
-number of vertices, so a family carries a `Table` instead of relying on strides; elements still come in row-major order and
-a block after the other, and each owns consecutive vertices as above, for its own number of terms.
-- A tensor over pairs, such as S, A, f and p, has all its n x n elements; those that are not allowed are one vertex each, a
+*Under a mask* rows i and columns j of scores meet only where the mask allows the pair (i, j). Elements then differ in
+their number of vertices, so a family carries a `Table` instead of relying on strides; elements still come in row-major
+order and a block after the other, and each owns consecutive vertices as above, for its own number of terms.
+- A tensor over pairs, such as S, A, f and p, has all its n x n elements; those not allowed are one vertex each, a
   constant 0 without predecessors. Inputs over pairs are as ever.
-- A sum over pairs, such as l = A·1, O = P V or dV = Pᵀ dO, takes the allowed terms of its line (its row or column of pairs)
-  alone, in their order. A sum without terms is one vertex, a constant: 0, or -inf for a maximum; with `start` it is that
-  constant; with `onto` it has no vertex, and stands for the very value it would be added to.
-- Regrouped over pairs (T with `row_block`), that holds for each block; who sums over a regrouped operand leaves out its sums
-  without terms.
-- In a loop over columns, rows come in tiles, too (`row_block`): block s of a running value, and of all that is made in the
-  loop, exists for the rows of those tiles that have an allowed pair in block s. "m.prev" is the last block before s that
-  exists for the row, or the constant, "m.last" the last one of all, or the constant.
+- A sum over pairs, such as l = A·1, O = P V or dV = Pᵀ dO, takes the allowed terms of its line (its row or column of
+  pairs) alone, in their order. A sum without terms is one vertex, a constant: 0, or -inf for a maximum; with `start` it
+  is that constant; with `onto` it has no vertex, and stands for the very value it would be added to.
+- Regrouped over pairs (T with `row_block`), that holds for each block; who sums over a regrouped operand leaves out its
+  sums without terms.
+- In a loop over columns, rows come in tiles, too (`row_block`): block s of a running value, and of all that is made in
+  the loop, exists for the rows of those tiles that have an allowed pair in block s. "m.prev" is the last block before s
+  that exists for the row, or the constant, "m.last" the last one of all, or the constant.
 - Outside of loops, an elementwise result of nothing but values that are constant because the row has no allowed pair is
   a constant itself, 0 or -inf: 0/0 = 0, (-inf) - (-inf) = 0, log 0 = -inf.
 """
@@ -72,16 +72,19 @@ class Table:
     """Where the elements of a family are under a mask.
 
     Attributes:
-        first: first vertex of each element, int64 of shape (blocks, elements); -1 where there is none.
-        terms: number of terms of each element, int64 of the same shape; 0 for a constant and for what is no sum.
+        first: first vertex of each element, int64 of shape (blocks, elements); -1 where it has none of its own.
+        roots: the vertex that holds its finished value, in the same shape; -1 where there is none. It is another
+            family's where a sum without terms stands for the value that it would be added to.
+        terms: number of terms of each element, in the same shape; 0 for a constant and for what is no sum.
         before: None, or of a sum that leaves out terms, the number of terms in front of each index of the summed
             dimension: int64 of shape (lines, K + 1), K indices in all (blocks·K' over a regrouped operand). Index u
-            is a term of a line if before[line, u + 1] > before[line, u]. Of a sum kept apart in blocks it counts through
-            all of them.
+            is a term of a line if before[line, u + 1] > before[line, u]. Of a sum kept apart in blocks it counts
+            through all of them.
         line: which index of an element says its line, 0 or 1; None if `before` has one line for all.
     """
 
     first: NDArray[Any]
+    roots: NDArray[Any]
     terms: NDArray[Any]
     before: NDArray[Any] | None = None
     line: Literal[0, 1] | None = None

@@ -54,6 +54,8 @@ def parse_words(text: str, dtype: str | None) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i)?B", text.strip())
     if not match:
+        if text.strip().endswith("B"):
+            raise UsageError(f"M = {text!r} is no size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
         return parse("M", text)
     if dtype is None:
         raise UsageError(f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}.")

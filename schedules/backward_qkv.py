@@ -153,8 +153,8 @@ def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     with m.phase("dQ"):
         gemm_streamed(m, dQ, dS, K, a, b)
 
-    with m.phase("dK"):
-        gemm_streamed(m, dK, dS, Q, a, b, A_T=True)
+    with m.phase("dK"):  # b rows at a time, as dS and P have been written
+        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
 
     with m.phase("dV"):
-        gemm_streamed(m, dV, P, dO, a, b, A_T=True)
+        gemm_streamed(m, dV, P, dO, b, a, A_T=True)

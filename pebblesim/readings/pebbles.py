@@ -107,7 +107,8 @@ class _Assembler:
         for f in self.table:
             masked = (-1, -1, -1, -1)
             if f.table is not None:
-                own = np.stack([f.table.first.ravel(), f.table.terms.ravel()], axis=1).astype(np.int64)
+                first = np.where(f.table.first < 0, f.table.roots, f.table.first)
+                own = np.stack([first.ravel(), f.table.terms.ravel()], axis=1).astype(np.int64)
                 masked = (sum(map(len, elements)), -1, -1, -1)
                 elements.append(own)
                 if f.table.before is not None:

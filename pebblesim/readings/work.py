@@ -23,8 +23,9 @@ KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmo
 def work(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, int]:
     """Operations of each kind in `KINDS` that the program carries out; they are as many in any summation tree."""
     found: Counter[object] = Counter()
+    folded = set() if mask is None else _folded(program)
     for phase in program.phases:
-        found += totals(phase.body, sizes, partial(_operations, _sums(phase.body)), mask)
+        found += totals(phase.body, sizes, partial(_operations, _sums(phase.body), folded), mask)
     return {kind: found[kind] for kind in KINDS if found[kind]}
 
 
@@ -42,15 +43,62 @@ def _sums(body: list[ir.Node]) -> Sums:
     return {node.target.tile: node for node in computes if not isinstance(node.expr, ir.Elementwise | ir.Ref)}
 
 
-def _operations(sums: Sums, node: ir.Node, at: Place) -> Iterator[tuple[str, int | Fraction]]:
+def _folded(program: ir.Program) -> set[int]:
+    """Ids of the elementwise computations of nothing but sums over pairs: constants in a row without pairs.
+
+    Running values, which start from a constant, are no such sums, and inside of two loops over rows and columns all
+    that is in a tile is computed.
+    """
+    zeros: set[ir.Tile] = set()
+    tiles: set[ir.Tile] = set()
+    tensors: set[str] = set()
+    found: set[int] = set()
+
+    def visit(body: list[ir.Node], loops: int) -> None:
+        for node in body:
+            match node:
+                case ir.Loop(range=rng, body=inner):
+                    visit(inner, loops + (rng.dim == ir.PAIRS and _tile_of_whole(rng)))
+                case ir.Read(tile=tile, tensor=tensor) if tensor.name in tensors:
+                    tiles.add(tile)
+                case ir.Write(tile=tile, tensor=tensor) if tile in tiles:
+                    tensors.add(tensor.name)
+                case ir.Zeros(tile=tile):
+                    zeros.add(tile)
+                case ir.Compute(target=target, expr=ir.Elementwise() as expr):
+                    if all(ref.tile in tiles for ref in ir.refs(expr)):
+                        tiles.add(target.tile)
+                        if loops < 2:
+                            found.add(id(node))
+                case ir.Compute(target=target, expr=ir.MatMul() | ir.RowReduction() as expr, mode=mode):
+                    if _line(expr) is not None and (mode == "new" or target.tile in zeros):
+                        tiles.add(target.tile)
+                case _:
+                    pass
+
+    for phase in program.phases:
+        visit(phase.body, 0)
+    return found
+
+
+def _tile_of_whole(rng: ir.Range) -> bool:
+    return rng.parent is not None and rng.parent.parent is None
+
+
+def _operations(sums: Sums, folded: set[int], node: ir.Node, at: Place) -> Iterator[tuple[str, int | Fraction]]:
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
-        yield "add", -_with_terms(sums[node.tile], node.tile.ranges, at, at_start=True)
+        made = sums[node.tile]
+        if _left_out(made.expr, sums) is None or at.mask is None or at.mask.pairs(at.n):
+            yield "add", -_with_terms(made, node.tile.ranges, at, at_start=True)
     if not isinstance(node, ir.Compute):
         return
     expr, ranges = node.expr, node.target.ranges
     if isinstance(expr, ir.Elementwise):
-        yield from _elementwise(expr, at.allowed(ranges))
+        elements = at.allowed(ranges)
+        if id(node) in folded:
+            elements *= Fraction(at.with_terms(ranges[0], ir.Range(ir.PAIRS), 0), at.words(ranges[:1]))
+        yield from _elementwise(expr, elements)
         return
     if isinstance(expr, ir.MatMul):
         terms, addition = _products(expr, sums, at), "add"
@@ -77,16 +125,26 @@ def _products(expr: ir.MatMul, sums: Sums, at: Place) -> int | Fraction:
             return at.allowed(pairs.ranges) * at.words((other,))
     if over_pairs((rows, columns)):
         return at.allowed((rows, columns)) * at.words((terms,))
-    made = sums.get(expr.left.tile)
-    if made is not None and _kept_apart(made):  # its sums without terms are left out
-        return _with_terms(made, expr.left.ranges, at) * at.words((columns,))
+    part = _left_out(expr, sums)
+    if part is not None:
+        ref, made, other = part
+        return _with_terms(made, ref.ranges, at) * at.words((other,))
     return at.words((rows, terms, columns))
 
 
-def _kept_apart(made: ir.Compute) -> bool:
-    """Whether it is a sum over one tile of the pairs' rows or columns, and the others are summed apart from it."""
-    expr = made.expr
-    return made.mode == "new" and isinstance(expr, ir.MatMul) and _line(expr) is not None and bool(_index(expr).parent)
+def _left_out(expr: ir.Expr, sums: Sums) -> tuple[ir.Ref, ir.Compute, ir.Range] | None:
+    """Of a product, the operand whose sums without terms are left out, where it is made, and the range it lacks.
+
+    That is a sum over pairs that is used as soon as it is made, tile by tile, so that some tiles never are.
+    """
+    if not isinstance(expr, ir.MatMul):
+        return None
+    for ref, other in ((expr.left, expr.right.shape[1]), (expr.right, expr.left.shape[0])):
+        made = sums.get(ref.tile)
+        line = None if made is None else _line(made.expr)
+        if made is not None and line is not None and ref.ranges[line[0]] is _index(expr) and _index(expr).parent:
+            return ref, made, other
+    return None
 
 
 def _index(expr: ir.Expr) -> ir.Range:
