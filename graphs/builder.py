@@ -152,9 +152,9 @@ class Builder:
         """
         block = min(columns, whole("a loop's block", block))
         blocks = -(-columns // block)
-        self._loop, self._of_loop, self._spread = (blocks, block, columns - (blocks - 1) * block), [], []
         if self._masking is not None:
             self._masking.enter(block, row_block)
+        self._loop, self._of_loop, self._spread = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None
         for family in self._of_loop:

@@ -121,7 +121,7 @@ class Masking:
         """Begin a loop over blocks of columns, with rows in tiles."""
         if row_block is None:
             raise UsageError("under a mask, a loop over columns needs a row_block: rows come in tiles there, too.")
-        n = len(self.allowed)
+        n, row_block = len(self.allowed), min(len(self.allowed), row_block)
         meets = np.logical_or.reduceat(
             np.logical_or.reduceat(self.allowed, range(0, n, row_block)), range(0, n, block), 1
         )
@@ -191,7 +191,10 @@ class Masking:
     def _add_pairs(self, family: Family) -> None:
         turned = [operand for operand in family.operands if operand.endswith(".T") and _name(operand) in self.pairs]
         if family.shape != self.allowed.shape or family.blocks > 1 or turned:
-            raise UsageError(f"{family.name} of shape {family.shape} cannot be over pairs {self.allowed.shape}.")
+            raise UsageError(
+                f"{family.name} of shape {family.shape} cannot be over pairs of shape {self.allowed.shape}, which are "
+                "neither transposed nor kept apart in blocks."
+            )
         self.pairs.add(family.name)
 
     def _made(self, family: Family) -> Bools:

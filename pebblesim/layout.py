@@ -50,7 +50,8 @@ order and a block after the other, and each owns consecutive vertices as above, 
   pairs) alone, in their order. A sum without terms is one vertex, a constant: 0, or -inf for a maximum; with `start` it
   is that constant; with `onto` it has no vertex, and stands for the very value it would be added to.
 - Regrouped over pairs (T with `row_block`), that holds for each block; who sums over a regrouped operand leaves out its
-  sums without terms.
+  sums without terms, be it a single block or several. A sum over rows in memory (g with `g_block`) leaves out the rows
+  without an allowed pair.
 - In a loop over columns, rows come in tiles, too (`row_block`): block s of a running value, and of all that is made in
   the loop, exists for the rows of those tiles that have an allowed pair in block s. "m.prev" is the last block before s
   that exists for the row, or the constant, "m.last" the last one of all, or the constant.
