@@ -22,7 +22,8 @@ from pebblesim.registry import Schedule, get, of_problem
 from pebblesim.sizes import bytes_of, whole
 
 if TYPE_CHECKING:
-    from pebblesim.game import Game
+    from pebblesim.exhaustive import Optimum
+    from pebblesim.game import Game, Graph
     from pebblesim.graphs.cdag import Cdag
     from pebblesim.program import Program
     from pebblesim.readings.formula import Formula
@@ -344,6 +345,38 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
     dims, seen = problem_dims(solves, given), masks.of(mask)
     allowed = None if seen is None else seen.allowed(dims["n"])
     return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
+
+
+def optimum(
+    of: str | Graph,
+    *,
+    M: int,
+    rules: str = "hong-kung",
+    states: int | None = None,
+    **options: Any,
+) -> Optimum:
+    """The least I/O of any game on a small graph, found by exhaustive search.
+
+    Args:
+        of: a problem, or a graph such as `Cdag.from_edges(...)`.
+        M: red pebbles.
+        rules: "hong-kung", where a vertex may be computed again, or "no-recompute".
+        states: most states to keep, some 60 bytes each; 4 million by default.
+        options: of a problem, its dimensions and what else `graph` takes.
+
+    >>> optimum("matmul", m=2, k=1, n=2, M=4).io
+    8
+
+    Raises:
+        Infeasible: M is too small for any game.
+        UsageError: the graph has more than 64 vertices, or the states did not suffice.
+    """
+    from pebblesim import exhaustive
+
+    if not isinstance(of, str) and options:
+        raise UsageError(f"a graph takes no options; got {', '.join(options)}.")
+    cdag = graph(of, **options) if isinstance(of, str) else of
+    return exhaustive.optimum(cdag, M, rules, exhaustive.STATES if states is None else states)
 
 
 @dataclass(frozen=True)
