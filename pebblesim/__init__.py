@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, play, show
+    from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
     from pebblesim.language import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
-    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "play", "show"),
+    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
     "language": (
@@ -83,6 +83,7 @@ __all__ = [
     "log",
     "maximum",
     "numbers",
+    "optimum",
     "play",
     "referee",
     "relu",

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pebblesim import blocks as block_rules
 from pebblesim import masks, schedules  # noqa: F401 - importing it registers them
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.known_bounds import THETA, LowerBound, Theta, compulsory
+from pebblesim.known_bounds import THETA, Theta
+from pebblesim.lower_bounds import STANDARD, LowerBound, Way, best
 from pebblesim.masks import Mask
 from pebblesim.problems import Problem, problem
 from pebblesim.readings.count import count as count_program
@@ -20,7 +22,8 @@ from pebblesim.registry import Schedule, get, of_problem
 from pebblesim.sizes import bytes_of, whole
 
 if TYPE_CHECKING:
-    from pebblesim.game import Game
+    from pebblesim.exhaustive import Optimum
+    from pebblesim.game import Game, Graph
     from pebblesim.graphs.cdag import Cdag
     from pebblesim.program import Program
     from pebblesim.readings.formula import Formula
@@ -46,6 +49,7 @@ class Counted:
         work: operations of each kind, such as "mul" and "exp".
         mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
             exceeds.
+        way: how it computes, as far as lower bounds can tell.
     """
 
     schedule: str
@@ -63,6 +67,7 @@ class Counted:
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
     mask: Mask | None = None
+    way: Way = STANDARD
 
     @property
     def operations(self) -> int:
@@ -119,14 +124,14 @@ class Counted:
         """I/O ÷ the expression inside Θ."""
         return float(self.io / self.bound_value)
 
-    @property
+    @cached_property
     def lower_bound(self) -> LowerBound:
-        """The best lower bound known for the problem."""
-        return compulsory(problem(self.problem), self.dims, self.mask)
+        """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
+        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), self.way, self.mask)
 
     @property
     def gap(self) -> float:
-        """I/O ÷ the best lower bound known."""
+        """I/O ÷ the largest lower bound known."""
         return float(Fraction(self.io, self.lower_bound.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
@@ -144,6 +149,7 @@ class Counted:
             "feasible": self.feasible,
             "least_M": self.least_M,
             "bound_ratio": self.bound_ratio,
+            "lower_bound": {"value": self.lower_bound.value, "source": self.lower_bound.source},
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
@@ -341,6 +347,38 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
     return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
 
 
+def optimum(
+    of: str | Graph,
+    *,
+    M: int,
+    rules: str = "hong-kung",
+    states: int | None = None,
+    **options: Any,
+) -> Optimum:
+    """The least I/O of any game on a small graph, found by exhaustive search.
+
+    Args:
+        of: a problem, or a graph such as `Cdag.from_edges(...)`.
+        M: red pebbles.
+        rules: "hong-kung", where a vertex may be computed again, or "no-recompute".
+        states: most states to keep, some 60 bytes each; 4 million by default.
+        options: of a problem, its dimensions and what else `graph` takes.
+
+    >>> optimum("matmul", m=2, k=1, n=2, M=4).io
+    8
+
+    Raises:
+        Infeasible: M is too small for any game.
+        UsageError: the graph has more than 64 vertices, or the states did not suffice.
+    """
+    from pebblesim import exhaustive
+
+    if not isinstance(of, str) and options:
+        raise UsageError(f"a graph takes no options; got {', '.join(options)}.")
+    cdag = graph(of, **options) if isinstance(of, str) else of
+    return exhaustive.optimum(cdag, M, rules, exhaustive.STATES if states is None else states)
+
+
 @dataclass(frozen=True)
 class Played:
     """A game that a schedule played, and what else was checked on the way.
@@ -527,4 +565,5 @@ def _counted(
         phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
         work=work(program, {**dims, **blocks}, mask),
         mask=mask,
+        way=Way.of(algorithm),
     )

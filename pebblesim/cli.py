@@ -140,7 +140,8 @@ def count(
     if as_json:
         value = first.bound_value  # as a whole number where a float would lose digits, or overflow
         bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
-        lower = {"value": first.lower_bound.value, "source": first.lower_bound.source}
+        least = min((row.lower_bound for row in rows), key=lambda bound: bound.value)
+        lower = {"value": least.value, "source": least.source}
         head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
         head |= {"bound": bound, "lower_bound": lower}
         head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
@@ -166,8 +167,23 @@ def count(
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             _print_table(None, (title, "reads", "writes", "I/O"), lines)
     print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
-    print(f"gap: I/O ÷ {first.lower_bound.value:,} words ({first.lower_bound.source})")
+    _print_lower_bounds(rows)
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _print_lower_bounds(rows: Sequence[Counted]) -> None:
+    """What the gaps are relative to: schedules that keep other things, or compute in another way, have other bounds."""
+    names: dict[tuple[str, int], list[str]] = {}
+    for row in rows:
+        if row.least_M is None or len(rows) == 1:
+            names.setdefault((row.lower_bound.source, row.lower_bound.value), []).append(row.schedule)
+    bounds = [f"{value:,} words ({source})" for source, value in names]
+    if len(bounds) == 1:
+        print(f"gap: I/O ÷ {bounds[0]}")
+    elif bounds:
+        print("gap: I/O ÷ the largest lower bound for its way of computing:")
+        for bound, schedules in zip(bounds, names.values(), strict=True):
+            print(f"  {bound}: {', '.join(schedules)}")
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Bounds on the I/O of a problem, in words: the expressions inside Θ, and lower bounds that hold for every size."""
+"""The expressions inside Θ, in words; lower bounds with constants are in `pebblesim.lower_bounds`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pebblesim.masks import Cut, Mask
-from pebblesim.problems import ACTIVATIONS, Problem
+from pebblesim.problems import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -61,42 +60,3 @@ THETA = {
         "m*k + k*n + m*n + m*k*n/sqrt(M)", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"
     ),
 }
-
-
-@dataclass(frozen=True)
-class LowerBound:
-    """A number of words that no schedule can go below, and why."""
-
-    value: int
-    source: str
-
-
-def compulsory(problem: Problem, dims: Mapping[str, int], mask: Mask | None = None) -> LowerBound:
-    """Every input is read once and every output written once, whatever M is.
-
-    The inputs that only some schedules ask for are not counted, so that it holds for all of them; under a mask, those
-    rows of inputs are that belong to a query or a key with an allowed pair.
-    """
-    value = 0
-    for name, shape in (*problem.inputs.items(), *problem.outputs.items()):
-        words = 1
-        for dim in shape:
-            words *= dims[dim]
-        if mask is not None and name in problem.inputs:
-            words = (
-                words * _needed(name, mask, dims["n"]) // dims["n"]
-                if "n" in shape
-                else words * bool(mask.pairs(dims["n"]))
-            )
-        value += words
-    return LowerBound(value, "compulsory: each input read once, each output written once")
-
-
-KEYS = ("K", "V", "A2", "A3")
-"""Inputs with a row for each key; the others have one for each query."""
-
-
-def _needed(name: str, mask: Mask, n: int) -> int:
-    """Number of rows of an input that have an allowed pair."""
-    one_by_one, whole = Cut(0, n, 1), Cut(0, n, n)
-    return mask.tiles(n, whole, one_by_one) if name in KEYS else mask.tiles(n, one_by_one, whole)

@@ -1,0 +1,135 @@
+"""How many words a game must move, from how many of its products fit between two cuts: exact integers, no floats.
+
+A *capacity* G says how many products can be evaluated while X families of values are within reach. The argument, and
+the proof of each capacity, stands in docs/lower-bounds.md; here it is arithmetic. Numbers may be of any magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
+from typing import Protocol
+
+
+class Capacity(Protocol):
+    """Most products that X families can make; it never falls as X grows."""
+
+    def __call__(self, X: int, /) -> int: ...
+
+    def turns(self, M: int, /) -> Iterator[int]:
+        """X at which words per product are highest for this M, or near: where a piece of G peaks, or pieces meet."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cube:
+    """(X/3)^(3/2), by Loomis and Whitney: products of three families each, 27 N² ≤ X³."""
+
+    def __call__(self, X: int) -> int:
+        return isqrt(X**3 // 27)
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield 3 * M - 1
+
+
+@dataclass(frozen=True)
+class Box:
+    """The same where a family of each kind is in no more than so many products: at most N/a, N/b, N/c families.
+
+    That is min a + b + c under abc ≥ N² and these caps, solved for N; `sides` are a matrix product's m, k and n.
+    """
+
+    sides: tuple[int, int, int]
+
+    def __call__(self, X: int) -> int:
+        s, t, u = sorted(self.sides)
+        if 3 * s**2 >= X:
+            return isqrt(X**3 // 27)
+        if t**2 + 2 * s * t >= X:  # s (√(X + s²) - s)²
+            root = isqrt(4 * s**4 * (X + s**2) - 1) + 1
+            return s * (X + 2 * s**2) - root
+        return min(s * t * (X - s * t) // (s + t), s * t * u)
+
+    def turns(self, M: int) -> Iterator[int]:
+        s, t, _ = sorted(self.sides)
+        yield from (3 * M - 1, 3 * s**2, 2 * M + M**2 // s**2 - 1, t**2 + 2 * s * t)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; a pair that is made needs whole rows."""
+
+    c: int
+    d: int
+
+    def __call__(self, X: int) -> int:
+        return max(isqrt(X**3 // 27), X**2 // (self.c * self.d))
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (3 * M - 1, 2 * M - 1, (self.c * self.d) ** 2 // 27)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Pairs alone: I rows and J columns of w words make I·J pairs, and what is left carries a pair a word."""
+
+    w: int
+
+    def __call__(self, X: int) -> int:
+        lines = X // self.w
+        return max(X, lines**2 // 4 + X - self.w * lines)  # I + J = lines; convex in their number
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (2 * M - 1, 4 * self.w**2)
+
+
+def least_words(
+    products: int, capacity: Capacity, M: int, free: int = 0, tree: int | None = None, ragged: bool = False
+) -> int | None:
+    """The largest bound of the cutting argument, or None if it gives none.
+
+    Cut a game whose episodes are numbered as they start: X in the first segment, T = X - (M - 1) in each further one.
+    With s G(X) < N it has more than s segments, so at least s T + M episodes; of these at most one for each of the
+    `free` trees moves no word, unless a tree is made again, whole, which takes its share of a segment.
+
+    Args:
+        products: N, products that must be evaluated.
+        capacity: G.
+        M: red pebbles.
+        free: number of trees that can be made without a word moved.
+        tree: products in the smallest of these trees.
+        ragged: further trees are of unknown size; the smallest are then left out of N, which costs nothing.
+    """
+    best = None
+    for X in _choices(products, capacity, M):
+        T, G = X - (M - 1), capacity(X)
+        full = (products - 1) // G
+        if full < 1 or (free and T < 1) or (tree is not None and T * tree < G):
+            continue
+        words = full * T + M - free
+        if free:  # trees that are made again fill the last segment
+            room = (full + 1) * G - products
+            words -= room * T // G if tree is None or ragged else room // tree
+        if best is None or words > best:
+            best = words
+    return best
+
+
+def _choices(products: int, capacity: Capacity, M: int) -> set[int]:
+    """X worth trying: any is valid; these are the turns, and the X that fill a whole number of segments near them."""
+    turns = {max(M, X) for X in capacity.turns(M)}
+    segments = {1} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (0, 1)}
+    filled = {_largest(capacity, (products - 1) // s) for s in segments}
+    return {X for X in turns | filled | {X + 1 for X in filled} if capacity(X) > 0}
+
+
+def _largest(capacity: Capacity, most: int) -> int:
+    """The largest X with G(X) ≤ most."""
+    low, high = 0, 1
+    while capacity(high) <= most:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if capacity(middle) <= most else (low, middle)
+    return low
