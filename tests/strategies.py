@@ -23,7 +23,7 @@ def sizes(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, i
 
 @st.composite
 def allowed_pairs(draw: st.DrawFn, n: int) -> NDArray[np.bool_]:
-    """Booleans of shape (n, n): bands, blocks, any pairs, with empty rows and columns or not, everything, or nothing."""
+    """Booleans of shape (n, n): bands, blocks, any pairs, with empty rows and columns or not, all pairs, or none."""
     kind = draw(st.sampled_from(["gaps", "table", "blocks", "band", "all or nothing"]))
     distance = np.arange(n)[None, :] - np.arange(n)[:, None]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -598,6 +598,24 @@ def test_regrouped_operands_leave_out_their_sums_without_terms(
         assert products.count("N") == n * d * sum(map(np.count_nonzero, tiles))
 
 
+@given(data=st.data(), row_block=st.integers(1, 7), block=st.integers(1, 7))
+def test_sums_of_a_loop_that_are_not_over_pairs_take_all_terms(data: st.DataObject, row_block: int, block: int) -> None:
+    n = data.draw(st.integers(1, 6))
+    allowed = data.draw(strategies.allowed_pairs(n))
+    b = Builder(mask=allowed)
+    b.input("B", (n, n))
+    with b.loop(n, block, row_block):
+        b.running("r", (n,), 0.0)
+        b.rowsum("s", "B")
+        b.elementwise("r", "add", "r.prev", "s")
+    expected, x = np.zeros(n), np.random.default_rng(0).standard_normal((n, n))
+    for i, j in product(range(n), range(0, n, block)):
+        first = i - i % row_block
+        if allowed[first : first + row_block, j : j + block].any():
+            expected[i] += x[i, j : j + block].sum()
+    np.testing.assert_allclose(b.finish(outputs=["r"]).evaluate({"B": x})["r"], expected, atol=1e-13)
+
+
 def test_masked_vertices_in_words(tmp_path: Any) -> None:
     allowed = np.array([[True, False, True], [False, False, False], [False, False, True]])
     graph = graphs.build("backward", n=3, d=2, mask=allowed)
