@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
+    from pebblesim.bounding import Bounds, Gaps, bounds, gaps
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
     from pebblesim.language import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
     "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
+    "bounding": ("Bounds", "Gaps", "bounds", "gaps"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
     "language": (
@@ -62,8 +64,10 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "Bounds",
     "Counted",
     "Game",
+    "Gaps",
     "IllegalMove",
     "Index",
     "Infeasible",
@@ -75,10 +79,12 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "bounds",
     "compare",
     "count",
     "exp",
     "formula",
+    "gaps",
     "graph",
     "log",
     "maximum",

@@ -27,7 +27,7 @@ def _bit(v: Any) -> Any:
 
 
 @njit(cache=True)
-def _popcount(x: Any) -> int:
+def _popcount(x: Any) -> Any:
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -48,7 +48,7 @@ def _of_use(order: Any, succs: Any, inputs: Any, undone: Any, computed: Any) -> 
 
 
 @njit(cache=True)
-def _to_come(order: Any, preds: Any, inputs: Any, undone: Any, red: Any, blue: Any, once: Any) -> int:
+def _to_come(order: Any, preds: Any, inputs: Any, undone: Any, red: Any, blue: Any, once: Any) -> Any:
     """I/O that is still to come in any case: a write of each output, a read of each value there is no way around."""
     must, reads = undone, _ZERO
     for i in range(order.size - 1, -1, -1):
@@ -105,8 +105,8 @@ def search(
         below: games with that I/O or more are of no interest.
 
     Returns:
-        How it ended, the least I/O, the last state, and for each state: the one before it, and, if a game was found, the
-        vertex computed on the way, its red pebbles, and its blue ones on vertices that are no inputs.
+        How it ended, the least I/O, the last state, and for each state the one before it; if a game was found, also
+        the vertex computed on the way, its red pebbles, and its blue ones on vertices that are no inputs.
     """
     reds = np.empty(limit, dtype=np.uint64)
     blues = np.empty(limit, dtype=np.uint64)

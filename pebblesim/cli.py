@@ -17,6 +17,7 @@ from pebblesim.sizes import bytes_of, parse, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted
+    from pebblesim.bounding import Bounds
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -100,6 +101,10 @@ MaskText = Annotated[
 Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
 Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
 Summation = Annotated[str, typer.Option("--summation", help="Summation trees: chain, balanced or blocked:b.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -331,12 +336,7 @@ def graph(
     size: Sizes = None,
     summation: Summation = "chain",
     mask: MaskText = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"
-        ),
-    ] = None,
+    option: Option = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Export: .dot, .graphml, .json (networkx), .hdag or .txt (HyperDAG)."),
@@ -368,6 +368,161 @@ def graph(
     print(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
     if output is not None:
         print(f"written   {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4[/bold]")
+def optimum(
+    problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=_complete_problem)],
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Annotated[str, typer.Option("--rules", help="hong-kung or no-recompute.")] = "hong-kung",
+    summation: Summation = "chain",
+    option: Option = None,
+    mask: MaskText = None,
+    states: Annotated[
+        str | None, typer.Option("--states", help="Give up at that many states, some 60 bytes each.", metavar="N")
+    ] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search all games on a small graph for the least I/O."""
+    from pebblesim import api
+    from pebblesim.game import referee
+    from pebblesim.moves import saving
+
+    options = {name: _option(value) for name, value in _pairs(option, "--option")} | _dims(n, d, size)
+    cdag = api.graph(problem, summation=summation, mask=mask, **options)
+    most = None if states is None else parse("--states", states)
+    found = api.optimum(cdag, M=parse_words(m, dtype), rules=rules, states=most)
+    if save is not None:
+        with saving(save, [found.moves], cdag.describe):
+            pass
+    game = referee(cdag, found.M, [found.moves], rules)
+    if as_json:
+        _print_json({"problem": problem, **options, **found.to_dict(), "complete": game.complete})
+        return
+    print(f"{problem}, {', '.join(f'{name} = {value}' for name, value in options.items())}: {cdag}")
+    print(found)
+    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee finds the game legal and complete")
+
+
+@app.command(epilog="Example: [bold]pebblesim bounds -n 4096 -d 64 -M 64k[/bold]")
+def bounds(
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[
+        str | None,
+        typer.Option("-M", help="Cache, as for count; without it, the bounds at several M about d².", metavar="WORDS"),
+    ] = None,
+    dtype: Dtype = None,
+    problem: Problem = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule", help="Bounds on its way of computing: what it keeps, what it regroups.", metavar="NAME"
+        ),
+    ] = None,
+    mask: MaskText = None,
+    pairs: Annotated[
+        str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
+    from pebblesim.bounding import bounds as bound
+    from pebblesim.registry import get
+
+    problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
+    dims, Z = _dims(n, d, size), None if pairs is None else parse("--pairs", pairs)
+
+    def at(M: int) -> Bounds:
+        return bound(problem, M=M, schedule=schedule, mask=mask, pairs=Z, **dims)
+
+    one = at(1 if m is None else parse_words(m, dtype))
+    if m is not None:
+        several = [one]
+    else:
+        square = min(one.dims.get(side, one.dims["n"]) for side in ("d", "k", "m")) ** 2
+        several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
+    if as_json:
+        results = [each.to_dict() for each in several]
+        _print_json(results[0] if m is not None else {"bounds": results})
+        return
+    sizes = ", ".join(f"{name} = {value:,}" for name, value in one.dims.items())
+    sizes += "" if one.pairs is None else f", {one.pairs:,} allowed pairs"
+    sizes += "" if m is None else f", M = {one.M:,} words"
+    under = "" if one.schedule is None else f", as {one.schedule} computes it"
+    if m is not None:
+        rows = [("Θ", one.theta.expr, "", f"{one.theta_value:,.0f}", "")]
+        for each in one.lower:
+            form = each.form or (each.forms[0] if each.forms else None)
+            value = "" if each.why_not else f"{each.value:,}"
+            mark = "largest" if each is one.best else ""
+            rows.append((each.name, form.expr if form else "", form.domain if form else "", value, mark))
+        _print_table(f"{one.problem}{under}: {sizes}", ("bound", "closed form", "for", "words", ""), rows, left=3)
+    else:
+        forms = [("Θ", one.theta.expr, "")]
+        forms += [(each.name, form.expr, form.domain) for each in one.lower for form in each.forms]
+        _print_table(f"{one.problem}{under}: {sizes}", ("bound", "closed form", "for"), forms, left=3)
+        names = [each.name for each in one.lower]
+        lines = [
+            (
+                f"{each.M:,}",
+                *("" if bound.why_not else f"{bound.value:,}" for bound in each.lower),
+                each.best.name,
+                f"{each.theta_value:,.0f}",
+            )
+            for each in several
+        ]
+        _print_table("in words", ("M", *names, "largest", "Θ"), lines)
+    for each in one.lower:
+        print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    print(f"Θ: {one.theta.source}")
+    print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+
+
+@app.command(epilog="Example: [bold]pebblesim gaps -n 65536 -d 128[/bold]")
+def gaps(
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[
+        list[str] | None, typer.Option("-M", help="At these M; all along the range by default.", metavar="WORDS")
+    ] = None,
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """How far the best schedule is from the best lower bound, over the whole range of M."""
+    from pebblesim.bounding import gaps as gaps_of
+
+    given = [parse_words(words, dtype) for words in m or ()]
+    found = gaps_of(problem or "backward", M=given or None, blocks=blocks, steps=steps, **_dims(n, d, size))
+    if as_json:
+        _print_json(found.to_dict())
+        return
+    rows = [
+        (
+            row.schedule,
+            row.lower_bound.name,
+            f"{row.M:,}",
+            f"{row.io:,}",
+            f"{row.lower_bound.value:,}",
+            f"{row.gap:.3f}",
+        )
+        for row in found.rows
+    ]
+    sizes = ", ".join(f"{name} = {value:,}" for name, value in found.dims.items())
+    _print_table(
+        f"{found.problem}: {sizes}", ("best schedule", "bound", "M", "I/O", "lower bound", "gap"), rows, left=2
+    )
+    print(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
 
 
 def _option(value: str) -> int | bool | str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import graphlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.errors import Infeasible, UnknownName, UsageError
@@ -44,15 +45,18 @@ class Optimum:
     moves: NDArray[Any]
     states: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """All but the moves, of which it says how many, as plain data."""
+        return {"rules": self.rules, "M": self.M, "io": self.io, "moves": len(self.moves), "states": self.states}
+
     def __str__(self) -> str:
         lines = {
             "rules": self.rules,
             "M": f"{self.M:,} words",
             "least I/O": f"{self.io:,} words",
-            "moves": f"{len(self.moves):,}",
-            "states": f"{self.states:,}",
+            "game": f"{len(self.moves):,} moves, found among {self.states:,} states",
         }
-        return "\n".join(f"{label:<11}{value}" for label, value in lines.items())
+        return "\n".join(f"{label:<16}{value}" for label, value in lines.items())
 
 
 def optimum(graph: Graph, M: int, rules: str = "hong-kung", states: int = STATES) -> Optimum:
@@ -93,7 +97,7 @@ def optimum(graph: Graph, M: int, rules: str = "hong-kung", states: int = STATES
     succs = np.array([_mask(w for w in range(n) if v in before[w]) for v in range(n)], dtype=np.uint64)
     sets = np.uint64(_mask(inputs)), np.uint64(_mask(outputs - inputs))
     best, seen = None, 0
-    below = 2 * sum(map(len, before)) + 2 * n + 1  # computing once, with every operand read and every result written
+    below = sum(map(len, before)) + n + 1  # computing once, with every operand read and every result written
     for once in (True, False)[: 1 if rules == "no-recompute" else 2]:  # the first is quick, and bounds the second
         found = kernel.search(preds, succs, order, *sets, min(M, n), once, states, below)
         ended, io, last, parents, vias, reds, blues = found
@@ -108,8 +112,8 @@ def optimum(graph: Graph, M: int, rules: str = "hong-kung", states: int = STATES
             best = _game(path[::-1], before, outputs)
     if best is None:
         raise UsageError(
-            f"{states:,} states did not suffice for this graph of {n} vertices at M = {M}; allow more states, or take a "
-            "smaller graph or another M."
+            f"{states:,} states did not suffice for this graph of {n} vertices at M = {M}; allow more states, or take "
+            "a smaller graph or another M."
         )
     return Optimum(rules, M, below, np.array([pack(*move) for move in best], dtype=np.int64), seen)
 
@@ -117,7 +121,7 @@ def optimum(graph: Graph, M: int, rules: str = "hong-kung", states: int = STATES
 def _game(path: list[tuple[int, int, int]], before: list[list[int]], outputs: set[int]) -> list[tuple[int, int]]:
     """The moves between states: (vertex computed on the way, red pebbles, blue pebbles besides the inputs)."""
     moves: list[tuple[int, int]] = []
-    for (_, red, blue), (v, new_red, new_blue) in zip(path, path[1:], strict=False):
+    for (_, red, blue), (v, new_red, new_blue) in pairwise(path):
         operands = _mask(before[v])
         for u in _members(red & ~new_red & ~operands):
             if new_blue & ~blue & 1 << u:
