@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
+    from pebblesim.claims import verify
+    from pebblesim.crossings import Crossing, Crossover, crossover
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
     from pebblesim.language import (
@@ -33,10 +35,14 @@ if TYPE_CHECKING:
         sigmoid,
         step,
     )
+    from pebblesim.overtaking import bound_exponent
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.tropical import decide, parse
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
+    "claims": ("verify",),
+    "crossings": ("Crossing", "Crossover", "crossover"),
     "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
     "game": ("Game", "IllegalMove", "referee"),
@@ -55,7 +61,9 @@ _HOME = {
         "sigmoid",
         "step",
     ),
+    "overtaking": ("bound_exponent",),
     "registry": ("Schedule", "schedule"),
+    "tropical": ("decide", "parse"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -63,6 +71,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Block",
     "Counted",
+    "Crossing",
+    "Crossover",
     "Game",
     "IllegalMove",
     "Index",
@@ -75,8 +85,11 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "bound_exponent",
     "compare",
     "count",
+    "crossover",
+    "decide",
     "exp",
     "formula",
     "graph",
@@ -84,6 +97,7 @@ __all__ = [
     "maximum",
     "numbers",
     "optimum",
+    "parse",
     "play",
     "referee",
     "relu",
@@ -93,6 +107,7 @@ __all__ = [
     "show",
     "sigmoid",
     "step",
+    "verify",
 ]
 
 
