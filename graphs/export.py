@@ -7,12 +7,12 @@ Anegg & Yzelman, https://github.com/Algebraic-Programming/HyperDAG_DB).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 from pebblesim.graphs.cdag import Cdag
 
 
@@ -29,14 +29,8 @@ def save(graph: Cdag, path: str | Path) -> None:
     if writer is None:
         raise UsageError(f"cannot tell a format from {path.name!r}; end it with one of {', '.join(WRITERS)}.")
     text = "\n".join(writer(graph)) + "\n"
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with whole_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def load(path: str | Path) -> Cdag:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
     from pebblesim.bounding import Bounds, Gaps, bounds, gaps
+    from pebblesim.claims import verify
+    from pebblesim.crossings import Crossing, Crossover, crossover
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
     from pebblesim.language import (
@@ -34,10 +36,14 @@ if TYPE_CHECKING:
         sigmoid,
         step,
     )
+    from pebblesim.overtaking import bound_exponent
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.tropical import decide, parse
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
+    "claims": ("verify",),
+    "crossings": ("Crossing", "Crossover", "crossover"),
     "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
     "bounding": ("Bounds", "Gaps", "bounds", "gaps"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
@@ -57,7 +63,9 @@ _HOME = {
         "sigmoid",
         "step",
     ),
+    "overtaking": ("bound_exponent",),
     "registry": ("Schedule", "schedule"),
+    "tropical": ("decide", "parse"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -66,6 +74,8 @@ __all__ = [
     "Block",
     "Bounds",
     "Counted",
+    "Crossing",
+    "Crossover",
     "Game",
     "Gaps",
     "IllegalMove",
@@ -79,9 +89,12 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "bound_exponent",
     "bounds",
     "compare",
     "count",
+    "crossover",
+    "decide",
     "exp",
     "formula",
     "gaps",
@@ -90,6 +103,7 @@ __all__ = [
     "maximum",
     "numbers",
     "optimum",
+    "parse",
     "play",
     "referee",
     "relu",
@@ -99,6 +113,7 @@ __all__ = [
     "show",
     "sigmoid",
     "step",
+    "verify",
 ]
 
 

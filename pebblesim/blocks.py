@@ -68,6 +68,17 @@ def smallest(schedule: Schedule) -> Blocks:
     return dict.fromkeys(schedule.blocks, 1)
 
 
+def grow_with_M(schedule: Schedule, names: set[str]) -> bool:
+    """Whether "fit" never shrinks these blocks as M grows: none that grows before them competes for the same cache."""
+    before: set[str] = set()
+    for group in schedule.fit:
+        rivals = {name for phase in schedule.program.phases if set(group) & _used(phase) for name in _used(phase)}
+        if names & set(group) and rivals & before:
+            return False
+        before |= set(group)
+    return True
+
+
 def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
     if schedule.blocks and not schedule.paper:
         raise UsageError(

@@ -525,6 +525,108 @@ def gaps(
     print(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
 
 
+@app.command(epilog="Example: [bold]pebblesim crossover -n 4096 -d 64 -o crossover.png[/bold]")
+def crossover(
+    schedules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Pairs of schedules; the paper's two algorithms, and ours, if none.", autocompletion=_complete_schedule
+        ),
+    ] = None,
+    n: N = None,
+    d: D = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the exact M from which on one schedule moves fewer words than another, and prove the exponent."""
+    from pebblesim.crossings import crossover as find
+    from pebblesim.crossings import sweep
+
+    if output is not None:
+        from pebblesim import plots
+
+        plots.check(output)
+    sizes: dict[str, Any] = dict(_dims(n, d, None))
+    found = find(*schedules or (), **sizes)
+    if output is not None:
+        plots.save(plots.io_over_M, sweep(found), output)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        print(found)
+        if output is not None:
+            print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim verify[/bold]")
+def verify(
+    claims: Annotated[
+        list[str] | None, typer.Argument(help="Parts of names of claims, e.g. C.9; all claims if none.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Try more and larger samples: minutes, not seconds.")] = False,
+    errata: Annotated[
+        Path | None, typer.Option("--errata", help="Write the list of errata to a file instead.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge the claims of the literature and our own: proved, holding on the tested range, or failing."""
+    from pebblesim import claims as judges
+
+    if errata is not None and (claims or full or as_json):
+        raise UsageError("--errata writes the whole list with the evidence of the quick run; it takes no other option.")
+    with _progress("verifying") as progress:
+        report = judges.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
+    if errata is not None:
+        from pebblesim.files import whole_file
+
+        with whole_file(errata) as unfinished:
+            unfinished.write_text(report.errata, encoding="utf-8")
+    elif as_json:
+        _print_json(report.to_dict())
+    else:
+        print(report)
+    raise typer.Exit(1 if report.failed else 0)
+
+
+@app.command(epilog="Example: [bold]pebblesim theorems --table-1[/bold]")
+def theorems(
+    table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what the literature states, with domain and source."""
+    from dataclasses import asdict
+
+    from pebblesim.notation import written
+    from pebblesim.theorems import STATEMENTS, TABLE_1, region_in_words
+    from pebblesim.tropical import parse
+
+    def bound(relation: str, expr: str) -> str:
+        return f"{relation}({written(parse(expr))})"
+
+    if table_1:
+        rows, found = [], []
+        for way, side, large, small in TABLE_1:
+            O = "O" if side == "upper" else "Ω"
+            cells = (bound(O, large.bound), large.of.title, bound(O, small.bound), small.of.title)
+            rows.append((f"{way}, {side} bound", *cells))
+            found.append({"attention": way, "bound": side, "large_cache": large.bound, "small_cache": small.bound})
+        if as_json:
+            _print_json({"rows": found})
+            return
+        _print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
+    elif as_json:
+        _print_json({"rows": [asdict(each) for each in STATEMENTS]})
+    else:
+        for each in STATEMENTS:
+            lines = [f"{each.title}: {each.about or each.note}"]
+            if each.expr:
+                lines.append(f"{bound(each.relation, each.expr)} for {region_in_words(each.domain)}; {each.assumes}")
+            lines += [each.note] if each.about and each.note else []
+            print("\n  ".join(lines))
+
+
 def _option(value: str) -> int | bool | str:
     """The value of a graph's option: a whole number, true or false, or a word."""
     if value.lower() in ("true", "false"):

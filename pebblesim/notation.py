@@ -23,8 +23,9 @@ class _Printer(StrPrinter):
             of_n = sum(int(exponent) for base, exponent in powers if sympy.Symbol("n") in _plain(base))
             return not term.has(sympy.ceiling), -degree, -of_n, str(term)
 
-        text = self._print(min(expr.args, key=size))
-        for term in sorted(expr.args, key=size)[1:]:
+        first, *rest = sorted(expr.args, key=lambda term: (term.could_extract_minus_sign(), size(term)))
+        text = self._print(first)
+        for term in sorted(rest, key=size):
             negative = term.could_extract_minus_sign()
             text += f" {'−' if negative else '+'} {self._print(-term if negative else term)}"
         return text

@@ -1,0 +1,114 @@
+"""Claims of the literature and our own, judged: PROVED, HOLDS on the tested range, or FAILS with a counterexample.
+
+Evidence is text that was evaluated: whoever evaluates it again, after `import pebblesim as ps, pebblesim.claims`, sees
+the same. A claim of a paper that is known to be false and shown to be false is FAILS, as stated here; only what
+contradicts what is stated here counts as failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim import schedules  # noqa: F401 - importing it registers them
+from pebblesim.claims import exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
+from pebblesim.claims.claim import CLAIMS, FAILS, HOLDS, PROVED, UNDECIDED, Claim, Effort, value
+from pebblesim.claims.errata import errata
+from pebblesim.errors import PebblesimError, UsageError
+
+__all__ = ["CLAIMS", "FAILS", "HOLDS", "PROVED", "UNDECIDED", "Report", "Row", "value", "verify"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim and what was found."""
+
+    claim: Claim
+    status: str
+    evidence: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the finding is what we state."""
+        return self.status == self.claim.expects
+
+    def to_dict(self) -> dict[str, Any]:
+        """A row of `pebblesim verify --json`."""
+        return {
+            "claim": self.claim.name,
+            "source": self.claim.source,
+            "status": self.status,
+            "evidence": self.evidence,
+            "says": self.claim.says,
+            "expected": self.claim.expects,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def errata(self) -> str:
+        """The page of errata, as in docs/ERRATA.md."""
+        return errata(self.rows)
+
+    @property
+    def failed(self) -> int:
+        """Findings that contradict what we state."""
+        return sum(not row.agrees for row in self.rows)
+
+    def __str__(self) -> str:
+        lines = []
+        for row in self.rows:
+            contradiction = "" if row.agrees else f"  CONTRADICTS what is stated here: {row.claim.expects}"
+            lines.append(f"{row.status:<10}{row.claim.source}, {row.claim.name}: {row.claim.says}{contradiction}")
+            lines += [f"{'':<10}{line}" for line in row.evidence.split("\n")]
+        counts = Counter(row.status for row in self.rows)
+        told = ", ".join(f"{counts[status]} {status}" for status in (PROVED, HOLDS, FAILS, UNDECIDED) if counts[status])
+        return "\n".join([*lines, f"{len(self.rows)} claims: {told}; {self.failed} contradict what is stated here"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim verify --json`."""
+        return {"rows": [row.to_dict() for row in self.rows], "failed": self.failed}
+
+
+def verify(
+    *names: str, full: bool = False, progress: Callable[[float], None] | None = None, errata_only: bool = False
+) -> Report:
+    """Judge claims.
+
+    Args:
+        names: parts of the names of claims, such as "C.9"; all claims if none.
+        full: try larger and more samples; minutes instead of seconds.
+        progress: called now and then with the fraction of the claims that is done.
+        errata_only: only those that are stated to be false.
+
+    >>> verify("Lemma C.9, count").rows[0].status
+    'PROVED'
+
+    Raises:
+        UsageError: no claim has such a name.
+    """
+    chosen = [each for each in CLAIMS if not names or any(name in f"{each.source}, {each.name}" for name in names)]
+    if not chosen:
+        raise UsageError(f"no claim has {' or '.join(map(repr, names))} in its name; `pebblesim verify` lists all.")
+    chosen = [each for each in chosen if each.corrected or not errata_only]
+    rows = []
+    for each in chosen:
+        rows.append(_judged(each, Effort(full)))
+        if progress:
+            progress(len(rows) / len(chosen))
+    return Report(tuple(rows))
+
+
+def _judged(claim: Claim, effort: Effort) -> Row:
+    try:
+        finding = claim.judge(effort)
+    except PebblesimError as error:
+        return Row(claim, UNDECIDED, f"{type(error).__name__}: {error}")
+    return Row(claim, finding.status, finding.evidence)

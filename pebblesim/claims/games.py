@@ -1,0 +1,224 @@
+"""What only a played game, or a count of one, can show."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+from random import Random
+from typing import Any
+
+from pebblesim import api
+from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, shown
+from pebblesim.closed_blocks import CLOSED_BLOCKS
+from pebblesim.errors import Infeasible
+from pebblesim.game import Game, referee
+from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, moves
+from pebblesim.problems import PROBLEMS
+from pebblesim.registry import SCHEDULES, Schedule, get
+from pebblesim.sizes import evaluate_rule
+
+
+def cosma_game(m: int, n: int, k: int, S: int) -> Game:
+    """C = AB on the graph of Kwasniewski et al., one vertex for each multiply-add, by rows of A that stay in S words.
+
+    As many rows of A as fit stay; each column of B is read once for each block of rows, and an entry of C is summed up
+    and written while that column is there.
+    """
+    from pebblesim.graphs.cdag import Cdag
+
+    A, B, C = 0, m * k, m * k + k * n
+
+    def entry(i: int, j: int, t: int) -> int:
+        return C + (i * n + j) * k + t
+
+    edges = []
+    for i in range(m):
+        for j in range(n):
+            for t in range(k):
+                edges += [(A + i * k + t, entry(i, j, t)), (B + t * n + j, entry(i, j, t))]
+                edges += [(entry(i, j, t - 1), entry(i, j, t))] if t else []
+    block = (S - k - 2) // k
+    played = []
+    for first in range(0, m, block):
+        rows = range(first, min(first + block, m))
+        of_A = [A + i * k + t for i in rows for t in range(k)]
+        played += [(READ, a) for a in of_A]
+        for j in range(n):
+            of_B = [B + t * n + j for t in range(k)]
+            played += [(READ, b) for b in of_B]
+            for i in rows:
+                for t in range(k):
+                    played += [(COMPUTE, entry(i, j, t))] + ([(DELETE, entry(i, j, t - 1))] if t else [])
+                played += [(WRITE, entry(i, j, k - 1)), (DELETE, entry(i, j, k - 1))]
+            played += [(DELETE, b) for b in of_B]
+        played += [(DELETE, a) for a in of_A]
+    return referee(Cdag.from_edges(C + m * n * k, edges), S, [moves(*played)])
+
+
+@claim(
+    "Theorem 1 (COSMA)",
+    "Kwasniewski et al.",
+    "every pebbling of C = AB moves at least 2mnk/√S + mn words if S < min(mn, mk, nk)",
+    FAILS,
+    "for C = AB and k < 2√S less will do: 2mnk/√S - 2S is safe for all sizes",
+)
+def _cosma(effort: Effort) -> Finding:
+    lines, undercut = [], True
+    for m, n, k, S in ((25, 25, 3, 20), (120, 120, 10, 150))[: effort.some(1, 2)]:
+        text = f"ps.claims.games.cosma_game({m}, {n}, {k}, {S})"
+        game, _ = shown(text)
+        _, line = shown(f"{text}.io")
+        claimed = Fraction(2 * m * n * k, 1) ** 2 / S  # squared: exact without the root
+        undercut &= game.complete and (game.io - m * n) ** 2 < claimed
+        lines.append(f"{line}, legal and complete, against {isqrt(claimed.__floor__()) + m * n} + 1")
+    words, line = shown('ps.play("matmul-resident", m=25, k=3, n=25, M=20).io')
+    lines.append(f"{line} on a graph with a vertex for each product")
+    undercut &= (words - 625) ** 2 < Fraction(3750**2, 20)
+    return Finding(FAILS if undercut else HOLDS, "\n".join(lines))
+
+
+@claim(
+    "Definition 3.4",
+    "Li et al.",
+    "Algorithm 6 is a game under the rule that an input or output move replaces a pebble",
+    FAILS,
+    "Hong & Kung's rules, under which both colours may stand on a vertex; that costs at most a factor 2",
+)
+def _replace(effort: Effort) -> Finding:
+    game, line = shown('ps.play("small-cache", n=8, d=4, M=24, rules="replace", strict=False).game.violation.message')
+    legal, other = shown('ps.play("small-cache", n=8, d=4, M=24).game.complete')
+    return Finding(FAILS if game and legal else HOLDS, f"{line}\n{other} under the rules of Hong & Kung")
+
+
+def drawn(schedule: Schedule, random: Random, largest: int, most_M: int) -> dict[str, int]:
+    """Sizes at which a schedule is feasible; M from the least on, small ones more often."""
+    dims = {dim: random.randint(1, largest) for dim in schedule.problem.dims}
+    try:
+        api.count(schedule, M=1, **dims)  # type: ignore[arg-type]
+        least = 1
+    except Infeasible as error:
+        least = error.least_M
+    return {**dims, "M": least + random.choice([0, 1, random.randint(0, most_M), random.randint(0, 8 * most_M)])}
+
+
+def in_sizes(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+@claim(
+    "game = count = closed form",
+    "ours",
+    "for every schedule the game played on the graph moves the words that are counted and derived, values right",
+    HOLDS,
+)
+def _agreement(effort: Effort) -> Finding:
+    random = Random(1)
+    played = 0
+    text = ""
+    core = [each for each in SCHEDULES.values() if not each.problem.name.startswith("projected-")]
+    for schedule in core if not effort.full else list(SCHEDULES.values()):
+        closed: Any = api.formula(schedule)
+        for _ in range(effort.some(2, 12)):
+            sizes = drawn(schedule, random, 5, 40)
+            text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
+            found = api.play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
+            derived = closed.evaluate(**found.dims, **found.blocks)
+            if not (found.passed and found.io == derived):
+                return Finding(FAILS, f"{text}: game {found.io}, count {found.predicted['io']}, formula {derived}")
+            played += 1
+    return Finding(HOLDS, f"{played} games of {len(core)} schedules, the last {text}")
+
+
+@claim(
+    "blocks in closed form",
+    "ours",
+    "the closed rules that proofs rest on are feasible, and fit moves no more words than they do",
+    HOLDS,
+)
+def _closed_blocks(effort: Effort) -> Finding:
+    from pebblesim.readings.peak import peak_red
+
+    random, tried = Random(2), 0
+    for name, rules in CLOSED_BLOCKS.items():
+        schedule = get(name)
+        for _ in range(effort.some(10, 300)):
+            sizes = drawn(schedule, random, random.choice([9, 300]), random.choice([50, 5000, 100000]))
+            M = sizes.pop("M")
+            blocks = {block: evaluate_rule(rule, {**sizes, "M": M}) for block, rule in rules.items()}
+            if min(blocks.values()) < 1:
+                continue
+            tried += 1
+            words = api.count(schedule, M=M, blocks=blocks, **sizes)  # type: ignore[arg-type]
+            fit = api.count(schedule, M=M, **sizes)  # type: ignore[arg-type]
+            if peak_red(schedule.program, {**sizes, **blocks}) > M or fit.io > words.io:
+                return Finding(FAILS, f'ps.count("{name}", {in_sizes(sizes)}, M={M}, blocks={blocks}) against "fit"')
+    return Finding(HOLDS, f"{tried} sizes for {len(CLOSED_BLOCKS)} schedules")
+
+
+@claim(
+    "Algorithm 8, products",
+    "Li et al.",
+    "Algorithm 8 computes the graph of Algorithm 5, with nd² products A1ᵀ(…) by A2",
+    FAILS,
+    "it regroups the sum over blocks of rows and computes ⌈n/B_r⌉ n d² products: the graph depends on the block sizes",
+)
+def _regrouped(effort: Effort) -> Finding:
+    lines, counts = [], set()
+    for B_r in (1, 4, 16):
+        text = f'ps.count("large-cache", n=16, d=4, M=10**4, blocks={{"B_r": {B_r}, "B_c": 1}}).work["mul"]'
+        products, line = shown(text)
+        counts.add(products)
+        lines.append(line)
+    return Finding(FAILS if len(counts) > 1 else HOLDS, "\n".join(lines))
+
+
+@claim(
+    "Theorem 1.1, inputs",
+    "Li et al.",
+    "the two algorithms behind the minimum solve the same problem from the same inputs",
+    FAILS,
+    "Algorithm 9 is also given O and l of the forward pass; our row-stationary-one-pass needs neither, at 8n²d²/M",
+)
+def _inputs(effort: Effort) -> Finding:
+    lines, kept = [], []
+    for name in ("small-cache", "large-cache", "row-stationary-one-pass"):
+        value, line = shown(f'sorted(ps.count("{name}", n=8, d=2, M=400).by_tensor.keys() & {{"O", "l"}})')
+        kept.append(bool(value))
+        lines.append(line)
+    return Finding(FAILS if kept == [False, True, False] else HOLDS, "\n".join(lines))
+
+
+@claim(
+    "inequalities of the product",
+    "Hong & Kung",
+    "for every schedule of the matrix product I/O ≥ mkn/√(2S) - S and I/O ≥ mk + kn + mn, and S ≥ 3",
+    HOLDS,
+)
+def _product(effort: Effort) -> Finding:
+    random, tried, text = Random(3), 0, ""
+    for schedule in (each for each in SCHEDULES.values() if each.problem is PROBLEMS["matmul"]):
+        for _ in range(effort.some(60, 1000)):
+            sizes = drawn(schedule, random, random.choice([5, 60]), 200)
+            m, k, n, S = (sizes[name] for name in ("m", "k", "n", "M"))
+            text = f'ps.count("{schedule.name}", {in_sizes(sizes)}).io'
+            words = api.count(schedule, **sizes).io  # type: ignore[arg-type]
+            tried += 1
+            if 2 * S * (words + S) ** 2 < (m * k * n) ** 2 or words < m * k + k * n + m * n or S < 3:
+                return Finding(FAILS, f"{text} → {words}")
+    return Finding(HOLDS, f"{tried} sizes, the last {text}")
+
+
+@claim("Remark 4.7", "Li et al.", "the two bounds for dense inputs cross at M = d²", PROVED)
+def _crossing(effort: Effort) -> Finding:
+    (exponent, proof), _ = shown("ps.bound_exponent()")
+    return Finding(PROVED if exponent == 2 else FAILS, f"ps.bound_exponent() → {proof}")
+
+
+@claim("crossing of the algorithms", "Li et al.", "Algorithms 6 and 9 cross at M = Θ(d²), and so do our two", PROVED)
+def _algorithms_cross(effort: Effort) -> Finding:
+    n, d = (4096, 64) if not effort.full else (65536, 128)
+    found, _ = shown(f"ps.crossover(n={n}, d={d}, over_d=())")
+    lines = [f"{' → '.join(c.schedules)}: M = {c.M}" for c in found.crossings]
+    status = PROVED if found.exponent == 2 and all(c.M for c in found.crossings) else FAILS
+    proofs = (f"{line}, {c.proof}" for line, c in zip(lines, found.crossings, strict=True))
+    return Finding(status, "\n".join([f"pebblesim crossover -n {n} -d {d}", *proofs]))

@@ -1,0 +1,96 @@
+"""Cones of exponents, in exact integers: n = t^x1, d = t^x2, … with x ≥ 0, cut by linear inequalities.
+
+A cone is kept both by its inequalities and by its extreme rays (the double description method, Motzkin et al. 1953),
+so that a linear function's sign on the whole cone is its signs on finitely many rays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, lcm
+
+Vector = tuple[Fraction, ...]
+Ray = tuple[int, ...]
+
+
+def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction:
+    """The inner product."""
+    return Fraction(sum(x * y for x, y in zip(a, b, strict=True)))
+
+
+def primitive(vector: Sequence[Fraction | int]) -> Ray:
+    """The shortest integer vector of the same direction."""
+    scale = lcm(*(Fraction(x).denominator for x in vector))
+    whole = [int(x * scale) for x in vector]
+    divisor = gcd(*whole) or 1
+    return tuple(x // divisor for x in whole)
+
+
+@dataclass(frozen=True)
+class Cone:
+    """{x : h·x ≥ 0 for all halfspaces h}, inside x ≥ 0.
+
+    Attributes:
+        halfspaces: the inequalities, each as its h; those of x ≥ 0 among them.
+        rays: its extreme rays; none means that it holds the origin alone.
+    """
+
+    halfspaces: tuple[Ray, ...]
+    rays: tuple[Ray, ...]
+
+    @staticmethod
+    def orthant(dimension: int) -> Cone:
+        """All x ≥ 0."""
+        units = tuple(tuple(int(i == j) for j in range(dimension)) for i in range(dimension))
+        return Cone(units, units)
+
+    @cached_property
+    def _tight(self) -> dict[Ray, frozenset[int]]:
+        """For each ray the inequalities that hold with equality."""
+        return {ray: frozenset(i for i, h in enumerate(self.halfspaces) if not dot(h, ray)) for ray in self.rays}
+
+    def signs(self, form: Sequence[Fraction | int]) -> tuple[bool, bool]:
+        """Whether a linear function is positive somewhere, and negative somewhere, on the cone."""
+        values = [dot(form, ray) for ray in self.rays]
+        return any(value > 0 for value in values), any(value < 0 for value in values)
+
+    def cut(self, form: Sequence[Fraction | int]) -> Cone:
+        """The part where a linear function is not negative."""
+        h = primitive(form)
+        values = {ray: dot(h, ray) for ray in self.rays}
+        if all(value >= 0 for value in values.values()):
+            return self
+        kept = [ray for ray, value in values.items() if value >= 0]
+        for a, of_a in values.items():
+            for b, of_b in values.items():
+                if of_a > 0 > of_b and self._adjacent(a, b):
+                    kept.append(primitive(tuple(of_a * y - of_b * x for x, y in zip(a, b, strict=True))))
+        return Cone((*self.halfspaces, h), tuple(dict.fromkeys(kept)))
+
+    def meet(self, other: Cone) -> Cone:
+        """What two cones have in common."""
+        common = self
+        for h in other.halfspaces:
+            common = common.cut(h)
+        return common
+
+    def _adjacent(self, a: Ray, b: Ray) -> bool:
+        """Whether two extreme rays span a face: no third ray satisfies all equations that both satisfy."""
+        common = self._tight[a] & self._tight[b]
+        return not any(common <= self._tight[ray] for ray in self.rays if ray not in (a, b))
+
+    @property
+    def inside(self) -> Ray:
+        """A direction in the relative interior."""
+        return primitive(tuple(sum(entries) for entries in zip(*self.rays, strict=True)))
+
+    @property
+    def facets(self) -> tuple[Ray, ...]:
+        """The inequalities that are needed, and the equations, each once."""
+        faces: dict[frozenset[Ray], Ray] = {}
+        for i, h in enumerate(self.halfspaces):
+            faces.setdefault(frozenset(ray for ray in self.rays if i in self._tight[ray]), h)
+        return tuple(h for face, h in faces.items() if face and not any(face < other for other in faces))

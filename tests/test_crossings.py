@@ -1,0 +1,190 @@
+"""Crossings against a scan of every M, the exponent against measured ones, and the picture."""
+
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim import crossings, plots
+from pebblesim.blocks import choose
+from pebblesim.cli import app
+from pebblesim.crossings import Curve, crossover, sweep
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.lower_bounds import best
+from pebblesim.overtaking import bound_exponent, overtakes
+from pebblesim.readings.count import io
+from pebblesim.registry import SCHEDULES, get, of_problem
+
+
+def words(name: str, M: int, n: int, d: int) -> float:
+    schedule, dims = get(name), {"n": n, "d": d}
+    try:
+        return io(schedule.program, {**dims, **choose(schedule, dims, M)})
+    except Infeasible:
+        return math.inf
+
+
+BACKWARD = [schedule.name for schedule in of_problem("backward")]
+
+
+@settings(max_examples=10)
+@given(st.lists(st.sampled_from(BACKWARD), min_size=2, max_size=2, unique=True), st.integers(1, 5), st.integers(1, 3))
+def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> None:
+    """Against a scan of every single M, up to where all blocks hold everything, and a little further."""
+    a, b = pair
+    (found,) = crossover(a, b, n=n, d=d, over_d=()).crossings
+    end = 10 + max(Curve(get(name), {"n": n, "d": d}).most_M for name in pair)
+    of_a, of_b = ([words(name, M, n, d) for M in range(end)] for name in pair)
+    known = [M for M in range(1, end) if min(of_a[M], of_b[M]) < math.inf]
+    lead = {M: of_b[M] < of_a[M] for M in known}
+    assert list(found.changes) == [M for M in known[1:] if lead[M] != lead[M - 1]]
+    below = [M for M in known if lead[M]]
+    assert found.first == (below[0] if below else None)
+    stays = next((M for M in known if all(lead[later] for later in known if later >= M)), None)
+    assert stays == found.M
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from([name for name, each in SCHEDULES.items() if each.problem.dims == ("n", "d")]),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(1, 400),
+)
+def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
+    """What the search rests on, for every schedule that it takes."""
+    curve = Curve(get(name), {"n": n, "d": d})
+    assert curve(M) == words(name, M, n, d)
+    assert curve(M) >= curve(M + 1) >= curve(curve.most_M) == curve(10**6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(4096, 64), (65536, 128)])
+def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
+    for crossing in crossover(n=n, d=d, over_d=()).crossings:
+        a, b = crossing.schedules
+        assert crossing.M is not None and crossing.feasible
+        assert words(b, crossing.M, n, d) < words(a, crossing.M, n, d)
+        assert words(b, crossing.M - 1, n, d) >= words(a, crossing.M - 1, n, d)
+        assert crossing.M_over_d2 == Fraction(crossing.M, d * d)
+
+
+def test_back_and_forth_is_said() -> None:
+    (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
+    assert len(found.changes) == 3 and found.first == found.changes[0] < found.M == found.changes[-1]  # type: ignore[operator]
+    assert "the lead changes 3 times" in str(found)
+
+
+def test_the_exponent_is_proved_and_measured() -> None:
+    found = crossover(n=4096, d=64, over_d=(64, 256))
+    assert found.exponent == 2 and found.bounds[0] == 2
+    assert len(found.crossings) == 2
+    for pair in (crossing.schedules for crossing in found.crossings):
+        across = [(c.d, c.M) for c in found.measured if c.schedules == pair]
+        (d0, M0), (d1, M1) = across
+        assert M0 and M1
+        assert abs(math.log(M1 / M0) / math.log(d1 / d0) - 2) < 0.06  # ceilings and terms in √M fade as d grows
+
+
+def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
+    backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
+    found = list(crossings.regimes(backward, dims))
+    assert [name for _, name in found][:2] == ["D1", "D2"] and found[-1][1] == "compulsory"
+    for (_, before), (M, name) in pairwise(found):
+        assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)
+    d2 = next(M for M, name in found if name == "D2")
+    assert 1 < d2 / 16**2 < 8  # M = Θ(d²) for the constants, too
+
+
+def test_an_exponent_that_is_not_there_is_not_claimed() -> None:
+    assert overtakes("n**2*d/M", "n**2*d**4/M**2", "n >= d")[0] == 3
+    assert overtakes("n*d", "n**2*d**2/M", "n >= d, M >= d")[1] == "the lead changes at no single power of d"
+    assert overtakes("n**2*d**2/M", "n**2*d/sqrt(M)", "n >= d")[1] == "the first overtakes the second at M = d^2"
+    assert "both grow as" in overtakes("n**2 + n", "3*n**2", "n >= d, M >= d")[1]
+    assert bound_exponent()[0] == 2
+    (found,) = crossover("small-cache", "no-cache", n=64, d=8, over_d=()).crossings
+    assert found.exponent is None and "no block sizes in closed form" in found.proof
+
+
+def test_schedules_that_never_cross() -> None:
+    (found,) = crossover("row-stationary", "small-cache", n=64, d=8, over_d=()).crossings
+    assert found.M is None and found.first is not None  # the small cache, below
+    assert "never stays below" in str(found)
+
+
+def test_a_schedule_whose_blocks_compete_is_refused() -> None:
+    @ps.schedule(problem="backward", source="test", fit=["b", "c"], name="competing")
+    def competing(m, A1, A2, A3, dO, X, Y, *, b, c):  # type: ignore[no-untyped-def]
+        g = m.tensor("g", A1.shape[1], A1.shape[1])
+        for i in m.tiles(A1.shape[0], b):
+            m.read(A1[i, :])
+            for j in m.tiles(A1.shape[0], c):
+                m.read(A2[j, :])
+                for k in m.tiles(A1.shape[0], 1):
+                    m.read(A3[k, :])
+        m.write(g, 0)
+
+    try:
+        with pytest.raises(UsageError, match="compete for the same cache"):
+            crossover("competing", "small-cache", n=8, d=2)
+    finally:
+        del SCHEDULES["competing"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("small-cache",), "in pairs"),
+        (("small-cache", "matmul-tiled"), "do not compare"),
+        (("matmul-tiled", "matmul-streamed"), "must have the sizes n and d"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        crossover(*given, n=8, d=2)
+
+
+def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossings, "OVER_D", (8, 16))
+    run = CliRunner().invoke(
+        app, ["crossover", "small-cache-streamed", "row-stationary", "-n", "256", "-d", "16", "--json"]
+    )
+    assert run.exit_code == 0
+    found = json.loads(run.stdout)
+    assert found["n"] == 256 and found["exponent"]["value"] == 2
+    (crossing,) = found["crossings"]
+    assert crossing["schedules"] == ["small-cache-streamed", "row-stationary"]
+    assert crossing["M_over_d2"] == crossing["M"] / 256
+    assert {entry["d"] for entry in found["measured"]} == {8, 16}
+
+
+def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    data = sweep(crossover(n=256, d=16, over_d=()), points=15)
+    ax = plots.io_over_M(data, Figure().subplots())
+    labels = [line.get_label() for line in ax.lines]
+    assert [*data.io, "inside Θ, constant 1", "lower bound for all"] == [
+        label for label in labels if not label.startswith("_")
+    ]
+    styles = {(str(line.get_linestyle()), line.get_marker()) for line in ax.lines if line.get_label() in data.io}
+    assert len(styles) == len(data.io)  # told apart without colours
+    assert all(w >= M for M, w in zip(data.lower, data.theta, strict=True)) or max(data.lower) > 0
+    for name, words_of in data.io.items():
+        assert all(low <= io for low, io in zip(data.lower, words_of, strict=True) if io is not None), name
+    text = " ".join(t.get_text() for t in ax.texts)
+    assert "M = d²" in text and all(f"M = {crossing.M:,}" in text for crossing in data.crossings)
+    for name in ("a.png", "a.svg", "a.pdf"):
+        plots.save(plots.io_over_M, data, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    with pytest.raises(UsageError, match="cannot tell a format"):
+        plots.save(plots.io_over_M, data, tmp_path / "a.txt")
+    with pytest.raises(UsageError, match="cannot write"):
+        plots.save(plots.io_over_M, data, tmp_path / "missing" / "a.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "a.png", "a.svg"]

@@ -1,0 +1,223 @@
+"""The decision procedure against an oracle of its own kind: exponents at points of a grid, and numbers at t = 2^k."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import isqrt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pebblesim as ps
+from pebblesim.errors import UsageError
+from pebblesim.tropical import Undecided, Verdict, decide
+
+NAMES = ("n", "d", "M")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An expression: op is a name, a number, or what is done to the parts."""
+
+    op: str
+    parts: tuple["Node", ...] = ()
+
+    def text(self) -> str:
+        inner = [part.text() for part in self.parts]
+        if self.op in "+*":
+            return "(" + f" {self.op} ".join(inner) + ")"
+        return {"/": "({0})/({1})", "sqrt": "sqrt({0})", "ceil": "ceiling({0})", "min": "Min({0}, {1})"}.get(
+            self.op, "Max({0}, {1})" if self.op == "max" else self.op
+        ).format(*inner)
+
+    def exponent(self, x: Mapping[str, int]) -> Fraction:
+        """At one direction, straight from the rules of growth."""
+        inner = [part.exponent(x) for part in self.parts]
+        match self.op:
+            case "+" | "max":
+                return max(inner)
+            case "*":
+                return sum(inner, Fraction(0))
+            case "/":
+                return inner[0] - inner[1]
+            case "sqrt":
+                return inner[0] / 2
+            case "ceil":
+                return max(Fraction(0), inner[0])
+            case "min":
+                return min(inner)
+        return Fraction(x.get(self.op, 0))
+
+    def value(self, at: Mapping[str, int]) -> Fraction:
+        """As a number; roots are exact to 200 binary digits."""
+        inner = [part.value(at) for part in self.parts]
+        match self.op:
+            case "+":
+                return sum(inner, Fraction(0))
+            case "*":
+                total = Fraction(1)
+                for one in inner:
+                    total *= one
+                return total
+            case "/":
+                return inner[0] / inner[1]
+            case "sqrt":
+                return Fraction(isqrt((inner[0] * 4**1000).__floor__()), 2**1000)
+            case "ceil":
+                return Fraction(-(-inner[0]).__floor__())
+            case "min":
+                return min(inner)
+            case "max":
+                return max(inner)
+        return Fraction(at.get(self.op, self.op))
+
+
+LEAVES = st.sampled_from([*NAMES, *NAMES, "1", "7"]).map(Node)
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: Node("+", (a, b)), inner, inner),
+        st.builds(lambda a, b: Node("*", (a, b)), inner, inner),
+        st.builds(lambda a, b: Node("/", (a, b)), inner, inner),
+        st.builds(lambda a, b: Node("min", (a, b)), inner, inner),
+        st.builds(lambda a, b: Node("max", (a, b)), inner, inner),
+        st.builds(lambda a: Node("sqrt", (a,)), inner),
+        st.builds(lambda a: Node("ceil", (a,)), inner),
+    ),
+    max_leaves=7,
+)
+REGIONS = {  # as text, and as a test of a direction
+    "": lambda n, d, M: True,
+    "n >= d": lambda n, d, M: n >= d,
+    "M <= d**2, n >= 3*d": lambda n, d, M: 2 * d >= M and n >= d,
+    "M >= d**2 + d, M <= n*d": lambda n, d, M: 2 * d <= M <= n + d,
+    "M == d**2": lambda n, d, M: 2 * d == M,
+}
+ALL = "n >= 1, d >= 1, M >= 1"  # symbols that sympy cancels count, too
+GRID = list(product(range(7), repeat=3))
+BITS = 400
+
+
+@settings(max_examples=250)
+@given(f=EXPRESSIONS, g=EXPRESSIONS, region=st.sampled_from(list(REGIONS)))
+def test_the_verdict_is_that_of_the_exponents_on_a_grid(f: Node, g: Node, region: str) -> None:
+    """A proof has no counterexample on the grid; a refutation is one, by its exponents and by numbers of 400 bits."""
+    verdict = decide(f.text(), "O", g.text(), f"{ALL}, {region}")
+    directions = [dict(zip(NAMES, x, strict=True)) for x in GRID if REGIONS[region](*x)]
+    assert verdict.holds or verdict.witness
+    if verdict.holds:
+        assert all(f.exponent(x) <= g.exponent(x) for x in directions)
+        return
+    witness = verdict.witness
+    assert witness is not None
+    x = {name: witness.exponents.get(name, 0) for name in NAMES}
+    assert REGIONS[region](*x.values())
+    assert f.exponent(x) - g.exponent(x) == witness.growth > 0
+    at = dict.fromkeys(NAMES, 1) | witness.at(2**BITS)
+    ratio = f.value(at) / g.value(at)
+    grown = ratio.numerator.bit_length() - ratio.denominator.bit_length()
+    assert abs(grown - BITS * witness.growth) < 64  # constants: at most 7 leaves, none above 7
+
+
+@given(f=EXPRESSIONS, region=st.sampled_from(list(REGIONS)))
+def test_pieces_give_the_exponents_of_both_functions(f: Node, region: str) -> None:
+    verdict = decide(f.text(), "Θ", f"3*({f.text()}) + ({f.text()})/2", f"{ALL}, {region}")
+    assert verdict.holds
+    for x in GRID:
+        if not any(x) or not REGIONS[region](*x):
+            continue
+        point = [x[NAMES.index(name)] for name in verdict.symbols]
+        here = [
+            piece
+            for piece in verdict.pieces
+            if all(sum(a * b for a, b in zip(h, point, strict=True)) >= 0 for h in piece.cone.halfspaces)
+        ]
+        assert here, "the pieces do not cover the region"
+        for piece in here:
+            assert sum(a * b for a, b in zip(piece.f, point, strict=True)) == f.exponent(
+                dict(zip(NAMES, x, strict=True))
+            )
+
+
+def test_theta_of_the_closed_form_of_algorithm_6() -> None:
+    closed, rule = ps.formula("small-cache").io, {"B": "floor(sqrt(M/4))"}
+    bound = "(n**2*d + n*d**2)/sqrt(M)"
+    assert decide(closed, "Theta", bound, "n >= d, M <= d**2", rule)
+    above = decide(closed, "O", bound, "n >= d, M >= d**2", rule)
+    assert above.witness is not None
+    for bits in (20, 40, 80):  # the printed blocks, counted: 9n² is left when M passes d²
+        sizes = above.witness.at(2**bits)
+        B = isqrt(sizes["M"] // 4)
+        words = ps.formula("small-cache").evaluate(n=sizes["n"], d=sizes["d"], B=B)
+        claimed = (sizes["n"] ** 2 * sizes["d"] + sizes["n"] * sizes["d"] ** 2) // isqrt(sizes["M"])
+        assert words // claimed >= 2 ** int(bits * above.witness.growth)
+
+
+def test_rules_with_a_difference_rest_on_conditions() -> None:
+    closed = ps.formula("large-cache").io
+    rule = {"B_r": "floor((M - d**2)/(4*d + 2))", "B_c": 1}
+    verdict = decide(closed, "Θ", "(n**2*d**2 + n*d**3)/M", "M >= d**2, n >= d, M <= n*d", rule)
+    assert verdict.holds
+    assert verdict.conditions == ("M ≥ 2d²", "(M − d²)/(4d + 2) ≥ 1")
+
+
+@pytest.mark.parametrize(
+    ("f", "region"),
+    [
+        ("n - d", ""),  # d may be larger
+        ("n - d", "n == d"),  # nothing may be left
+        ("Max(n, d) - n", "n >= d"),  # nothing is left
+        ("n*ceiling(n/B) - n", ""),  # nothing is left if B ≥ n
+        ("floor((n + d)/(4*n))", "n >= d"),  # is 0
+        ("floor(M/n) + 1 - floor(M/n)*d/(2*d + 1)", "M >= n"),
+    ],
+)
+def test_what_may_cancel_is_not_guessed(f: str, region: str) -> None:
+    """No lower bound on the difference proves that it is Ω(1), and no upper bound refutes it."""
+    with pytest.raises(Undecided, match=r"may cancel|can be 0"):
+        decide(f, "O" if "1/" in f else "Ω", "1", region)
+
+
+def test_a_floor_that_is_zero_is_no_constant() -> None:
+    assert not decide("floor(n/d)", "Ω", "1")
+    assert not decide("1/floor(n/d)", "O", "1")
+    assert decide("floor(n/d)", "Θ", "n/d", "n >= d").conditions == ("n/d ≥ 1",)
+
+
+def test_differences_where_the_bounds_are_enough() -> None:
+    assert decide("n*(ceiling(n/B) - 1)*B", "O", "n**2 + n*B")  # from above nothing is missing
+    assert decide("n - d", "Θ", "n", "n >= d**2").conditions == ("n ≥ 2d",)
+    assert decide("n - d", "Ω", "n", "n >= d").conditions == ("n ≥ 2d",)
+    refuted = decide("n**2 - d", "O", "n", "n >= d")
+    assert refuted.witness is not None
+    at = refuted.witness.at(2**50)
+    assert (at["n"] ** 2 - at["d"]) // at["n"] >= 2**40
+    assert decide("Max(1, floor(n/d))", "Ω", "n/d").holds  # a floor without a bound is not needed here
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
+def test_powers_are_compared_exactly(a: int, b: int, c: int) -> None:
+    verdict: Verdict = decide(f"n**Rational({a}, {b})", "O", f"n**Rational({c}, 3)")
+    assert verdict.holds == (Fraction(a, b) <= Fraction(c, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("n", "o", "n"), "relation 'o'"),
+        (("n +", "O", "n"), "no expression in"),
+        (("2**n", "O", "n"), "Pow is no sum"),
+        (("log(n)", "O", "n"), "no expression in"),
+        (("n", "O", "-n"), "not positive"),
+        (("n - n", "O", "n"), "not positive"),
+        (("n", "O", "n", "n > d"), "no comparison"),
+        (("n", "O", "n", "n >= d + M, d + n >= M"), "compares monomials"),
+        (("n", "O", "d", "n <= 1, d <= 2"), "no size that grows"),
+        (("n/B", "O", "n", "", {"B": "C + 1", "C": "d"}), "has a rule too"),
+    ],
+)
+def test_what_is_outside_is_refused_in_words(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        decide(*arguments)  # type: ignore[arg-type]
