@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         step,
     )
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.sweeps import sweep
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
@@ -56,6 +57,7 @@ _HOME = {
         "step",
     ),
     "registry": ("Schedule", "schedule"),
+    "sweeps": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -92,6 +94,7 @@ __all__ = [
     "show",
     "sigmoid",
     "step",
+    "sweep",
 ]
 
 
