@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pebblesim.advice import Advice, advise
     from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, play, show
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
     from pebblesim.game import Game, IllegalMove, referee
@@ -57,12 +58,14 @@ _HOME = {
         "step",
     ),
     "registry": ("Schedule", "schedule"),
+    "advice": ("Advice", "advise"),
     "sweeps": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "Advice",
     "Block",
     "Counted",
     "Game",
@@ -77,6 +80,7 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "advise",
     "compare",
     "count",
     "exp",

@@ -20,7 +20,7 @@ from pebblesim.sizes import bytes_of, parse, parse_words
 if TYPE_CHECKING:
     from pebblesim.api import Counted
 
-IN_FILES = ("sweep",)
+IN_FILES = ("sweep", "advise")
 """Commands in files of their own, `pebblesim.cli_NAME`, which are read when one is called."""
 
 
