@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pebblesim.advice import Advice, advise
     from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
     from pebblesim.bounding import Bounds, Gaps, bounds, gaps
     from pebblesim.claims import verify
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from pebblesim.overtaking import bound_exponent
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.sweeps import sweep
     from pebblesim.tropical import decide, parse
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
@@ -66,11 +68,14 @@ _HOME = {
     "overtaking": ("bound_exponent",),
     "registry": ("Schedule", "schedule"),
     "tropical": ("decide", "parse"),
+    "advice": ("Advice", "advise"),
+    "sweeps": ("sweep",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "Advice",
     "Block",
     "Bounds",
     "Counted",
@@ -89,6 +94,7 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "advise",
     "bound_exponent",
     "bounds",
     "compare",
@@ -113,6 +119,7 @@ __all__ = [
     "show",
     "sigmoid",
     "step",
+    "sweep",
     "verify",
 ]
 

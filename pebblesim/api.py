@@ -525,17 +525,26 @@ def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag, all
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
     """The dimensions of a problem, checked; n and d alone are enough for any problem."""
-    names = set(dims)
-    if names == {"n", "d"}:
-        dims = {dim: dims[given] for dim, given in solves.from_nd.items()}
-    elif names != set(solves.dims):
-        meant = ", ".join(f"{dim} = {given}" for dim, given in solves.from_nd.items())
+    meant = dims_meant(solves, dims)
+    return {name: whole(name, dims[meant[name]]) for name in solves.dims}
+
+
+def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str]:
+    """By which of the given names each dimension of a problem is meant.
+
+    Raises:
+        UsageError: they are neither the problem's dimensions nor n and d.
+    """
+    if set(given) == {"n", "d"}:
+        return solves.from_nd
+    if set(given) != set(solves.dims):
+        meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
         short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
         raise UsageError(
             f"problem {solves.name!r} takes the sizes {', '.join(solves.dims)}{short}; it got "
-            f"{', '.join(f'{name} = {size}' for name, size in dims.items()) or 'none'}."
+            f"{', '.join(f'{name} = {size}' for name, size in given.items()) or 'none'}."
         )
-    return {name: whole(name, dims[name]) for name in solves.dims}
+    return {name: name for name in solves.dims}
 
 
 def _counted(

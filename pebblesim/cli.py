@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.sizes import bytes_of, parse, parse_words
@@ -19,7 +21,22 @@ if TYPE_CHECKING:
     from pebblesim.api import Counted
     from pebblesim.bounding import Bounds
 
+IN_FILES = ("sweep", "advise")
+"""Commands in files of their own, `pebblesim.cli_NAME`, which are read when one is called."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, context: Any) -> list[str]:
+        return [*super().list_commands(context), *IN_FILES]
+
+    def get_command(self, context: Any, name: str) -> Any:
+        if name in IN_FILES:
+            return typer.main.get_command(import_module(f"pebblesim.cli_{name}").app)
+        return super().get_command(context, name)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import isqrt
 from typing import Any
@@ -13,6 +13,11 @@ from pebblesim.errors import UnknownName, UsageError
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
 
+SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+"""Other names of the data types."""
+
+MOST_SIZES = 10_000_000
+"""Most sizes in one range."""
 
 LARGEST = 2**256
 """Sizes go up to here: far beyond any machine, and ratios of what is counted still fit into a float."""
@@ -66,15 +71,67 @@ def parse_words(text: str, dtype: str | None) -> int:
     return whole("M", int(size // width))
 
 
+def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tuple[int, ...]:
+    """Sizes as a list, 64,128, as ranges, 256:1M:x2 (each twice the one before) and 64:512:+64, or both mixed.
+
+    The ends of a range belong to it, the last if a step leads there. Each size is taken once, where it stands first.
+
+    Args:
+        what: what the sizes are of.
+        text: the sizes.
+        one: reads a single one; `parse` by default.
+
+    >>> several("n", "1k:4k:x2,64:192:+64")
+    (1024, 2048, 4096, 64, 128, 192)
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    read = one or (lambda size: parse(what, size))
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        ends = part.strip().split(":")
+        if len(ends) == 1:
+            found[read(part.strip())] = None
+            continue
+        if len(ends) != 3 or ends[2][:1] not in ("x", "+"):
+            raise UsageError(
+                f"{what} = {part.strip()!r} was given; a range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, such as "
+                "256:1M:x2 or 64:512:+64."
+            )
+        first, last = read(ends[0]), read(ends[1])
+        step = parse(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
+        if first > last or (ends[2][0] == "x" and step == 1):
+            raise UsageError(
+                f"{what} = {part.strip()!r} leads nowhere; a range goes up, by a factor of 2 or more or a step."
+            )
+        if ends[2][0] == "+" and (last - first) // step >= MOST_SIZES:
+            raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; take larger steps.")
+        size = first
+        while size <= last:
+            found[size] = None
+            size = size * step if ends[2][0] == "x" else size + step
+    return tuple(found)
+
+
+def dtype_of(name: str) -> str:
+    """The data type of that name, or of a short one such as "bf16".
+
+    Raises:
+        UnknownName: there is no such type.
+    """
+    if SHORT.get(name, name) not in BYTES:
+        raise UnknownName("data type", name, (*BYTES, *SHORT))
+    return SHORT.get(name, name)
+
+
 def bytes_of(dtype: str) -> int:
     """Bytes in a word of a data type.
 
     Raises:
         UnknownName: there is no such type.
     """
-    if dtype not in BYTES:
-        raise UnknownName("data type", dtype, BYTES)
-    return BYTES[dtype]
+    return BYTES[dtype_of(dtype)]
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:

@@ -32,7 +32,7 @@ SOURCES = dict(_sources())
 REFEREE = ("game", "_game_kernel")
 
 # Those that join the parts; every other module directly inside pebblesim/ is core.
-JOINS_THE_PARTS = ("api", "crossings", "claims", "cli", "__main__")
+JOINS_THE_PARTS = ("api", "crossings", "claims", "cli", "cli_advise", "cli_sweep", "__main__")
 
 
 def imports(module: str, path: Path) -> Iterator[str]:
@@ -79,7 +79,9 @@ def test_imports_go_in_one_direction(module: str) -> None:
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
-    declared = {re.split(r"\W", line)[0] for line in PYPROJECT["project"]["dependencies"]}
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    lines = [*PYPROJECT["project"]["dependencies"], *extras["cluster"], *extras["parquet"]]
+    declared = {re.split(r"\W", line)[0] for line in lines}
     imported = {
         target.split(".")[0]
         for module, path in SOURCES.items()
@@ -117,7 +119,7 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
 
 
 def test_a_cold_start_loads_no_heavy_library() -> None:
-    heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx"]
+    heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
     code = f"import sys, json, pebblesim, pebblesim.cli; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -1,0 +1,139 @@
+"""Real cards: what they hold and how fast they are, each figure with its source (`cards.toml`), and users' own cards."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.sizes import BYTES, dtype_of
+
+FIGURES = {
+    "multiprocessors": "multiprocessors",
+    "shared_per_multiprocessor": "bytes of shared memory in a multiprocessor",
+    "shared_per_block": "bytes of shared memory that a block can have",
+    "l2": "bytes of L2",
+    "l3": "bytes of a cache between L2 and memory",
+    "l2_bandwidth": "bytes per second between L2 and the multiprocessors",
+    "memory": "bytes of memory",
+    "memory_bandwidth": "bytes per second between memory and the caches",
+}
+"""What a card may say; `peak` besides, operations per second by data type."""
+
+NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
+"""Without these no advice is given."""
+
+
+class Figure(NamedTuple):
+    """A value and where it was found."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card.
+
+    Attributes:
+        name: the product.
+        figures: what is known of it, by the names of `FIGURES`.
+        peak: the highest rate of dense arithmetic by data type, in operations per second.
+    """
+
+    name: str
+    figures: Mapping[str, Figure]
+    peak: Mapping[str, Figure]
+
+    def size(self, figure: str) -> int:
+        """A size in bytes that every card has."""
+        return int(self.figures[figure].value)
+
+    def rate(self, figure: str) -> float | None:
+        """A rate, if it is known."""
+        found = self.figures.get(figure)
+        return None if found is None else float(found.value)
+
+    @property
+    def last_cache(self) -> str:
+        """The cache in front of the memory, "l2" or "l3"."""
+        return "l3" if "l3" in self.figures else "l2"
+
+
+@cache
+def cards() -> Mapping[str, Card]:
+    """All cards that come with pebblesim."""
+    tables = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
+    sources = tables.pop("sources")
+    return {key: _card(table, f"card {key}", sources) for key, table in tables.items()}
+
+
+def card(name: str) -> Card:
+    """The card of that name, however it is spelled: "H200", "h200", "GTX 1060".
+
+    Raises:
+        UnknownName: there is none.
+    """
+    plain = {key.lower(): key for key in cards()}
+    wanted = "".join(letter for letter in name.lower() if letter.isalnum())
+    if wanted not in plain:
+        raise UnknownName("card", name, cards())
+    return cards()[plain[wanted]]
+
+
+def from_file(path: Path) -> Card:
+    """A card of a user's own, from a TOML file: `name`, the figures, and a table `peak`; a source is not asked for.
+
+    Raises:
+        UsageError: it cannot be read, or says too little, or something else.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--card {str(path)!r} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--card {str(path)!r} is no TOML: {error}.") from None
+    return _card(table, f"--card {str(path)!r}", {})
+
+
+def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> Card:
+    peak = table.get("peak", {})
+    if not isinstance(table.get("name"), str) or not isinstance(peak, Mapping):
+        raise UsageError(
+            f'{where}: it needs name = "…", the figures {", ".join(NEEDED)}, and a table [peak] by data type.'
+        )
+    figures = {}
+    for key, given in table.items():
+        if key in ("name", "peak"):
+            continue
+        if key not in FIGURES:
+            raise UnknownName(f"figure of a card ({where})", key, FIGURES)
+        figures[key] = _figure(f"{where}: {key}", given, sources)
+    missing = [key for key in NEEDED if key not in figures]
+    if missing:
+        raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
+    rates = {dtype_of(key): _figure(f"{where}: peak.{key}", given, sources) for key, given in peak.items()}
+    return Card(table["name"], figures, rates)
+
+
+def _figure(what: str, given: Any, sources: Mapping[str, str]) -> Figure:
+    value, source = (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, None)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise UsageError(f"{what} = {value!r} is no size or rate; write a number above 0, in bytes or per second.")
+    return Figure(value, sources.get(source, source) if source else "as given")
+
+
+def words(card: Card, figure: str, dtype: str) -> int:
+    """How many words of a data type fit there.
+
+    Raises:
+        UsageError: none.
+    """
+    found = card.size(figure) // BYTES[dtype]
+    if found < 1:
+        raise UsageError(f"{figure} = {card.size(figure)} bytes holds no word of type {dtype}.")
+    return found

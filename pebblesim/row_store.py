@@ -1,0 +1,68 @@
+"""Rows of a sweep in an SQLite file, each kept as soon as it is there, so that a sweep that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import UsageError
+
+APPLICATION = 0x70656262
+"""Marks our files among other SQLite files: "pebb"."""
+
+Row = dict[str, Any]
+
+
+class RowStore:
+    """Rows by key. A key says all that defines its row, so that no row is ever taken for another."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the file, or make it; None keeps the rows in memory.
+
+        Raises:
+            UsageError: it cannot be opened, or holds something else.
+        """
+        self.path = path
+        try:
+            self._file = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
+            (owner,) = self._file.execute("PRAGMA application_id").fetchone()
+            (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables and owner != APPLICATION:
+                raise UsageError(f"--store {str(path)!r} is an SQLite file of something else; name another.")
+            # Every row is on its way to the disk when `keep` returns: killing us loses none.
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file.execute(f"PRAGMA application_id = {APPLICATION}")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID"
+            )
+        except sqlite3.Error as error:
+            raise UsageError(f"rows cannot be kept in {str(path)!r}: {error}.") from None
+
+    def __enter__(self) -> RowStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def known(self, keys: Iterable[str]) -> dict[str, Row]:
+        """Those rows that are there already."""
+        found = {}
+        for key in keys:
+            for (row,) in self._file.execute("SELECT row FROM rows WHERE key = ?", (key,)):
+                found[key] = json.loads(row)
+        return found
+
+    def keep(self, key: str, row: Row) -> None:
+        """Add a row.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        try:
+            self._file.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, json.dumps(row)))
+        except sqlite3.Error as error:
+            raise UsageError(f"rows cannot be kept in {str(self.path)!r}: {error}.") from None

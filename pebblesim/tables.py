@@ -1,0 +1,159 @@
+"""Tables of results: columns by name, printed for people, and kept in a file as .csv, .json or .parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
+
+SHOWN = 40
+"""Most rows that are printed."""
+
+CHUNK = 50_000
+"""Rows that are written at a time."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one length; None stands for a value that there is not.
+
+    Attributes:
+        columns: the values of each, lists or arrays.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Its rows, by column, in Python's own numbers."""
+        for chunk in self._chunks():
+            for row in zip(*chunk, strict=True):
+                yield dict(zip(self.columns, row, strict=True))
+
+    def _chunks(self) -> Iterator[list[list[Any]]]:
+        for start in range(0, len(self), CHUNK):
+            parts = (column[start : start + CHUNK] for column in self.columns.values())
+            yield [part.tolist() if hasattr(part, "tolist") else list(part) for part in parts]
+
+    def __str__(self) -> str:
+        rows = [row for row, _ in zip(self, range(SHOWN), strict=False)]
+        same = {name: rows[0][name] for name in rows[0] if self._constant(name)} if len(rows) > 1 else {}
+        names = [name for name in self.columns if name not in same and any(row[name] is not None for row in rows)]
+        above = ", ".join(f"{name} {value}" for name, value in same.items())
+        text = aligned(names, [[row[name] for name in names] for row in rows])
+        more = f"\n… and {len(self) - SHOWN:,} more rows" if len(self) > SHOWN else ""
+        return (f"{above}\n" if above else "") + text + more
+
+    def _constant(self, name: str) -> bool:
+        """Whether a column holds one word, the same everywhere, which need not be said again in every line."""
+        column = self.columns[name]
+        return isinstance(column[0], str) and len(set(column)) == 1
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all.
+
+        Raises:
+            UsageError: the file cannot be written, or its format is none of those there are.
+        """
+        write = format_of(path)
+        with whole_file(path) as unfinished:
+            write(self, unfinished)
+
+
+def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table for people: words to the left, numbers to the right."""
+    lines = [list(map(_shown, row)) for row in rows]
+    left = [all(isinstance(row[number], str) for row in rows) for number in range(len(head))]
+    widths = [max(len(line[number]) for line in (head, *lines)) for number in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = (
+            cell.ljust(width) if word else cell.rjust(width)
+            for cell, width, word in zip(cells, widths, left, strict=True)
+        )
+        return "  ".join(parts).rstrip()
+
+    return "\n".join(map(line, (head, *lines)))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return (
+        f"{value:,.3g}"
+        if isinstance(value, float) and value < 1000
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def format_of(path: Path) -> Callable[[Table, Path], None]:
+    """What writes a table to such a file.
+
+    Raises:
+        UsageError: nothing does, or a library that it takes is missing.
+    """
+    if path.suffix not in WRITERS:
+        raise UsageError(f"-o {str(path)!r}: a table is kept as {', '.join(WRITERS)}; end the file's name so.")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                f"-o {str(path)!r} takes pyarrow: pip install 'pebblesim[parquet]', or use .csv or .json."
+            ) from None
+    return WRITERS[path.suffix]
+
+
+def _csv(table: Table, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(table.columns)
+        for chunk in table._chunks():
+            logical = (isinstance(next((v for v in column if v is not None), None), bool) for column in chunk)
+            columns = (
+                [None if v is None else str(v).lower() for v in column] if is_logical else column
+                for column, is_logical in zip(chunk, logical, strict=True)
+            )
+            out.writerows(zip(*columns, strict=True))
+
+
+def _json(table: Table, path: Path) -> None:
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    with path.open("w", encoding="utf-8") as file:
+        before = "["
+        for row in table:
+            file.write(f"{before}\n{encode(row)}")
+            before = ","
+        file.write("\n]\n" if before == "," else "[]\n")
+
+
+def _parquet(table: Table, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    arrays = {}
+    for name, column in table.columns.items():
+        try:
+            arrays[name] = pa.array(column, from_pandas=False)
+        except (OverflowError, pa.ArrowInvalid):
+            raise UsageError(
+                f"{name} holds integers of more than 64 bits, which a .parquet cannot; use .csv or .json."
+            ) from None
+    pyarrow.parquet.write_table(pa.table(arrays), path)
+
+
+WRITERS: dict[str, Callable[[Table, Path], None]] = {".csv": _csv, ".json": _json, ".parquet": _parquet}

@@ -1,0 +1,267 @@
+"""Advice for real cards: the table of cards, the arithmetic of the roofline, and the terms of the explanation."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pebblesim as ps
+from pebblesim import cards, masks, schedules, terms  # noqa: F401 - importing schedules registers them
+from pebblesim.cards import FIGURES, Card, Figure
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.readings.masked_sums import symbol
+from pebblesim.registry import SCHEDULES, get
+from pebblesim.sizes import BYTES
+
+BUILT_IN = [schedule for schedule in SCHEDULES.values() if schedule.function.__module__.startswith("pebblesim.")]
+
+TOY = Card(
+    "toy",
+    {
+        "shared_per_block": Figure(4096, ""),
+        "l2": Figure(65536, ""),
+        "l2_bandwidth": Figure(1e9, ""),
+        "memory_bandwidth": Figure(1e8, ""),
+    },
+    {"float32": Figure(1e9, "")},
+)
+
+
+# -- Cards -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_of_a_card_has_a_source_and_no_source_is_idle() -> None:
+    text = (Path(cards.__file__).parent / "cards.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    sources, used = tables.pop("sources"), set()
+    assert set(tables) == {"GTX1060", "V100", "A100", "H100", "H200", "B200", "MI300X"} == set(cards.cards())
+    for table in tables.values():
+        figures = [value for key, value in table.items() if key not in ("name", "peak")]
+        for figure in (*figures, *table["peak"].values()):
+            assert set(figure) == {"value", "source"}
+            used.add(figure["source"])
+    assert used == set(sources)
+
+
+@pytest.mark.parametrize("name", cards.cards())
+def test_the_figures_of_a_card_agree_with_each_other(name: str) -> None:
+    card = cards.card(name)
+    value = {key: figure.value for key, figure in card.figures.items()}
+    assert set(value) <= set(FIGURES) and set(card.peak) <= set(BYTES)
+    assert value["shared_per_block"] <= value["shared_per_multiprocessor"] < value["l2"] < value["memory"]
+    assert value["l2"] % 2**16 == value["shared_per_block"] % 2**10 == 0
+    assert value["memory_bandwidth"] < value.get("l2_bandwidth", 9e13) < 1e14
+    peaks = [card.peak[dtype].value for dtype in ("float64", "float32", "float16", "float8") if dtype in card.peak]
+    assert peaks == sorted(peaks) or name == "V100"
+    assert min(peaks) > 1e12 and max(peaks) < 1e16
+
+
+def test_a_card_is_found_however_it_is_spelled() -> None:
+    assert cards.card("gtx 1060") is cards.card("GTX-1060") is cards.cards()["GTX1060"]
+    with pytest.raises(UsageError, match="did you mean 'H200'"):
+        cards.card("H20O")
+
+
+CARD = """
+name = "mine"
+shared_per_block = 65536
+l2 = { value = 1048576, source = "a manual" }
+memory_bandwidth = 1e11
+[peak]
+fp32 = 2e12
+"""
+
+
+def test_a_card_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(CARD)
+    advice = ps.advise(card=tmp_path / "mine.toml", n=256, d=16)
+    assert [each.M for each in advice.boundaries] == [16384, 262144]
+    assert advice.card.figures["l2"].source == "a manual" and advice.card.peak["float32"] == (2e12, "as given")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "mine"', "", 'it needs name = "…"'),
+        ("l2 =", "l5 =", "no figure of a card"),
+        ("shared_per_block = 65536", "", "shared_per_block is missing, the bytes of shared memory"),
+        ("65536", '"64KiB"', "shared_per_block = '64KiB' is no size or rate"),
+        ("65536", "-1", "is no size or rate"),
+        ("65536", "true", "is no size or rate"),
+        ("fp32", "int32", "no data type is called 'int32'"),
+        ("[peak]", "[peak", "is no TOML"),
+        ("65536", "3", "holds no word of type float32"),
+    ],
+)
+def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(CARD.replace(old, new))
+    with pytest.raises(UsageError, match=says):
+        ps.advise(card=tmp_path / "mine.toml", n=64, d=8)
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        ps.advise(card=tmp_path / "other.toml", n=64, d=8)
+    with pytest.raises(UsageError, match="one of the two"):
+        ps.advise("A100", card=tmp_path / "mine.toml", n=64, d=8)
+
+
+# -- Advice ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "mask"), [("backward", None), ("backward", "window:9"), ("forward", "causal"), ("matmul", None)]
+)
+def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str | None) -> None:
+    advice = ps.advise(TOY, problem_name=problem, n=70, d=12, mask=mask)
+    for boundary, size in zip(advice.boundaries, (4096, 65536), strict=True):
+        assert size // 4 == boundary.M
+        counted = [row for row in ps.compare(problem_name=problem, M=boundary.M, n=70, d=12, mask=mask) if row.feasible]
+        assert {row.schedule for row in counted} == {row.schedule for row in boundary.rows}
+        assert all(row.feasible for row in boundary.rows)
+        assert [row.io for row in boundary.rows] == sorted(row.io for row in boundary.rows)
+        for row in boundary.rows:
+            (same,) = (other for other in counted if other.schedule == row.schedule)
+            assert row.io <= same.io
+            again = ps.count(row.schedule, M=boundary.M, blocks=row.blocks, mask=mask, **row.dims)
+            assert again.io == row.io and again.io >= boundary.best.io
+
+
+def test_the_roofline_is_what_the_figures_make_it() -> None:
+    one = ps.advise(TOY, n=70, d=12).to_dict()
+    many = ps.advise(TOY, n=70, d=12, heads=3, batch=5).to_dict()
+    times: dict[str, list[float]] = {}
+    for boundary, bandwidth in zip(one["boundaries"], (1e9, 1e8), strict=True):
+        for row in boundary["rows"]:
+            assert row["bytes"] == 4 * row["io"]
+            assert row["seconds_moving"] == pytest.approx(4 * row["io"] / bandwidth)
+            assert row["seconds_computing"] == pytest.approx(sum(row["work"].values()) / 1e9)
+            assert row["bound_by"] == ("memory" if row["seconds_moving"] > row["seconds_computing"] else "compute")
+            times.setdefault(row["schedule"], []).extend([row["seconds_moving"], row["seconds_computing"]])
+    assert one["roofline"]["seconds"] == pytest.approx(min(max(each) for each in times.values()), rel=0.01)
+    assert one["roofline"]["seconds"] == pytest.approx(max(times[one["roofline"]["schedule"]]))
+    assert one["roofline"]["limits"][one["roofline"]["limit"]] == one["roofline"]["seconds"]
+    assert many["roofline"]["seconds"] == pytest.approx(15 * one["roofline"]["seconds"])
+    assert {row["bound_by"] for boundary in one["boundaries"] for row in boundary["rows"]} == {"memory", "compute"}
+
+
+def test_the_papers_example_has_one_card_on_either_side_of_d_squared() -> None:
+    large, small = ps.advise("A100", n=4096, d=128), ps.advise("GTX1060", n=4096, d=128)
+    assert large.boundaries[0].M == 163 * 1024 // 4 > 128**2 > small.boundaries[0].M == 48 * 1024 // 4
+    assert "= 2.55 d², large cache: n²d²/M is below n²d/√M" in str(large)
+    assert "= 0.75 d², small cache: n²d/√M is below n²d²/M" in str(small)
+    assert "too large: large-cache (M ≥ 17,157)" in str(small)  # g alone takes d² words
+
+
+def test_what_is_not_known_is_said_and_left_out() -> None:
+    advice = ps.advise("GTX1060", n=512, d=64, dtype="bf16")
+    text = str(advice)
+    assert "no peak rate for bfloat16 is known (known: float32)" in text
+    assert "unknown" in text and advice.fastest[1] == "HBM"
+    assert "no bandwidth is known here" in str(ps.advise("GTX1060", n=512, d=64))
+    assert "more than the 6.37 GB of the card" in str(ps.advise("GTX1060", n=2**14, d=64, batch=4096))
+
+
+def test_no_schedule_fits() -> None:
+    tiny = Card("tiny", TOY.figures | {"shared_per_block": Figure(16, "")}, {})
+    with pytest.raises(Infeasible, match="no schedule of forward fits into 4 words"):
+        ps.advise(tiny, problem_name="forward", n=8, d=4)
+
+
+# -- The explanation -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
+    schedule = data.draw(st.sampled_from(BUILT_IN))
+    mask = data.draw(st.sampled_from([None, "causal", "window:3"])) if schedule.problem.maskable else None
+    draw = st.integers(1, 30)
+    dims = {dim: data.draw(draw) for dim in schedule.problem.dims}
+    blocks = {block: data.draw(draw) for block in schedule.blocks}
+    counted = ps.count(schedule, M=1, blocks=blocks, mask=mask, **dims)
+    program, band = schedule.program if mask is None else schedule.masked, masks.of(mask)
+    assert band is None or isinstance(band, masks.Band)
+    sizes = {**dims, **blocks}
+    found = terms.terms(program, sizes, sizes, 1000, band)
+    assert sum(term.value for term in found) == sum(term.doubled for term in found) == counted.io
+    by_phase: Counter[str] = Counter()
+    by_tensor: Counter[str] = Counter()
+    for term in found:
+        shares = sum(origin.times for origin in term.origins)
+        for origin in term.origins:
+            by_phase[origin.phase] += term.value * origin.times / shares if shares else 0
+            by_tensor[origin.tensor] += term.value * origin.times / shares if shares else 0
+    if all(sum(origin.times for origin in term.origins) for term in found):
+        assert {k: v for k, v in by_phase.items() if v} == {k: sum(v) for k, v in counted.phases.items() if sum(v)}
+        assert {k: v for k, v in by_tensor.items() if v} == {k: sum(v) for k, v in counted.by_tensor.items() if sum(v)}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "M", "leading"),
+    [
+        ("row-stationary", 2**13, "6*n**2*d**2/M"),
+        ("row-stationary-one-pass", 2**13, "8*n**2*d**2/M"),
+        ("large-cache", 2**15, "8*n**2*d**2/(M - d**2)"),
+        ("flash2-forward", 2**13, "4*n**2*d**2/M"),
+        ("small-cache", 2**8, "6*sqrt(3)*n**2*d/sqrt(M)"),
+        ("small-cache-streamed", 2**8, "6*n**2*d/sqrt(M)"),
+        ("matmul-tiled", 2**10, "2*sqrt(3)*m*n*k/sqrt(M)"),
+    ],
+)
+def test_the_leading_terms_are_those_of_the_literature(schedule: str, M: int, leading: str) -> None:
+    """Of terms in more than one pass; and they are close to what the terms are, for n much larger than d."""
+    dims = {"n": 2**16, "d": 64}
+    counted = ps.count(schedule, M=M, **dims)
+    sizes = {**counted.dims, **counted.blocks}
+    found = terms.terms(get(schedule).program, sizes, sizes, M)
+    about = sympy.Add(*(term.about for term in found if term.about is not None))
+    expected = sympy.sympify(leading, locals={name: symbol(name) for name in ("n", "d", "M", "m", "k")})
+    values = {symbol(name): size for name, size in {**counted.dims, "M": M}.items()}
+    biggest = max(sympy.Add.make_args(sympy.expand(about)), key=lambda term: float(term.subs(values)))
+    power_of_n = sum(
+        term for term in sympy.Add.make_args(sympy.expand(about)) if float((term / biggest).subs(values)) > 0.02
+    )
+    assert sympy.simplify(power_of_n - expected) == 0
+    exact = sum(term.value for term in found if term.about is not None)
+    assert float(about.subs(values)) == pytest.approx(exact, rel=0.12)
+
+
+def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_save() -> None:
+    advice = ps.advise("A100", n=4096, d=128)
+    text = advice.explain()
+    best = advice.boundaries[0].best
+    twice = ps.count(best.schedule, M=2 * advice.boundaries[0].M, blocks="best", n=4096, d=128)
+    (first, *_) = advice.terms(advice.boundaries[0])
+    assert first.doubled == 2 * 4096 * 128 * -(-4096 // twice.blocks["B_r"])
+    assert f"why {best.schedule} moves {best.io:,} words at the SM boundary\n2nd⌈n/B_r⌉ = {first.value:,} words" in text
+    assert "phase g reads A2 (input), h (made on the way)" in text
+    assert f"with twice the cache: {first.doubled:,} words, 0.51 x" in text
+    assert "it is about 6n²d²/M = " in text
+
+
+def test_a_mask_without_closed_forms_has_no_explanation() -> None:
+    advice = ps.advise(TOY, problem_name="forward", n=64, d=8, mask="bigbird:8:3:1:1")
+    with pytest.raises(UsageError, match="no closed form to explain"):
+        advice.explain()
+    assert "why " in ps.advise(TOY, problem_name="forward", n=64, d=8, mask="causal").explain()
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pebblesim", "advise", *line.split()]
+        cwd = Path(ps.__file__).parent.parent
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+    plain = run("--gpu h200 -n 512 -d 64 --dtype bf16 --explain --sources")
+    assert plain.returncode == 0 and "why " in plain.stdout and "l2 = 6.29146e+07: read on an H200" in plain.stdout
+    shown: dict[str, Any] = json.loads(run("--gpu h200 -n 512 -d 64 --dtype bf16 --explain --json").stdout)
+    assert shown["dtype"] == "bfloat16" and shown["boundaries"][0]["M"] == 227 * 1024 // 2
+    assert sum(term["words"] for term in shown["boundaries"][0]["terms"]) == shown["boundaries"][0]["rows"][0]["io"]
+    refused = run("--gpu h200 -n 512 -d 64 --dtype int4")
+    assert refused.returncode == 2 and refused.stderr.startswith("error: no data type is called 'int4'")
