@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.sizes import bytes_of, parse, parse_words
@@ -18,7 +20,24 @@ from pebblesim.sizes import bytes_of, parse, parse_words
 if TYPE_CHECKING:
     from pebblesim.api import Counted
 
+SUB_APPS = {"plot": "pebblesim.plots.cli"}
+"""Commands with commands of their own; their files are loaded when one of them is asked for."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *SUB_APPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in SUB_APPS:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(import_module(SUB_APPS[cmd_name]).app)
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
