@@ -492,9 +492,7 @@ def play(
     predicted = _predicted(board.program, board.sizes, summation, board.mask)
     cdag = board.graph
     game = Referee(cdag, board.M, rules)
-    stream = moves(
-        board.program, board.sizes, cdag.families, write_takes_red=game.write_takes_red, mask=board.mask
-    )
+    stream = moves(board.program, board.sizes, cdag.families, write_takes_red=game.write_takes_red, mask=board.mask)
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:

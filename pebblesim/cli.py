@@ -326,6 +326,46 @@ def play(
     raise typer.Exit(0 if played.passed else 1)
 
 
+@app.command(epilog="Example: [bold]pebblesim watch small-cache -n 8 -d 4 -M 24 -o game.html[/bold]")
+def watch(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")] = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; SCHEDULE.html by default.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Write a page that replays a game in any browser, without a network."""
+    from pebblesim.recording import record
+    from pebblesim.registry import get
+    from pebblesim.replay import MOST_MOVES, save
+
+    path = output or Path(f"{get(schedule).name}.html")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
+    game = record(
+        schedule,
+        M=parse_words(m, dtype),
+        rules=rules,
+        summation=summation,
+        blocks=_rule(blocks, block),
+        mask=mask,
+        most=MOST_MOVES,
+        **_dims(n, d, size),
+    )
+    save(game, path)
+    print(f"{game.title}\n{game.game}\nwritten   {path}")
+    raise typer.Exit(0 if game.game.complete else 1)
+
+
 @app.command(epilog="Example: [bold]pebblesim graph backward -n 4 -d 2 --summation balanced -o backward.dot[/bold]")
 def graph(
     problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=_complete_problem)],

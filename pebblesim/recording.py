@@ -7,10 +7,9 @@ the referee has judged them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +60,11 @@ class Recording:
     def title(self) -> str:
         """Schedule and sizes, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
         sizes = {**self.match.dims, "M": self.match.M, **self.match.blocks}
-        extra = f", mask {self.match.mask}" if self.match.mask else ""
-        return ", ".join([self.match.schedule.name, *(f"{k} = {v:,}" for k, v in sizes.items())]) + extra
+        parts = [self.match.schedule.name, *(f"{name} = {size:,}" for name, size in sizes.items())]
+        parts += [f"mask {self.match.mask}"] if self.match.mask else []
+        parts += [f"summation {self.match.summation}"] if self.match.summation != "chain" else []
+        parts += [f"rules {self.game.rules}"] if self.game.rules != "hong-kung" else []
+        return ", ".join(parts)
 
     @cached_property
     def phases(self) -> tuple[tuple[str, int], ...]:
@@ -114,6 +116,11 @@ class Recording:
             touched = after >= 0
             standing[vertex[touched]] = after[touched] > 0  # of several moves on a vertex, the last one counts
         return red, blue
+
+    @property
+    def after(self) -> dict[str, list[int]]:
+        """What each kind of move does to the pebbles of its vertex, by colour: 1 puts one, 0 takes it, -1 neither."""
+        return {"red": self._after(RED).tolist(), "blue": self._after(BLUE).tolist()}
 
     def _after(self, flag: int) -> Ints:
         """For each kind of move: 1 if it sets the flag, 0 if it clears it, -1 if it leaves it alone."""

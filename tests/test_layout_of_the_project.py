@@ -32,7 +32,7 @@ SOURCES = dict(_sources())
 REFEREE = ("game", "_game_kernel")
 
 # Those that join the parts; every other module directly inside pebblesim/ is core.
-JOINS_THE_PARTS = ("api", "verify", "cli", "__main__")
+JOINS_THE_PARTS = ("api", "recording", "replay", "verify", "cli", "__main__")
 
 
 def imports(module: str, path: Path) -> Iterator[str]:

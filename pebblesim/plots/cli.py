@@ -54,7 +54,9 @@ def skislope(
     n: N = None,
     d: D = None,
     size: Sizes = None,
-    m: Annotated[str, typer.Option("-M", help="From the least to the largest cache, in words.", metavar="LOW:HIGH")] = ...,  # type: ignore[assignment]
+    m: Annotated[
+        str, typer.Option("-M", help="From the least to the largest cache, in words.", metavar="LOW:HIGH")
+    ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
@@ -69,7 +71,9 @@ def skislope(
     caches = _caches(m, dtype, points)
     rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, _dims(n, d, size))]
     if not any(row.feasible for row in rows):
-        raise UsageError(f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M.")
+        raise UsageError(
+            f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M."
+        )
     save(lambda empty: figure(rows, empty), output, size=(8.5, 6))
     print(f"written {output}")
 
@@ -96,7 +100,9 @@ def words(
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot roofline -n 8k -d 128 -M 48k --peak 312T --bandwidth 1.555T -o a.png[/bold]")
+@app.command(
+    epilog="Example: [bold]pebblesim plot roofline -n 8k -d 128 -M 48k --peak 312T --bandwidth 1.555T -o a.png[/bold]"
+)
 def roofline(
     schedules: Schedules = None,
     n: N = None,
@@ -249,9 +255,7 @@ def _recorded(
     from pebblesim.recording import record
 
     chosen = _rule(blocks, block)
-    return record(
-        schedule, M=parse_words(m, dtype), rules=rules, summation=summation, blocks=chosen, mask=mask, **dims
-    )
+    return record(schedule, M=parse_words(m, dtype), rules=rules, summation=summation, blocks=chosen, mask=mask, **dims)
 
 
 def _compared(

@@ -53,8 +53,15 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
         zorder=6,
     )
     ax.axhline(M, color="black", linewidth=1, linestyle=(0, (6, 3)))
-    ax.annotate(f"M = {M:,}", (1, M), xycoords=("axes fraction", "data"), xytext=(-3, 3), textcoords="offset points",
-                ha="right", fontsize=9)
+    ax.annotate(
+        f"M = {M:,}",
+        (1, M),
+        xycoords=("axes fraction", "data"),
+        xytext=(-3, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
+    )
     ax.set(xlabel="move", ylabel="red pebbles (words in cache)", xlim=(0, len(red)), ylim=(0, 1.16 * max(M, red[peak])))
     _phases(game, ax)
     return ax
@@ -136,6 +143,13 @@ def _phases(game: Recording, ax: Axes) -> None:
         if start:
             ax.axvline(start + 0.5, color="black", linewidth=0.9, zorder=4)
         if stop - start > 0.012 * len(name) * end:
-            ax.annotate(f"phase {name}" if stop - start > 0.08 * end else name, ((start + stop) / 2, 1),
-                        xycoords=("data", "axes fraction"), xytext=(0, -12), textcoords="offset points", ha="center",
-                        fontsize=9, zorder=6)
+            ax.annotate(
+                f"phase {name}" if stop - start > 0.08 * end else name,
+                ((start + stop) / 2, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, -12),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                zorder=6,
+            )

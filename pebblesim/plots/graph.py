@@ -54,10 +54,14 @@ def graph(
     ax.add_collection(LineCollection(list(edges[~inside]), colors="0.7", linewidths=0.05 * unit, alpha=faint, zorder=1))
     ax.add_collection(LineCollection(list(edges[inside]), colors="0.25", linewidths=0.08 * unit, zorder=2))
     if vertex is not None:
-        ax.add_collection(LineCollection(list(edges[target == vertex]), colors="black", linewidths=0.14 * unit, zorder=3))
+        ax.add_collection(
+            LineCollection(list(edges[target == vertex]), colors="black", linewidths=0.14 * unit, zorder=3)
+        )
     small, disc, square = (0.32 * unit) ** 2, (0.46 * unit) ** 2, (0.74 * unit) ** 2
     ax.scatter(*points.T, s=small, facecolors="white", edgecolors="0.25", linewidths=0.05 * unit, zorder=4)
-    ax.scatter(*points[blue].T, s=square, marker="s", facecolors="white", edgecolors=BLUE, linewidths=0.11 * unit, zorder=5)
+    ax.scatter(
+        *points[blue].T, s=square, marker="s", facecolors="white", edgecolors=BLUE, linewidths=0.11 * unit, zorder=5
+    )
     ax.scatter(*points[blue & ~red].T, s=small, facecolors="white", edgecolors="0.25", linewidths=0.05 * unit, zorder=6)
     ax.scatter(*points[red].T, s=disc, facecolors=RED, edgecolors="black", linewidths=0.04 * unit, zorder=7)
     for name, x, y in at.names:
@@ -72,11 +76,15 @@ def _legend(ax: Axes, square: float, disc: float, small: float, blue: bool, red:
     from matplotlib.lines import Line2D
 
     least = 6 / square  # of a large graph the signs would be too small to read
-    signs: list[tuple[str, dict[str, Any]]] = [("no pebble", {"marker": "o", "markersize": small, "mfc": "white", "mec": "0.25"})]
+    signs: list[tuple[str, dict[str, Any]]] = [
+        ("no pebble", {"marker": "o", "markersize": small, "mfc": "white", "mec": "0.25"})
+    ]
     if red:
         signs.append(("red: in cache", {"marker": "o", "markersize": disc, "mfc": RED, "mec": "black"}))
     if blue:
-        signs.append(("blue: in memory", {"marker": "s", "markersize": square, "mfc": "white", "mec": BLUE, "mew": 1.5}))
+        signs.append(
+            ("blue: in memory", {"marker": "s", "markersize": square, "mfc": "white", "mec": BLUE, "mew": 1.5})
+        )
     for _, sign in signs:
         sign["markersize"] *= max(1, least)
     handles = [Line2D([], [], linestyle="", label=label, **sign) for label, sign in signs]

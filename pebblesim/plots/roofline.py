@@ -40,23 +40,39 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     left = min(ridge, rows[0].arithmetic_intensity(dtype)) / 4
     right = 4 * max(ridge, limit)
     ax.plot([left, ridge, right], [bandwidth * left, peak, peak], color="black", linewidth=1.6)
-    ax.fill_between([left, ridge, right], [bandwidth * left, peak, peak], bandwidth * left / 4, color="0.95", linewidth=0)
+    ax.fill_between(
+        [left, ridge, right], [bandwidth * left, peak, peak], bandwidth * left / 4, color="0.95", linewidth=0
+    )
     for number, row in enumerate(rows):
         at = row.arithmetic_intensity(dtype)
         allowed = min(peak, bandwidth * at)
         look = line(number)
-        ax.plot([at, at], [bandwidth * left / 4, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1)
+        ax.plot(
+            [at, at], [bandwidth * left / 4, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1
+        )
         label = f"{row.schedule}: {at:.3g} per byte"
-        ax.plot([at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label)
+        ax.plot(
+            [at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label
+        )
     ax.axvline(limit, color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
     words = {"fontsize": 9, "textcoords": "offset points"}
-    ax.annotate("lower bound", (limit, 0.02), xycoords=("data", "axes fraction"), xytext=(-4, 0), rotation=90, ha="right",
-                va="bottom", **words)
+    ax.annotate(
+        "lower bound",
+        (limit, 0.02),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, 0),
+        rotation=90,
+        ha="right",
+        va="bottom",
+        **words,
+    )
     unit = EngFormatter(sep="\N{THIN SPACE}")
     ax.annotate(f"{unit(peak)}op/s", (right, peak), xytext=(-4, 4), ha="right", **words)
     ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
     ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bandwidth * left / 4, 3 * peak))
     ax.yaxis.set_major_formatter(unit)
     ax.set(xlabel=f"operations per byte moved ({dtype})", ylabel="operations per second")
-    ax.legend(fontsize=8.5, frameon=True, framealpha=0.9, edgecolor="none", loc="lower right" if ridge > limit else "best")
+    ax.legend(
+        fontsize=8.5, frameon=True, framealpha=0.9, edgecolor="none", loc="lower right" if ridge > limit else "best"
+    )
     return ax

@@ -43,7 +43,9 @@ def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
     M = [row.M for row in best]
     ax.plot(M, [row.gap for row in best], color="black", linewidth=1.4)
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
-    ax.set(xscale="log", yscale="log", xlabel="M (words of cache)", ylabel="least I/O ÷\nlower bound", xlim=(M[0], M[-1]))
+    ax.set(
+        xscale="log", yscale="log", xlabel="M (words of cache)", ylabel="least I/O ÷\nlower bound", xlim=(M[0], M[-1])
+    )
     top = max(row.gap for row in best)
     ax.set_ylim(0.9, 1.15 * max(top, 2))
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -70,8 +72,14 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
         if d and ax.get_xlim()[0] < d * d < ax.get_xlim()[1]:
             ax.axvline(d * d, color="0.45", linewidth=0.8, linestyle=(0, (2, 4)))
     if d and above.get_xlim()[0] < d * d < above.get_xlim()[1]:
-        above.annotate("M = d²", (d * d, 1), xycoords=("data", "axes fraction"), xytext=(3, -11), fontsize=9,
-                       textcoords="offset points")
+        above.annotate(
+            "M = d²",
+            (d * d, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -11),
+            fontsize=9,
+            textcoords="offset points",
+        )
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, handlelength=4)
 
 

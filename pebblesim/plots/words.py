@@ -48,7 +48,11 @@ def words(rows: Sequence[Counted], ax: Axes, by: Literal["tensor", "phase"] = "t
                 _bar(ax, y, left, rest, color="white", hatch="")
         ax.text(0, 0.55 - PITCH * number, row.schedule, ha="left", va="bottom", fontsize=9.5, weight="bold")
     ax.set_yticks([y for y, _ in ticks], [what for _, what in ticks], fontsize=8.5)
-    ax.set(xlabel=f"words, by {by} (white: parts of less than 2 %)", xlim=(0, 1.02 * longest), ylim=(ticks[-1][0] - 0.7, 1.5))
+    ax.set(
+        xlabel=f"words, by {by} (white: parts of less than 2 %)",
+        xlim=(0, 1.02 * longest),
+        ylim=(ticks[-1][0] - 0.7, 1.5),
+    )
     ax.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
