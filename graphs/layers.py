@@ -32,7 +32,7 @@ class Layers:
 
     Attributes:
         x, y: of each vertex.
-        family, element: of each vertex, the index of its tensor in `graph.families` and that of its element, row by row.
+        family, element: of each vertex, the index of its tensor in `graph.families` and of its element, row by row.
         value: whether the vertex holds the finished value of its element.
         names: (tensor, x, y) of the left end of its name, which stands above its first element.
         width, height: of the whole.
@@ -94,7 +94,7 @@ class _Box:
         self.x = self.y = np.empty(0)
 
     def place(self, at: _Cursor, height: float) -> None:
-        """Put it into the free part of the column that the cursor is at if it fits there, or into columns of its own."""
+        """Put it into the free part of the column that the cursor is at if it fits there, else into its own columns."""
         gap = BETWEEN_ELEMENTS if self.tall > 1 else 0.0
         row = self.family.shape[1] if len(self.family.shape) == 2 else 1
         unit = row * (self.tall + gap) + (BETWEEN_ROWS if row > 1 else 0.0)
@@ -139,7 +139,7 @@ def _place(bands: list[list[_Box]], height: float) -> tuple[float, float]:
 
 
 def located(graph: Cdag) -> tuple[Ints, Ints, Floats, NDArray[np.bool_]]:
-    """Of each vertex: index of its family, its element (row by row), its place inside the element, if it is the value."""
+    """Of each vertex: index of its family, element (row by row), place inside the element, whether it is the value."""
     number = {family.name: index for index, family in enumerate(graph.families)}
     of, element = np.empty(graph.vertices, np.int64), np.empty(graph.vertices, np.int64)
     place, value = np.empty((graph.vertices, 2)), np.empty(graph.vertices, bool)

@@ -259,7 +259,7 @@ def _recorded(
 
 
 def _compared(
-    names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, int]
+    names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
 ) -> list[Counted]:
     from pebblesim import api
     from pebblesim.registry import get

@@ -68,7 +68,7 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
 
 
 def tiles(game: Recording, ax: Axes) -> Axes:
-    """Which entries of each tensor are in cache when: a lane for each tensor, its entries from top to bottom, row by row.
+    """Which entries of each tensor are in cache when: a lane for each, its entries from top to bottom, row by row.
 
     Dark: the finished value is in cache. Light: parts of its sum are. Every red pebble of the game is in the picture.
 

@@ -58,15 +58,18 @@ def graph(
             LineCollection(list(edges[target == vertex]), colors="black", linewidths=0.14 * unit, zorder=3)
         )
     small, disc, square = (0.32 * unit) ** 2, (0.46 * unit) ** 2, (0.74 * unit) ** 2
-    ax.scatter(*points.T, s=small, facecolors="white", edgecolors="0.25", linewidths=0.05 * unit, zorder=4)
-    ax.scatter(
-        *points[blue].T, s=square, marker="s", facecolors="white", edgecolors=BLUE, linewidths=0.11 * unit, zorder=5
-    )
-    ax.scatter(*points[blue & ~red].T, s=small, facecolors="white", edgecolors="0.25", linewidths=0.05 * unit, zorder=6)
-    ax.scatter(*points[red].T, s=disc, facecolors=RED, edgecolors="black", linewidths=0.04 * unit, zorder=7)
+
+    def stand(which: Any, size: float, **look: Any) -> None:
+        ax.scatter(points[which, 0], points[which, 1], size, **look)
+
+    ring: dict[str, Any] = {"facecolors": "white", "edgecolors": "0.25", "linewidths": 0.05 * unit}
+    stand(~red & ~blue, small, **ring, zorder=4)
+    stand(blue, square, marker="s", facecolors="white", edgecolors=BLUE, linewidths=0.11 * unit, zorder=5)
+    stand(blue & ~red, small, **ring, zorder=6)
+    stand(red, disc, facecolors=RED, edgecolors="black", linewidths=0.04 * unit, zorder=7)
     for name, x, y in at.names:
         ax.text(x - 0.3, y + 0.45, name, fontsize=min(11, 0.8 * unit), va="center", ha="left", zorder=8, style="italic")
-    _legend(ax, 0.74 * unit, 0.46 * unit, 0.32 * unit, blue.any(), red.any())
+    _legend(ax, 0.74 * unit, 0.46 * unit, 0.32 * unit, bool(blue.any()), bool(red.any()))
     ax.set(xlim=(-1, at.width + 1), ylim=(at.height + 1, -0.8), aspect="equal")
     ax.axis("off")
     return ax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.plots.style import line
 from pebblesim.sizes import bytes_of
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
     """Operations per second that a machine allows, over operations per byte; each schedule at its own intensity.
 
-    Left of the ridge memory limits a schedule, right of it the arithmetic does. The dotted line is the intensity that the
-    best of them would have if it moved no more than the lower bound.
+    Left of the ridge memory limits a schedule, right of it the arithmetic does. The dotted line is the intensity that
+    the best of them would have if it moved no more than the lower bound.
 
     Args:
         rows: what was counted, a row for each schedule, for the cache whose traffic the bandwidth is of.
@@ -55,7 +55,7 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
             [at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label
         )
     ax.axvline(limit, color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
-    words = {"fontsize": 9, "textcoords": "offset points"}
+    words: dict[str, Any] = {"fontsize": 9, "textcoords": "offset points"}
     ax.annotate(
         "lower bound",
         (limit, 0.02),
