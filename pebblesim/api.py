@@ -24,6 +24,7 @@ from pebblesim.sizes import bytes_of, whole
 if TYPE_CHECKING:
     from pebblesim.exhaustive import Optimum
     from pebblesim.game import Game, Graph
+    from pebblesim.graphs import Plan
     from pebblesim.graphs.cdag import Cdag
     from pebblesim.program import Program
     from pebblesim.readings.formula import Formula
@@ -380,6 +381,69 @@ def optimum(
 
 
 @dataclass(frozen=True)
+class Match:
+    """A schedule and the graph it is played on: all there is before the first move.
+
+    Attributes:
+        schedule, dims, M, blocks, summation, mask: what is to be played, all checked.
+        program: the schedule's, under the mask if there is one.
+        allowed: the mask pair by pair; None for no mask.
+    """
+
+    schedule: Schedule
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    summation: str
+    mask: Mask | None
+    program: Program
+    allowed: Any
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions and blocks by name."""
+        return {**self.dims, **self.blocks}
+
+    @property
+    def plan(self) -> Plan:
+        """The sizes of the graph, before it is built."""
+        from pebblesim import graphs
+
+        return graphs.plan(self.schedule.problem.name, **self._graph)
+
+    @cached_property
+    def graph(self) -> Cdag:
+        """The graph; built when it is first asked for.
+
+        Raises:
+            UsageError: it does not fit into this machine's memory.
+        """
+        from pebblesim import graphs
+
+        return graphs.build(self.schedule.problem.name, **self._graph)
+
+    @property
+    def _graph(self) -> dict[str, Any]:
+        options = self.schedule.graph_options(self.blocks)
+        return {"summation": self.summation, "mask": self.allowed, **self.dims, **options}
+
+
+def match(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    summation: str = "chain",
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> Match:
+    """Set up a game; arguments and errors as for `play`."""
+    algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
+    seen = masks.of(mask)
+    return Match(algorithm, sizes, M, chosen, summation, seen, *_under(seen, algorithm, sizes))
+
+
+@dataclass(frozen=True)
 class Played:
     """A game that a schedule played, and what else was checked on the way.
 
@@ -457,19 +521,15 @@ def play(
     """
     from contextlib import nullcontext
 
-    from pebblesim import graphs
     from pebblesim.game import IllegalMove, Referee
     from pebblesim.moves import saving
     from pebblesim.readings.pebbles import moves
 
-    algorithm, sizes, M, chosen = _chosen(schedule, dims, M, blocks, summation)
-    everything, seen = {**sizes, **chosen}, masks.of(mask)
-    program, allowed = _under(seen, algorithm, sizes)
-    predicted = _predicted(program, everything, summation, seen)
-    options = algorithm.graph_options(chosen)
-    cdag = graphs.build(algorithm.problem.name, summation=summation, mask=allowed, **sizes, **options)
-    game = Referee(cdag, M, rules)
-    stream = moves(program, everything, cdag.families, write_takes_red=game.write_takes_red, mask=seen)
+    board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
+    predicted = _predicted(board.program, board.sizes, summation, board.mask)
+    cdag = board.graph
+    game = Referee(cdag, board.M, rules)
+    stream = moves(board.program, board.sizes, cdag.families, write_takes_red=game.write_takes_red, mask=board.mask)
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:
@@ -480,14 +540,14 @@ def play(
             if strict:
                 raise
     return Played(
-        schedule=algorithm.name,
-        dims=sizes,
-        blocks=chosen,
+        schedule=board.schedule.name,
+        dims=board.dims,
+        blocks=board.blocks,
         summation=summation,
         game=game.finish(),
         predicted=predicted,
-        values_match=_values_match(algorithm, sizes, cdag, allowed),
-        mask=seen,
+        values_match=_values_match(board.schedule, board.dims, cdag, board.allowed),
+        mask=board.mask,
     )
 
 

@@ -1,4 +1,4 @@
-"""Real cards: what they hold and how fast they are, each figure with its source (`cards.toml`), and users' own cards."""
+"""Real cards: what they hold and how fast they are, each figure with its source (`cards.toml`); users' own cards."""
 
 from __future__ import annotations
 

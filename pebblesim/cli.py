@@ -35,6 +35,22 @@ class _Commands(TyperGroup):
         return super().get_command(context, name)
 
 
+SUB_APPS = {"plot": "pebblesim.plots.cli"}
+"""Commands with commands of their own; their files are loaded when one of them is asked for."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *SUB_APPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in SUB_APPS:
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(import_module(SUB_APPS[cmd_name]).app)
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
@@ -345,6 +361,46 @@ def play(
     raise typer.Exit(0 if played.passed else 1)
 
 
+@app.command(epilog="Example: [bold]pebblesim watch small-cache -n 8 -d 4 -M 24 -o game.html[/bold]")
+def watch(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")] = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; SCHEDULE.html by default.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Write a page that replays a game in any browser, without a network."""
+    from pebblesim.recording import record
+    from pebblesim.registry import get
+    from pebblesim.replay import MOST_MOVES, save
+
+    path = output or Path(f"{get(schedule).name}.html")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
+    game = record(
+        schedule,
+        M=parse_words(m, dtype),
+        rules=rules,
+        summation=summation,
+        blocks=_rule(blocks, block),
+        mask=mask,
+        most=MOST_MOVES,
+        **_dims(n, d, size),
+    )
+    save(game, path)
+    print(f"{game.title}\n{game.game}\nwritten   {path}")
+    raise typer.Exit(0 if game.game.complete else 1)
+
+
 @app.command(epilog="Example: [bold]pebblesim graph backward -n 4 -d 2 --summation balanced -o backward.dot[/bold]")
 def graph(
     problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=_complete_problem)],
@@ -562,13 +618,17 @@ def crossover(
     from pebblesim.crossings import sweep
 
     if output is not None:
-        from pebblesim import plots
+        from pebblesim.plots.style import check
 
-        plots.check(output)
+        check(output)
     sizes: dict[str, Any] = dict(_dims(n, d, None))
     found = find(*schedules or (), **sizes)
     if output is not None:
-        plots.save(plots.io_over_M, sweep(found), output)
+        from pebblesim.plots.crossover import io_over_M
+        from pebblesim.plots.style import save
+
+        data = sweep(found)
+        save(lambda figure: io_over_M(data, figure.subplots()), output)
     if as_json:
         _print_json(found.to_dict())
     else:

@@ -32,7 +32,17 @@ SOURCES = dict(_sources())
 REFEREE = ("game", "_game_kernel")
 
 # Those that join the parts; every other module directly inside pebblesim/ is core.
-JOINS_THE_PARTS = ("api", "crossings", "claims", "cli", "cli_advise", "cli_sweep", "__main__")
+JOINS_THE_PARTS = (
+    "api",
+    "claims",
+    "cli",
+    "cli_advise",
+    "cli_sweep",
+    "crossings",
+    "recording",
+    "replay",
+    "__main__",
+)
 
 
 def imports(module: str, path: Path) -> Iterator[str]:

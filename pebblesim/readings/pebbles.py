@@ -8,7 +8,7 @@ schedule that computes what the graph does not hold is told so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,59 @@ def moves(
     while state[vm.STATUS] == vm.RUNNING:
         used = vm.run(*tables, state, out, longest)  # type: ignore[call-arg] # numba's stubs miscount *tables
         yield out[:used]
-    if state[vm.STATUS] == vm.PARTIAL:
-        raise UsageError(
-            f"{program.name} moves or deletes a sum of {assembled.family_at(int(state[vm.PC]))} that is still spread "
-            "over several partial sums; choose summation 'chain', or blocks of terms that end where the tiles end."
-        )
+    assembled.check(state)
+
+
+class Step(NamedTuple):
+    """A part of a game: the moves of one primitive, or a loop that begins an iteration, which moves nothing.
+
+    Attributes:
+        node: the primitive or loop.
+        tile: of a loop, which of its tiles it is at; None of a primitive.
+        moves: packed; valid until the next step is asked for.
+    """
+
+    node: ir.Node
+    tile: int | None
+    moves: NDArray[np.int64]
+
+
+def steps(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    families: Sequence[Family],
+    *,
+    write_takes_red: bool = False,
+    mask: Mask | None = None,
+) -> Iterator[Step]:
+    """The same moves as those of `moves`, with the primitives that they come from; some hundred times slower.
+
+    It is the same machine with the same tables: of its code only one instruction is in place at a time and all others
+    are halts, so that it stops behind each. A primitive may take several steps.
+
+    Args, Raises:
+        as for `moves`.
+    """
+    assembled = _Assembler(program, sizes, families, write_takes_red, mask)
+    (code, *tables), longest = assembled.tables(), assembled.longest
+    ranges = tables[-3]
+    out = np.empty(max(CHUNK, 2 * longest), np.int64)
+    state = np.zeros(3, np.int64)
+    one = code.copy()
+    one[:, vm.OP] = vm.HALT
+    while (op := code[state[vm.PC], vm.OP]) != vm.HALT:
+        pc = int(state[vm.PC])
+        one[pc, vm.OP], state[vm.STATUS] = op, vm.RUNNING
+        while state[vm.STATUS] == vm.RUNNING:
+            used = vm.run(one, *tables, state, out, longest)  # type: ignore[call-arg]
+            if used:
+                yield Step(assembled.nodes[pc], None, out[:used])
+        assembled.check(state)
+        one[pc, vm.OP] = vm.HALT
+        if op in (vm.LOOP, vm.NEXT) and state[vm.PC] == (pc + 1 if op == vm.LOOP else code[pc, vm.JUMP]):
+            loop = ranges[code[pc, vm.ROWS]]
+            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET]) // loop[vm.BLOCK]
+            yield Step(assembled.nodes[pc], int(tile), out[:0])
 
 
 class _Assembler:
@@ -81,6 +129,7 @@ class _Assembler:
             if family.op != "input"
         }
         self.code: list[list[int]] = []
+        self.nodes: list[ir.Node] = []  # which each instruction comes from
         self.scripts: list[tuple[int, int, bool, int, int]] = []
         self.ranges: dict[ir.Range, int] = {}
         self.range_rows: list[list[int]] = []
@@ -91,7 +140,7 @@ class _Assembler:
         self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
         for phase in program.phases:
             self._body(phase.body)
-        self._emit(vm.HALT)
+        self.code.append(self._row(vm.HALT))
 
     @property
     def longest(self) -> int:
@@ -140,18 +189,28 @@ class _Assembler:
         sums = self.mask.allowed(self.sizes[ir.PAIRS]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
-    def family_at(self, pc: int) -> str:
-        """Name of the family that an instruction works on."""
-        return self.table[self.code[pc][vm.FAMILY]].name
+    def check(self, state: NDArray[np.int64]) -> None:
+        """Complain if the machine had to stop."""
+        if state[vm.STATUS] == vm.PARTIAL:
+            family = self.table[self.code[int(state[vm.PC])][vm.FAMILY]]
+            raise UsageError(
+                f"{self.program.name} moves or deletes a sum of {family.name} that is still spread over several "
+                "partial sums; choose summation 'chain', or blocks of terms that end where the tiles end."
+            )
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def _emit(self, op: int, **columns: int) -> int:
+        self.code.append(self._row(op, **columns))
+        self.nodes.append(self.node)
+        return len(self.code) - 1
+
+    @staticmethod
+    def _row(op: int, **columns: int) -> list[int]:
         row = [op, *[-1] * (vm.WIDTH - 1)]
         for name, value in columns.items():
             row[getattr(vm, name)] = value
-        self.code.append(row)
-        return len(self.code) - 1
+        return row
 
     def _range(self, rng: ir.Range) -> int:
         if rng not in self.ranges:
@@ -209,6 +268,7 @@ class _Assembler:
 
     def _body(self, body: list[ir.Node]) -> None:
         for node in body:
+            self.node = node
             for tile in _looked_at(node) if self.mask is not None else ():
                 self._fill(tile)
             match node:
@@ -216,6 +276,7 @@ class _Assembler:
                     of_tiles = {"ROWS": self._range(rng), **self._meeting(when)}
                     start = self._emit(vm.LOOP, **of_tiles)
                     self._body(inner)
+                    self.node = node
                     end = self._emit(vm.NEXT, JUMP=start + 1, **of_tiles)
                     self.code[start][vm.JUMP] = end + 1
                 case ir.Read(tile=tile, tensor=tensor):

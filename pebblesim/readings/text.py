@@ -9,14 +9,26 @@ _SIGNS = {"add": "+", "sub": "−", "mul": "∘", "div": "/"}
 
 def text(program: ir.Program) -> str:
     """The pseudo-code of a program, a phase after the other."""
+    return "\n".join(numbered(program)[0])
+
+
+def numbered(program: ir.Program) -> tuple[list[str], dict[ir.Node, int]]:
+    """The lines of the pseudo-code, and for each primitive the index of its line.
+
+    What has no line of its own, a tile that leaves at the end of a loop or phase, is at the line of that loop or phase.
+    """
     lines: list[str] = []
+    line_of: dict[ir.Node, int] = {}
     for phase in program.phases:
         lines.append(f"phase {phase.name}:")
-        _body(phase.body, 1, lines, {})
-    return "\n".join(lines)
+        _body(phase.body, 1, lines, {}, line_of)
+    return lines, line_of
 
 
-def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile, str]) -> None:
+def _body(
+    body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile, str], line_of: dict[ir.Node, int]
+) -> None:
+    head = len(lines) - 1
     for node in body:
         line = ""
         match node:
@@ -42,10 +54,11 @@ def _body(body: list[ir.Node], depth: int, lines: list[str], names: dict[ir.Tile
                 line = f"delete {_name(tile, names)}"
             case ir.Compute(target=target, expr=expr, mode=mode):
                 line = f"{_expr(target, names)} {'+=' if mode == 'add' else '←'} {_expr(expr, names)}"
+        line_of[node] = len(lines) if line else head
         if line:
             lines.append("    " * depth + line)
         if isinstance(node, ir.Loop):
-            _body(node.body, depth + 1, lines, names)
+            _body(node.body, depth + 1, lines, names, line_of)
 
 
 def _constant(value: float) -> str:

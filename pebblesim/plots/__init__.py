@@ -1,0 +1,9 @@
+"""Pictures: each function takes data and the axes to draw on, and returns the axes. `style.save` keeps them.
+
+>>> import pebblesim as ps
+>>> from pathlib import Path
+>>> from pebblesim.plots.style import save
+>>> from pebblesim.plots.words import words
+>>> row = ps.count("small-cache", n=64, d=8, M=100)
+>>> save(lambda figure: words([row], figure.subplots(), by="phase"), Path("words.svg"))  # doctest: +SKIP
+"""

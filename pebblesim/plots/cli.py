@@ -1,0 +1,302 @@
+"""`pebblesim plot`: pictures of counts, games and graphs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.cli import (
+    Block,
+    Blocks,
+    D,
+    Dtype,
+    M,
+    MaskText,
+    N,
+    Problem,
+    ScheduleName,
+    Sizes,
+    Summation,
+    _complete_schedule,
+    _dims,
+    _rule,
+)
+from pebblesim.errors import UsageError
+from pebblesim.plots.style import check, save
+from pebblesim.sizes import bytes_of, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.api import Counted
+    from pebblesim.recording import Recording
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Draw pictures of counts, games and graphs: .png, .svg or .pdf.",
+)
+
+Schedules = Annotated[
+    list[str] | None,
+    typer.Argument(help="Schedules; all of the problem if none.", autocompletion=_complete_schedule),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
+Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
+
+
+@app.command(epilog="Example: [bold]pebblesim plot skislope -n 4096 -d 64 -M 256:2M -o skislope.png[/bold]")
+def skislope(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[
+        str, typer.Option("-M", help="From the least to the largest cache, in words.", metavar="LOW:HIGH")
+    ] = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of cache sizes.")] = 53,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw I/O over M of all schedules of a problem, the least of all, and below it the gap to the lower bound."""
+    check(output)
+    from pebblesim.plots.skislope import figure
+
+    caches = _caches(m, dtype, points)
+    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, _dims(n, d, size))]
+    if not any(row.feasible for row in rows):
+        raise UsageError(
+            f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M."
+        )
+    save(lambda empty: figure(rows, empty), output, size=(8.5, 6))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png[/bold]")
+def words(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw where the words go: reads and writes of schedules, stacked by tensor and by phase."""
+    check(output)
+    from pebblesim.plots.words import figure
+
+    rows = _fitting(_compared(schedules, problem, parse_words(m, dtype), blocks, mask, _dims(n, d, size)))
+    save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
+    print(f"written {output}")
+
+
+@app.command(
+    epilog="Example: [bold]pebblesim plot roofline -n 8k -d 128 -M 48k --peak 312T --bandwidth 1.555T -o a.png[/bold]"
+)
+def roofline(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    peak: Annotated[str, typer.Option("--peak", help="Operations per second, such as 312T.", metavar="RATE")] = ...,  # type: ignore[assignment]
+    bandwidth: Annotated[
+        str, typer.Option("--bandwidth", help="Bytes per second into the cache, such as 1.555T.", metavar="RATE")
+    ] = ...,  # type: ignore[assignment]
+    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word.")] = "float16",
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw the roofline of a machine and where the schedules of a problem stand on it."""
+    check(output)
+    from pebblesim.plots.roofline import roofline as draw
+
+    bytes_of(dtype)
+    machine: dict[str, Any] = {"peak": _rate("--peak", peak), "bandwidth": _rate("--bandwidth", bandwidth)}
+    rows = _fitting(_compared(schedules, problem, parse_words(m, dtype), blocks, mask, _dims(n, d, size)))
+    save(lambda empty: draw(rows, empty.subplots(), dtype=dtype, **machine), output, size=(7.5, 5))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png[/bold]")
+def occupancy(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw the red pebbles over the moves of a game, the peak marked."""
+    check(output)
+    from pebblesim.plots.game import occupancy as draw
+
+    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
+    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 3.8))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png[/bold]")
+def tiles(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw which entries of each tensor are in cache when."""
+    check(output)
+    from pebblesim.plots.game import tiles as draw
+
+    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
+    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 6.2))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png[/bold]")
+def graph(
+    name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[str | None, typer.Option("-M", help="Cache, in words; for a schedule.", metavar="WORDS")] = None,
+    at: Annotated[int, typer.Option("--at", help="The move whose pebbles are drawn; 0: before the first.")] = 0,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
+    check(output)
+    from pebblesim import api
+    from pebblesim.plots.game import move
+    from pebblesim.plots.graph import graph as draw
+    from pebblesim.problems import PROBLEMS
+
+    dims: dict[str, Any] = _dims(n, d, size)
+    if name in PROBLEMS:
+        if m is not None or at:
+            raise UsageError(f"{name} is a problem: -M and --at are for the game of a schedule, see `pebblesim list`.")
+        board = _small(api.graph(name, summation=summation, mask=mask, **dims))
+        save(lambda empty: draw(board, empty.subplots()), output, size=(9, 5.8), dpi=115)
+    else:
+        if m is None:
+            raise UsageError(f"a game of {name} needs a cache: say how many words with -M.")
+        game = _recorded(name, m, None, rules, summation, blocks, block, mask, dims)
+        red, blue = game.pebbles(at)
+        _small(game.graph)
+        vertex = int(game.moves[at - 1]) >> 2 if at else None
+
+        def picture(empty: Any) -> None:
+            ax = empty.subplots()
+            ax.set_title(f"{game.title}\n{move(game, at)}", fontsize=11)
+            draw(game.graph, ax, red=red, blue=blue, vertex=vertex)
+
+        save(picture, output, size=(9, 5.8), dpi=115)
+    print(f"written {output}")
+
+
+MOST_VERTICES = 20_000
+"""Largest graph that is drawn: about two dots of a printed page for each vertex."""
+
+
+def _small(board: Any) -> Any:
+    if board.vertices > MOST_VERTICES:
+        raise UsageError(f"a graph of {board.vertices:,} vertices is no picture; at most {MOST_VERTICES:,} are drawn.")
+    return board
+
+
+def _titled(figure: Any, game: Recording) -> Any:
+    """Axes with the game's title; one that ended in an illegal move says so."""
+    ax = figure.subplots()
+    story = f"\nillegal {game.game.violation.message}" if game.game.violation else ""
+    ax.set_title(game.title + story, fontsize=11, wrap=True)
+    return ax
+
+
+def _recorded(
+    schedule: str,
+    m: str,
+    dtype: str | None,
+    rules: str,
+    summation: str,
+    blocks: str,
+    block: list[str] | None,
+    mask: str | None,
+    dims: dict[str, int],
+) -> Recording:
+    from pebblesim.recording import record
+
+    chosen = _rule(blocks, block)
+    return record(schedule, M=parse_words(m, dtype), rules=rules, summation=summation, blocks=chosen, mask=mask, **dims)
+
+
+def _compared(
+    names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
+) -> list[Counted]:
+    from pebblesim import api
+    from pebblesim.registry import get
+
+    solves = problem or (get(names[0]).problem.name if names else "backward")
+    return api.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
+
+
+def _fitting(rows: list[Counted]) -> list[Counted]:
+    """Those that fit.
+
+    Raises:
+        UsageError: there are none.
+    """
+    fit = [row for row in rows if row.feasible]
+    if not fit:
+        least = min((row.least_M for row in rows if row.least_M), default=None)
+        more = f"the least that works is {least:,}." if least else "leave --blocks at fit, or take a larger one."
+        raise UsageError(f"none of these schedules fits into a cache of M = {rows[0].M:,} words; {more}")
+    return fit
+
+
+def _caches(text: str, dtype: str | None, points: int) -> list[int]:
+    """Sizes of caches from LOW to HIGH, each about the same factor larger than the one before."""
+    low, colon, high = text.partition(":")
+    if not colon or not low or not high:
+        raise UsageError(f"-M {text!r} was given; here it takes two sizes, LOW:HIGH, such as 256:2M.")
+    first, last = parse_words(low, dtype), parse_words(high, dtype)
+    if first >= last:
+        raise UsageError(f"-M {text!r} was given; the first size must be less than the second.")
+    return sorted({round(first * (last / first) ** (step / (points - 1))) for step in range(points)})
+
+
+def _rate(option: str, text: str) -> float:
+    """A rate such as 312T or 1.555e12; k, M, G, T and P are powers of 1000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kMGTP])?", text.strip())
+    value = float(match[1]) * 1000.0 ** " kMGTP".index(match[2] or " ") if match else 0.0
+    if not 0 < value < 1e30:
+        raise UsageError(f"{option} {text!r} was given; it takes a rate per second, such as 312T, 900G or 1.5e12.")
+    return value

@@ -1,0 +1,78 @@
+"""The roofline of a machine, and where the schedules of a problem stand on it (Williams, Waterman & Patterson 2009)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.plots.style import line
+from pebblesim.sizes import bytes_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from pebblesim.api import Counted
+
+
+def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
+    """Operations per second that a machine allows, over operations per byte; each schedule at its own intensity.
+
+    Left of the ridge memory limits a schedule, right of it the arithmetic does. The dotted line is the intensity that
+    the best of them would have if it moved no more than the lower bound.
+
+    Args:
+        rows: what was counted, a row for each schedule, for the cache whose traffic the bandwidth is of.
+        ax: where to draw.
+        peak: operations per second.
+        bandwidth: bytes per second between that cache and what is behind it.
+        dtype: type of a word, such as "bfloat16".
+
+    Raises:
+        UnknownName: there is no such type.
+    """
+    from matplotlib.ticker import EngFormatter
+
+    rows = sorted((row for row in rows if row.feasible), key=lambda row: row.arithmetic_intensity(dtype))
+    width, best = bytes_of(dtype), rows[-1]
+    limit = float(Fraction(best.operations, best.lower_bound.value * width))
+    ridge = peak / bandwidth
+    left = min(ridge, rows[0].arithmetic_intensity(dtype)) / 4
+    right = 4 * max(ridge, limit)
+    ax.plot([left, ridge, right], [bandwidth * left, peak, peak], color="black", linewidth=1.6)
+    ax.fill_between(
+        [left, ridge, right], [bandwidth * left, peak, peak], bandwidth * left / 4, color="0.95", linewidth=0
+    )
+    for number, row in enumerate(rows):
+        at = row.arithmetic_intensity(dtype)
+        allowed = min(peak, bandwidth * at)
+        look = line(number)
+        ax.plot(
+            [at, at], [bandwidth * left / 4, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1
+        )
+        label = f"{row.schedule}: {at:.3g} per byte"
+        ax.plot(
+            [at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label
+        )
+    ax.axvline(limit, color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
+    words: dict[str, Any] = {"fontsize": 9, "textcoords": "offset points"}
+    ax.annotate(
+        "lower bound",
+        (limit, 0.02),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, 0),
+        rotation=90,
+        ha="right",
+        va="bottom",
+        **words,
+    )
+    unit = EngFormatter(sep="\N{THIN SPACE}")
+    ax.annotate(f"{unit(peak)}op/s", (right, peak), xytext=(-4, 4), ha="right", **words)
+    ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
+    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bandwidth * left / 4, 3 * peak))
+    ax.yaxis.set_major_formatter(unit)
+    ax.set(xlabel=f"operations per byte moved ({dtype})", ylabel="operations per second")
+    ax.legend(
+        fontsize=8.5, frameon=True, framealpha=0.9, edgecolor="none", loc="lower right" if ridge > limit else "best"
+    )
+    return ax

@@ -1,0 +1,70 @@
+"""What all pictures share: colours, line styles, marks, and how they are saved.
+
+The colours are those of Okabe & Ito, which people with any colour vision can tell apart; a line, bar or pebble always
+differs from the others in its dashes, mark, hatch or shape, too, so that nothing is lost in black and white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = "black", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+COLOURS: Final = (BLUE, RED, GREEN, PURPLE, SKY, ORANGE, BLACK)
+DASHES: Final[tuple[Any, ...]] = ("-", (0, (6, 2)), (0, (8, 2, 1.5, 2)), (0, (3, 1.5)), (0, (1, 1)))
+MARKERS: Final = ("s", "^", "D", "v", "P", "X", "o", "<", ">", "h", "p")
+HATCHES: Final = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "ooo", "||||", "++++")
+FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""What a picture is saved as, and what would make two of the same picture differ."""
+
+
+def line(number: int) -> dict[str, Any]:
+    """Colour, dashes and mark of the line with that number: the first 385 differ."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+
+
+def check(path: Path) -> None:
+    """Complain at once, before long work, about a file that no picture can go to.
+
+    Raises:
+        UsageError: its suffix names no format.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"cannot tell a format from {path.name!r}; end it with one of {', '.join(FORMATS)}.")
+
+
+def save(draw: Callable[[Figure], Any], path: Path, size: tuple[float, float] = (7.5, 5), dpi: float = 160) -> None:
+    """Let `draw` fill a figure and keep it: .png, .svg or .pdf; the file is written whole or not at all.
+
+    Args:
+        draw: is called with the empty figure.
+        path: where it goes.
+        size: width and height, in inches.
+        dpi: dots per inch of a .png.
+
+    Raises:
+        UsageError: another format, or the file cannot be written.
+    """
+    check(path)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    form = path.suffix.lower()
+    with matplotlib.rc_context({"svg.hashsalt": "pebblesim", "hatch.linewidth": 0.6}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        with whole_file(path) as unfinished:
+            figure.savefig(unfinished, format=form[1:], dpi=dpi, metadata=FORMATS[form])

@@ -1,0 +1,273 @@
+"""Pictures show the numbers they are given, and files are whole pictures or are not there."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from strategies import SUMMATIONS
+
+from pebblesim import api, cli
+from pebblesim.errors import UsageError
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.layers import layers
+from pebblesim.moves import COMPUTE, READ, unpack
+from pebblesim.plots.game import LANE, move, occupancy, tiles
+from pebblesim.plots.graph import graph
+from pebblesim.plots.roofline import roofline
+from pebblesim.plots.skislope import gap, skislope
+from pebblesim.plots.style import line, save
+from pebblesim.plots.words import words
+from pebblesim.recording import record
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure(figsize=(6, 4)).subplots()
+
+
+CACHES = (40, 90, 250, 800)
+ROWS = [row for M in CACHES for row in api.compare(n=40, d=6, M=M)]
+
+
+def best(M: int) -> api.Counted:
+    fit = [row for row in ROWS if row.M == M and row.peak_red <= M]
+    return sorted(fit, key=lambda row: row.reads + row.writes)[0]
+
+
+def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
+    assert skislope(ROWS[::-1], ax) is ax
+    curves = {each.get_label(): list(zip(*each.get_data(), strict=True)) for each in ax.get_lines()}
+    assert curves.pop("the least of all") == [(M, best(M).io) for M in CACHES]
+    assert curves.pop("lower bound") == [(M, best(M).lower_bound.value) for M in CACHES]
+    for name, curve in curves.items():
+        assert curve == [(row.M, row.io) for row in ROWS if row.schedule == name and row.feasible]
+    assert set(curves) == {row.schedule for row in ROWS if row.feasible}
+    assert "words" in ax.get_xlabel() and "words" in ax.get_ylabel()
+
+
+def test_the_gap_is_that_of_the_least(ax: Axes) -> None:
+    assert gap(ROWS, ax) is ax
+    drawn = dict(zip(*ax.get_lines()[0].get_data(), strict=True))
+    assert drawn == {M: pytest.approx(best(M).io / best(M).lower_bound.value) for M in CACHES}
+
+
+def test_no_two_lines_look_the_same() -> None:
+    assert len({tuple(line(number).values()) for number in range(385)}) == 385
+
+
+@pytest.mark.parametrize("by", ["tensor", "phase"])
+def test_the_bars_are_as_long_as_what_is_moved(by: Any, ax: Axes) -> None:
+    rows = [row for row in ROWS if row.M == 800 and row.feasible]
+    assert words(rows, ax, by) is ax
+    bars: dict[float, list[float]] = {}
+    for patch in ax.patches:
+        if not patch.get_fill():  # every part has an outline of its own
+            bars.setdefault(-(patch.get_y() + patch.get_height() / 2), []).append(patch.get_width())
+    lengths = [sum(bars[y]) for y in sorted(bars)]
+    assert lengths == [moved for row in rows for moved in (row.reads, row.writes)]
+    parts = sum(min(moved) > 0.02 * max(row.reads for row in rows) for row in rows for moved in row.by_tensor.values())
+    assert by == "phase" or len(ax.texts) >= len(rows) + parts // 2
+
+
+def test_the_roofline(ax: Axes) -> None:
+    rows = [row for row in ROWS if row.M == 250]
+    assert roofline(rows, ax, peak=1e12, bandwidth=2e11, dtype="float16") is ax
+    points = {each.get_label().partition(":")[0]: each for each in ax.get_lines() if ":" in each.get_label()}
+    assert set(points) == {row.schedule for row in rows if row.feasible}
+    for row in rows:
+        if row.feasible:
+            ((x,), (y,)) = points[row.schedule].get_data()
+            assert x == pytest.approx(sum(row.work.values()) / (2 * (row.reads + row.writes)))
+            assert y == pytest.approx(min(1e12, 2e11 * x))
+
+
+# -- games ------------------------------------------------------------------------------------------------------------
+
+GAME = record("small-cache", n=4, d=3, M=40)
+
+
+def test_the_occupancy_is_what_the_referee_counted(ax: Axes) -> None:
+    assert occupancy(GAME, ax) is ax
+    count, red = [0], set()
+    for kind, vertex in map(unpack, GAME.moves.tolist()):
+        (red.add if kind in (READ, COMPUTE) else red.discard if kind == 3 else bool)(vertex)
+        count.append(len(red))
+    drawn = [patch.get_data().values for patch in ax.patches]
+    assert [list(values) for values in drawn] == [count, count]  # an area, and its outline
+    assert max(count) == GAME.game.peak_red
+    assert f"peak: {max(count)} at move {count.index(max(count)):,}" in [text.get_text() for text in ax.texts]
+    assert "M = 40" in [text.get_text() for text in ax.texts]
+
+
+def test_a_long_game_shows_the_most_of_every_few_moves(ax: Axes) -> None:
+    game = record("matmul-tiled", m=8, k=9, n=7, M=40)
+    assert len(game.moves) > 2400
+    occupancy(game, ax)
+    high, low = (patch.get_data() for patch in ax.patches)
+    red = np.append(0, game.red)
+    for values, extreme in ((high, max), (low, min)):
+        assert len(values.values) == 2400
+        spans = zip(values.edges[:-1].astype(int), values.edges[1:].astype(int), strict=True)
+        assert list(values.values) == [extreme(red[a:b]) for a, b in spans]
+
+
+def test_the_tiles_are_where_the_pebbles_are(ax: Axes) -> None:
+    game = record("small-cache", n=4, d=2, M=30)
+    assert tiles(game, ax) is ax
+    picture = np.asarray(ax.get_images()[0].get_array())
+    names = [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()]
+    assert picture.shape == (LANE * len(names), len(game.moves) + 1)
+    for move_number in range(0, len(game.moves), 7):
+        expected = np.zeros((len(names), LANE), int)
+        for vertex in np.flatnonzero(game.pebbles(move_number)[0]).tolist():
+            family, _, index, part = game.graph.locate(vertex)
+            element = index[0] * (family.shape[1] if len(index) == 2 else 1) + index[-1] * (len(index) == 2)
+            rows = [r for r in range(LANE) if r * family.elements // LANE == element]
+            level = 2 if part.kind == "value" else 1
+            lane = names.index(family.name)
+            expected[lane, rows] = np.maximum(expected[lane, rows], level)
+        assert (picture[:, move_number].reshape(len(names), LANE) == expected).all()
+
+
+def test_a_move_in_words() -> None:
+    assert move(GAME, 0) == "before the first move"
+    assert move(GAME, 1) == f"move 1 of {len(GAME.moves):,}: read A1[0,0]   (read A1[i, k])"
+
+
+def test_the_pebbles_of_a_graph(ax: Axes) -> None:
+    red, blue = GAME.pebbles(100)
+    assert graph(GAME.graph, ax, red=red, blue=blue, vertex=7) is ax
+    sizes = [len(each.get_offsets()) for each in ax.collections if hasattr(each, "get_sizes") and len(each.get_sizes())]
+    assert sizes == [(~red & ~blue).sum(), blue.sum(), (blue & ~red).sum(), red.sum()]
+    assert {text.get_text() for text in ax.texts} == {family.name for family in GAME.graph.families}
+
+
+# -- layers -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(["backward", "forward", "backward-qkv", "linear"]),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    SUMMATIONS,
+    st.sampled_from([0.5, 1.6, 4]),
+)
+def test_no_vertex_stands_on_another_and_edges_lead_to_the_right(problem, n, d, summation, aspect) -> None:
+    cdag = api.graph(problem, n=n, d=d, summation=summation)
+    at = layers(cdag, aspect)
+    assert len({*zip(at.x.tolist(), at.y.tolist(), strict=True)}) == cdag.vertices
+    target = np.repeat(np.arange(cdag.vertices), np.diff(cdag.indptr))
+    step = at.x[target] - at.x[cdag.preds]
+    other = at.family[target] != at.family[cdag.preds]
+    assert (step[other] > 0).all()
+    assert (step >= 0).all()
+    assert (at.x.min(), at.y.max()) == pytest.approx((0, at.height))
+    assert at.x.max() <= at.width <= at.x.max() + 0.6 * max(len(family.name) for family in cdag.families)
+    assert at.value.sum() == sum(family.elements * family.blocks for family in cdag.families)
+
+
+def test_a_balanced_sum_has_one_layer_for_each_doubling() -> None:
+    """The paper's Fig. 3: 1 + log2 d layers."""
+    cdag = api.graph("matmul", m=1, k=8, n=1, summation="balanced")
+    at = layers(cdag)
+    of_sum = at.x[at.family == 2]
+    assert sorted(np.unique(of_sum - of_sum.min(), return_counts=True)[1].tolist()) == [1, 2, 4, 8]
+
+
+def test_an_aspect_is_kept_where_it_is_possible() -> None:
+    at = layers(api.graph("backward", n=8, d=4), 1.6)
+    assert 1.1 < at.width / at.height < 2
+
+
+def test_a_graph_of_edges_has_no_layers() -> None:
+    with pytest.raises(UsageError, match="was given as edges"):
+        layers(Cdag.from_edges(2, [(0, 1)]))
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.fixture
+def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pebblesim", *command.split()])
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+COMMANDS = {
+    "skislope": "plot skislope -n 64 -d 8 -M 50:5000 --points 4",
+    "words": "plot words small-cache flash -n 64 -d 8 -M 500",
+    "roofline": "plot roofline -n 64 -d 8 -M 500 --peak 312T --bandwidth 1.5e12",
+    "occupancy": "plot occupancy small-cache -n 4 -d 2 -M 24",
+    "occupancy of an illegal game": "plot occupancy small-cache -n 4 -d 1 -M 24 --rules replace",
+    "tiles": "plot tiles flash2-forward -n 5 -d 2 -M 60 --mask causal",
+    "graph": "plot graph small-cache -n 2 -d 2 -M 24 --at 60 --summation balanced",
+    "graph of a problem": "plot graph matmul -n 2 -d 2",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize("suffix", ["png"])
+def test_every_picture_has_a_command(command: str, suffix: str, pebblesim: Any, tmp_path: Path) -> None:
+    assert pebblesim(f"{command} -o a.{suffix}") == (0, f"written a.{suffix}\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == [f"a.{suffix}"]
+    assert (tmp_path / f"a.{suffix}").read_bytes().startswith(MAGIC[suffix])
+
+
+@pytest.mark.parametrize("suffix", MAGIC)
+def test_the_same_picture_is_the_same_file(suffix: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(lambda figure: words(ROWS[:1], figure.subplots()), tmp_path / f"{name}.{suffix}")
+    first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")
+    assert first == second
+    assert first.startswith(MAGIC[suffix])
+
+
+def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("older")
+    with pytest.raises(ZeroDivisionError):
+        save(lambda figure: 1 // 0, tmp_path / "a.png")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.png", "older")]
+    with pytest.raises(UsageError, match="cannot write"):
+        save(lambda figure: figure.subplots(), tmp_path / "nowhere" / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("plot skislope -n 9 -d 3 -M 50:90 -o a.gif", "end it with one of .png, .svg, .pdf"),
+        ("plot skislope -n 9 -d 3 -M 50 -o a.png", "it takes two sizes, LOW:HIGH"),
+        ("plot skislope -n 9 -d 3 -M 90:50 -o a.png", "the first size must be less than the second"),
+        ("plot skislope -n 9 -d 3 -M 2:3 -o a.png", "none of these schedules fits into a cache of 3 words"),
+        ("plot words -n 9 -d 3 -M 3 -o a.png", "the least that works is"),
+        ("plot roofline -n 9 -d 3 -M 99 --peak fast --bandwidth 1 -o a.png", "--peak 'fast' was given"),
+        ("plot roofline -n 9 -d 3 -M 99 --peak 1T --bandwidth 0 -o a.png", "--bandwidth '0' was given"),
+        ("plot graph backward -n 9 -d 3 -M 99 -o a.png", "backward is a problem"),
+        ("plot graph small-cache -n 9 -d 3 -o a.png", "a game of small-cache needs a cache"),
+        ("plot graph small-cache -n 2 -d 2 -M 99 --at 9999 -o a.png", "move 9999 was asked for"),
+        ("plot graph backward -n 64 -d 16 -o a.png", "is no picture"),
+        ("plot occupancy nothing -n 9 -d 3 -M 99 -o a.png", "no schedule is called 'nothing'"),
+    ],
+)
+def test_what_cannot_be_drawn(command: str, says: str, pebblesim: Any, tmp_path: Path) -> None:
+    code, out, err = pebblesim(command)
+    assert (code, out) == (2, "")
+    assert says in err and err.startswith("error: ") and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
