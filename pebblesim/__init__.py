@@ -34,6 +34,9 @@ if TYPE_CHECKING:
         step,
     )
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.sparsity.backward import backlite
+    from pebblesim.sparsity.inputs import load_head, synthetic_head
+    from pebblesim.sparsity.result import BackLite
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
@@ -47,6 +50,7 @@ _HOME = {
         "Tensor",
         "Tile",
         "exp",
+        "load_head",
         "log",
         "maximum",
         "relu",
@@ -56,11 +60,15 @@ _HOME = {
         "step",
     ),
     "registry": ("Schedule", "schedule"),
+    "sparsity.backward": ("backlite",),
+    "sparsity.inputs": ("load_head", "synthetic_head"),
+    "sparsity.result": ("BackLite",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "BackLite",
     "Block",
     "Counted",
     "Game",
@@ -75,11 +83,13 @@ __all__ = [
     "Tile",
     "TraceError",
     "UsageError",
+    "backlite",
     "compare",
     "count",
     "exp",
     "formula",
     "graph",
+    "load_head",
     "log",
     "maximum",
     "numbers",
@@ -93,6 +103,7 @@ __all__ = [
     "show",
     "sigmoid",
     "step",
+    "synthetic_head",
 ]
 
 

@@ -14,6 +14,7 @@ import typer
 
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.sizes import bytes_of, parse, parse_words
+from pebblesim.sparsity.command import backlite
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted
@@ -455,6 +456,9 @@ def _progress(what: str) -> Iterator[Callable[[float], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda done: bar.update(task, completed=done)
+
+
+app.command(epilog="Example: [bold]pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05[/bold]")(backlite)
 
 
 def main() -> None:
