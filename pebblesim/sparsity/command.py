@@ -78,6 +78,7 @@ def backlite(
     sizes = {name: parse(name, value) for name, value in cli._pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tiles are too small to be shared out among threads
     from pebblesim.sparsity.backward import backlite as run
     from pebblesim.sparsity.inputs import load_head, synthetic_head
 
