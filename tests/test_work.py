@@ -67,7 +67,7 @@ def test_where_the_textbook_and_the_exact_count_of_unfused_attention_differ(n: i
 
 
 def test_the_intensity_of_unfused_attention_is_bounded_by_d_and_that_of_fused_attention_grows_with_the_cache() -> None:
-    """(4d + 4)/16 operations a byte in float32 at best, against about M/d a word."""
+    """(4d + 4)/16 operations a byte in float32 at best, against 5M/4d a word with B_c = 1, which rescales O n times."""
     n, d = 2**18, 64
     whole_products = api.count("standard-forward", n=n, d=d, M=2**41, blocks={"b": n, "B_r": 1})
     assert 0.99 * (d + 1) / 4 < whole_products.arithmetic_intensity("float32") < (d + 1) / 4
@@ -75,5 +75,5 @@ def test_the_intensity_of_unfused_attention_is_bounded_by_d_and_that_of_fused_at
         unfused = api.count("standard-forward", n=n, d=d, M=M)
         assert unfused.arithmetic_intensity("float32") < (d + 1) / 4
         fused = api.count("flash2-forward", n=n, d=d, M=M)
-        assert 0.95 * M / d < fused.intensity < 1.1 * M / d
+        assert 0.9 * 5 * M / (4 * d) < fused.intensity < 5 * M / (4 * d)
         assert fused.arithmetic_intensity("float32") == pytest.approx(fused.intensity / 4)
