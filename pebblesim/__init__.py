@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     )
     from pebblesim.overtaking import bound_exponent
     from pebblesim.registry import Schedule, schedule
+    from pebblesim.sparsity.backward import backlite
+    from pebblesim.sparsity.inputs import load_head, synthetic_head
+    from pebblesim.sparsity.result import BackLite
     from pebblesim.sweeps import sweep
     from pebblesim.tropical import decide, parse
 
@@ -57,6 +60,7 @@ _HOME = {
         "Tensor",
         "Tile",
         "exp",
+        "load_head",
         "log",
         "maximum",
         "relu",
@@ -70,12 +74,16 @@ _HOME = {
     "tropical": ("decide", "parse"),
     "advice": ("Advice", "advise"),
     "sweeps": ("sweep",),
+    "sparsity.backward": ("backlite",),
+    "sparsity.inputs": ("load_head", "synthetic_head"),
+    "sparsity.result": ("BackLite",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
     "Advice",
+    "BackLite",
     "Block",
     "Bounds",
     "Counted",
@@ -95,6 +103,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "advise",
+    "backlite",
     "bound_exponent",
     "bounds",
     "compare",
@@ -105,6 +114,7 @@ __all__ = [
     "formula",
     "gaps",
     "graph",
+    "load_head",
     "log",
     "maximum",
     "numbers",
@@ -120,6 +130,7 @@ __all__ = [
     "sigmoid",
     "step",
     "sweep",
+    "synthetic_head",
     "verify",
 ]
 

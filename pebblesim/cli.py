@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from pebblesim.api import Counted
     from pebblesim.bounding import Bounds
 
-IN_FILES = ("sweep", "advise")
-"""Commands in files of their own, `pebblesim.cli_NAME`, which are read when one is called."""
+IN_FILES = {
+    "advise": "pebblesim.cli_advise",
+    "backlite": "pebblesim.sparsity.command",
+    "plot": "pebblesim.plots.cli",
+    "sweep": "pebblesim.cli_sweep",
+}
+"""Commands in files of their own, each with a Typer `app`; a file is read when its command is called."""
 
 
 class _Commands(TyperGroup):
@@ -30,24 +35,10 @@ class _Commands(TyperGroup):
         return [*super().list_commands(context), *IN_FILES]
 
     def get_command(self, context: Any, name: str) -> Any:
-        if name in IN_FILES:
-            return typer.main.get_command(import_module(f"pebblesim.cli_{name}").app)
-        return super().get_command(context, name)
-
-
-SUB_APPS = {"plot": "pebblesim.plots.cli"}
-"""Commands with commands of their own; their files are loaded when one of them is asked for."""
-
-
-class _Commands(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *SUB_APPS]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in SUB_APPS:
-            return super().get_command(ctx, cmd_name)
-        command = typer.main.get_command(import_module(SUB_APPS[cmd_name]).app)
-        command.name = cmd_name
+        if name not in IN_FILES:
+            return super().get_command(context, name)
+        command = typer.main.get_command(import_module(IN_FILES[name]).app)
+        command.name = name
         return command
 
 

@@ -8,7 +8,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pebblesim import graphs
+from pebblesim import api, graphs
 from pebblesim.graphs.cdag import Op
 from pebblesim.moves import COMPUTE, unpack
 from pebblesim.readings.count import count
@@ -55,3 +55,25 @@ def test_the_textbook_totals_of_unfused_attention() -> None:
     tiled = {"n": n, "d": d, "b": 64, "B_r": 1}
     assert work(program, tiled) == exact
     assert count(program, tiled).total.io > count(program, whole_products).total.io
+
+
+@given(n=st.integers(1, 40), d=st.integers(1, 9), b=st.integers(1, 12), B_r=st.integers(1, 12))
+def test_where_the_textbook_and_the_exact_count_of_unfused_attention_differ(n: int, d: int, b: int, B_r: int) -> None:
+    """By n² differences and n(n - 1) comparisons more, and an addition less for each of n² + nd + n sums, less n²."""
+    sizes = {"n": n, "d": d, "b": b, "B_r": B_r}
+    program = SCHEDULES["standard-forward"].program
+    assert coarse(program, sizes) == 4 * n * n * d + 2 * n * n
+    assert sum(work(program, sizes).values()) - coarse(program, sizes) == 2 * n * n - n * d - 2 * n
+
+
+def test_the_intensity_of_unfused_attention_is_bounded_by_d_and_that_of_fused_attention_grows_with_the_cache() -> None:
+    """(4d + 4)/16 operations a byte in float32 at best, against 5M/4d a word with B_c = 1, which rescales O n times."""
+    n, d = 2**18, 64
+    whole_products = api.count("standard-forward", n=n, d=d, M=2**41, blocks={"b": n, "B_r": 1})
+    assert 0.99 * (d + 1) / 4 < whole_products.arithmetic_intensity("float32") < (d + 1) / 4
+    for M in (2**19, 2**20):
+        unfused = api.count("standard-forward", n=n, d=d, M=M)
+        assert unfused.arithmetic_intensity("float32") < (d + 1) / 4
+        fused = api.count("flash2-forward", n=n, d=d, M=M)
+        assert 0.9 * 5 * M / (4 * d) < fused.intensity < 5 * M / (4 * d)
+        assert fused.arithmetic_intensity("float32") == pytest.approx(fused.intensity / 4)
