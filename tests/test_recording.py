@@ -104,9 +104,10 @@ def test_loops_say_which_tile_they_are_at() -> None:
     assert checked == game.game.reads
 
 
-def test_phases_begin_where_their_first_move_is() -> None:
-    game = record("small-cache", n=4, d=2, M=24)
-    moved = api.count("small-cache", n=4, d=2, M=24).phases
+@pytest.mark.parametrize("name", ["small-cache", "large-cache", "no-cache", "flash"])
+def test_phases_begin_where_their_first_move_is(name: str) -> None:
+    game = record(name, n=4, d=2, M=200)
+    moved = api.count(name, n=4, d=2, M=200).phases
     assert [name for name, _ in game.phases] == list(moved)
     kind = game.moves & 3
     bounds = [start for _, start in game.phases] + [len(game.moves)]
@@ -134,11 +135,17 @@ def model(game: Recording, replace: bool):
         yield red, blue
 
 
+LEFT = [("large-cache", "replace"), ("no-cache", "no-recompute")]
+"""Illegal games that end with red pebbles on the graph."""
+
+
 @pytest.mark.parametrize(
     ("name", "rules", "more"),
     [
         ("small-cache", "hong-kung", {}),
         ("small-cache", "replace", {}),
+        ("large-cache", "replace", {"M": 200}),
+        ("no-cache", "no-recompute", {"M": 200}),
         ("flash", "hong-kung", {}),
         ("matmul-tiled", "replace", {"d": 1}),
         ("flash2-forward", "hong-kung", {"mask": "causal", "n": 5}),
@@ -157,6 +164,7 @@ def test_pebbles_at_every_move_are_those_of_two_sets(name: str, rules: str, more
     assert standing.max() == 1
     assert game.red.max() == game.game.peak_red
     assert (game.game.moves, game.game.legal) == (len(game.moves), rules == "hong-kung" or name == "matmul-tiled")
+    assert (name, rules) not in LEFT or red
 
 
 def test_an_illegal_game_ends_in_front_of_the_move_that_is_none() -> None:

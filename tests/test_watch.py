@@ -219,6 +219,11 @@ def test_watching_a_game(game: Recording, tab: Any, tmp_path: Path) -> None:
     assert (paused["reads"], paused["writes"]) == ((kind == READ).sum(), (kind == WRITE).sum())
     assert paused["red"] == game.red[paused["at"] - 1]
 
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("Space")
+    assert tab.text_content("#play") == "❚❚ pause"
+    tab.keyboard.press("Space")
+    paused = counters(tab)
     tab.keyboard.press("ArrowRight")
     assert counters(tab)["at"] == paused["at"] + 1
     tab.click("#back")
@@ -248,20 +253,23 @@ def test_watching_a_game(game: Recording, tab: Any, tmp_path: Path) -> None:
 def test_what_is_drawn_changes_with_the_pebbles(game: Recording, tab: Any, tmp_path: Path) -> None:
     """A word in cache is red in the matrix of its tensor, and only there."""
     save(game, tmp_path / "game.html")
-    tab.goto((tmp_path / "game.html").as_uri() + "#4")
+    tab.goto((tmp_path / "game.html").as_uri() + "#190")
     counters(tab)
     red = """([tensor, row, column]) => {
-        const { canvas, cell, context } = matrices.find((each) => each.tensor.name === tensor);
-        const scale = canvas.width / (cell * matrices.find((each) => each.tensor.name === tensor).tensor.columns + 1);
+        const { canvas, cell, context, tensor: { columns } } = matrices.find((each) => each.tensor.name === tensor);
+        const scale = canvas.width / (cell * columns + 1);
         const at = [column, row].map((place) => Math.round((0.5 + (place + 0.5) * cell) * scale));
         const [r, g, b] = context.getImageData(...at, 1, 1).data;
         return r > 180 && g < 140 && b < 90;
     }"""
-    places = [(tensor, row, column) for tensor in ("A1", "X") for row in range(4) for column in range(4)]
-    assert [place for place in places if tab.evaluate(red, place)] == [
-        ("A1", row, column) for row in range(2) for column in range(2)
-    ]
-    assert game.red[3] == 4
+    located = [game.graph.locate(v) for v in np.flatnonzero(game.pebbles(190)[0]).tolist()]
+    here = {(family.name, *index) for family, _, index, part in located if part.kind == "value" and len(index) == 2}
+    sizes = {family.name: family.shape for family in game.graph.families if len(family.shape) == 2}
+    places = [(name, i, j) for name, (rows, columns) in sizes.items() for i in range(rows) for j in range(columns)]
+    parts = {(family.name, *index) for family, _, index, part in located if part.kind != "value"}
+    drawn = {place for place in places if tab.evaluate(red, place)}
+    assert drawn - parts == here - parts
+    assert len({(i, j) for name, i, j in here} ^ {(j, i) for name, i, j in here}) > 8
 
 
 def test_an_illegal_game_tells_its_story(tab: Any, tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Make the pictures of docs/pictures.md anew, by the commands that stand there. Run it from the checkout's top folder.
+
+The page of `pebblesim watch` is photographed if playwright and a browser are installed (`pip install '.[browser]'`); the
+page itself is not kept. Pictures get at most 256 colours, so that they stay small.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+HERE = Path(__file__).resolve().parent
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
+def main() -> None:
+    text = (HERE / "pictures.md").read_text(encoding="utf-8")
+    for command in re.findall(r"^pebblesim (.*)$", text, re.MULTILINE):
+        subprocess.run([sys.executable, "-m", "pebblesim", *shlex.split(command)], cwd=HERE.parent, check=True)
+    page = HERE / "pictures" / "watch.html"
+    photograph(page)
+    page.unlink()
+    for picture in sorted((HERE / "pictures").glob("*.png")):
+        with Image.open(picture) as image:
+            small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        small.save(picture, optimize=True)
+        print(f"{picture.stat().st_size:9,} bytes  {picture.name}")
+
+
+def photograph(page: Path) -> None:
+    """A picture of the page at one of its moves."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        browser = None
+    if browser is None:
+        print("no picture of the page: playwright or a browser is not installed")
+        return
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = chromium.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+        tab.goto(f"{page.as_uri()}#2400")
+        tab.wait_for_timeout(500)
+        tab.screenshot(path=page.with_suffix(".png"))
+        chromium.close()
+
+
+if __name__ == "__main__":
+    main()
