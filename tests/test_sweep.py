@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pebblesim as ps
@@ -92,20 +92,25 @@ def test_closed_forms_are_the_counts_of_each_point(
 
 @settings(max_examples=6)
 @given(
-    sizes, sizes, st.lists(st.integers(1, 900), min_size=1, max_size=4, unique=True), st.sampled_from(["paper", "fit"])
+    sizes,
+    sizes,
+    st.lists(st.integers(1, 20_000), min_size=1, max_size=4, unique=True),
+    st.sampled_from(["paper", "fit"]),
 )
+@example([9, 64], [3, 50], [1, 20, 4000], "paper")
+@example([9, 64], [3, 50], [1, 20, 4000], "fit")
 def test_blocks_by_a_rule_are_those_that_count_chooses(n: list[int], d: list[int], M: list[int], rule: str) -> None:
-    names = ["small-cache", "no-cache"]
+    names = ["large-cache", "no-cache"]
     closed = ps.sweep(names, what="formula", n=n, d=d, M=M, blocks=rule)
     counted = ps.sweep(names, n=n, d=d, M=M, blocks=rule)
     expected: list[tuple[Any, ...]] = []
     for name, a, b, c in product(names, n, d, M):
         try:
             one = ps.count(name, n=a, d=b, M=c, blocks=rule)
-            expected.append((name, a, b, c, one.blocks.get("B"), one.io, one.peak_words, None))
+            expected.append((name, a, b, c, one.blocks.get("B_r"), one.io, one.peak_words, None))
         except Infeasible as error:
             expected.append((name, a, b, c, None, None, None, error.least_M))
-    names = ["schedule", "n", "d", "M", "block_B", "io", "peak_words", "least_M"]
+    names = ["schedule", "n", "d", "M", "block_B_r", "io", "peak_words", "least_M"]
     assert rows(closed, *names) == expected
     assert rows(counted, *names) == expected
 
