@@ -23,7 +23,6 @@ import sympy
 from pebblesim.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.notation import written
-from pebblesim.readings.masked_sums import symbol
 
 Expression: TypeAlias = "str | int | sympy.Expr"
 Cells = list[tuple[Cone, Vector | None]]
@@ -127,27 +126,39 @@ class Verdict:
 
 def monomial(form: Vector, names: Iterable[str]) -> str:
     """A linear function of exponents as the monomial it stands for."""
-    powers = (symbol(name) ** sympy.Rational(x.numerator, x.denominator) for name, x in zip(names, form, strict=True))
+    powers = (
+        sympy.Symbol(name) ** sympy.Rational(x.numerator, x.denominator) for name, x in zip(names, form, strict=True)
+    )
     return written(sympy.Mul(*powers))
 
 
 def parse(expression: Expression) -> sympy.Expr:
-    """An expression in positive integers; text is read by sympy.
+    """An expression in symbols of which sympy knows nothing; text is read by sympy.
+
+    That they are positive integers is known here, and not told: sympy 1.14 takes Max(n, n/(d*M)) of positive integers
+    for n/(d*M).
 
     Raises:
         UsageError: the text is no expression.
     """
     if not isinstance(expression, str):
-        return sympy.sympify(expression)
+        given = sympy.sympify(expression)
+        return given.xreplace({known: sympy.Symbol(known.name) for known in given.free_symbols})
     import re
 
     names = set(re.findall(r"[A-Za-z_]\w*", expression)) - {"sqrt", "Min", "Max", "ceiling", "floor", "Rational"}
     try:
-        return sympy.sympify(expression, locals={name: symbol(name) for name in names})
+        return sympy.sympify(expression, locals={name: sympy.Symbol(name) for name in names})
     except (sympy.SympifyError, TypeError, SyntaxError) as error:
-        raise UsageError(
-            f"{expression!r} is no expression in +, -, *, /, **, sqrt, Min, Max, ceiling, floor: {error}"
-        ) from None
+        known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
+        raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
+
+
+def _is_positive(expr: sympy.Expr) -> bool:
+    """Whether an expression of positive integers is certainly positive: nothing is subtracted, or rounded down."""
+    if expr.is_Symbol or expr.is_number:
+        return bool(expr.is_Symbol or expr.is_positive)
+    return not isinstance(expr, sympy.floor) and all(map(_is_positive, expr.args[:1] if expr.is_Pow else expr.args))
 
 
 def decide(
@@ -254,7 +265,7 @@ class _Problem:
                 f"a region compares monomials, such as M >= d**2; {str(expr)!r} is none (a sum may stand on the "
                 "smaller side)."
             )
-        return tuple(Fraction(str(powers.get(symbol(name), 0))) for name in self.names)
+        return tuple(Fraction(str(powers.get(sympy.Symbol(name), 0))) for name in self.names)
 
     def verdict(self, relation: str, pieces: Iterable[Piece] = (), witness: Witness | None = None) -> Verdict:
         conditions = () if witness else tuple(map(str, self.conditions))
@@ -405,7 +416,7 @@ class _Problem:
         cells: Cells = []
         for cell, form in self.bound(inner, cone, upper=upper):
             if form is None:  # a positive number is rounded up to 1 at least
-                cells.append((cell, one if inner.is_positive and not upper else None))
+                cells.append((cell, one if _is_positive(inner) and not upper else None))
             else:
                 cells += _larger(cell, form, one)
         return cells

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -13,7 +13,6 @@ import pebblesim as ps
 import pebblesim.claims
 from pebblesim.claims import FAILS, HOLDS, PROVED, UNDECIDED, Report, Row, verify
 from pebblesim.claims.claim import Claim, Effort, Finding
-from pebblesim.claims.games import cosma_game
 from pebblesim.claims.sparse import diagonal_game, one_per_row_game
 from pebblesim.cli import app
 from pebblesim.errors import UsageError
@@ -157,21 +156,6 @@ def test_the_command_prints_json_and_refuses_in_words(tmp_path: Path) -> None:
     assert isinstance(CliRunner().invoke(app, ["verify", "Lemma Z.9"]).exception, UsageError)
     refused = CliRunner().invoke(app, ["verify", "--full", "--errata", str(tmp_path / "a.md")])
     assert "no other option" in str(refused.exception)
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 12))
-def test_the_game_of_cosma_moves_what_its_rows_say(m: int, n: int, k: int, more: int) -> None:
-    """mk + nk⌈m/p⌉ + mn with p rows of A that stay."""
-    p = 1 + more // k
-    game = cosma_game(m, n, k, p * k + k + 2)
-    assert game.complete
-    assert game.io == m * k + n * k * -(-m // p) + m * n
-
-
-def test_cosma_is_undercut() -> None:
-    assert cosma_game(25, 25, 3, 20).io == 1075
-    assert 1075 < 2 * 25 * 25 * 3 / 20**0.5 + 625
 
 
 @given(st.integers(1, 6), st.integers(1, 6))

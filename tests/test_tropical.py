@@ -197,6 +197,13 @@ def test_differences_where_the_bounds_are_enough() -> None:
     assert decide("Max(1, floor(n/d))", "Ω", "n/d").holds  # a floor without a bound is not needed here
 
 
+def test_what_sympy_takes_for_granted_is_not() -> None:
+    """Of positive integers sympy 1.14 takes the larger of n and n/(d·M) to be n/(d·M)."""
+    assert decide("n", "Θ", "Max(n, n/(d*M))")
+    refuted = decide("n", "O", "Min(n, n/(d*M))")
+    assert refuted.witness is not None and refuted.witness.growth > 0
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
 def test_powers_are_compared_exactly(a: int, b: int, c: int) -> None:
     verdict: Verdict = decide(f"n**Rational({a}, {b})", "O", f"n**Rational({c}, 3)")

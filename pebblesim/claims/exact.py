@@ -66,7 +66,7 @@ def _register(name: str, source: str, words: str) -> None:
     @claim(f"words of {name}", source, f"I/O = {words}", PROVED)
     def judge(effort: Effort) -> Finding:
         form = f'ps.formula("{name}").io'
-        same, line = shown(f'{form} == ps.parse("{words}").expand()')
+        same, line = shown(f'ps.parse({form}) == ps.parse("{words}").expand()')
         derived = "" if same else f"; it is {shown(form)[0]}"
         return Finding(PROVED if same else FAILS, line + derived)
 
