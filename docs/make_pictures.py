@@ -1,7 +1,7 @@
-"""Make the pictures of docs/pictures.md anew, by the commands that stand there. Run it from the checkout's top folder.
+"""Make the pictures of docs/pictures.md anew, by the commands that stand there; run it from the top of the checkout.
 
-The page of `pebblesim watch` is photographed if playwright and a browser are installed (`pip install '.[browser]'`); the
-page itself is not kept. Pictures get at most 256 colours, so that they stay small.
+The page of `pebblesim watch` is photographed if playwright and a browser are installed (`pip install '.[browser]'`);
+the page itself is not kept. Pictures get at most 256 colours, so that they stay small.
 """
 
 import re

@@ -161,7 +161,7 @@ def record(
     Returns:
         The game; one that ends in an illegal move is kept up to it, and `game.violation` tells the story.
 
-    >>> record("small-cache", n=8, d=4, M=24).red.max()
+    >>> int(record("small-cache", n=8, d=4, M=24).red.max())
     16
 
     Raises:

@@ -137,7 +137,7 @@ def sweep(
 
     >>> table = sweep("small-cache", what="formula", n="1k:4k:x2", d=64, blocks={"B": (32, 64)})
     >>> table.columns["io"][:3].tolist()
-    [27660288, 19140608, 94240768]
+    [23007232, 16322560, 90050560]
 
     Raises:
         UsageError: sizes, names or files that are not allowed, or rows that could not be computed; those that were
