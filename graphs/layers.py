@@ -63,11 +63,17 @@ def layers(graph: Cdag, aspect: float = 1.6) -> Layers:
     bands = [[box for at, box in here if at == number] for number in sorted({at for at, _ in here})]
     low = max(NAME + box.tall for box in boxes)
     high = max(sum(NAME + box.count * (box.tall + BETWEEN_ROWS + 1) for box in band) for band in bands)
-    for _ in range(12):  # by bisection: the higher, the narrower
+    for _ in range(12):  # by bisection: the higher the columns, the narrower the whole
         middle = (low + high) / 2
         width, height = _place(bands, middle)
         low, high = (middle, high) if width > aspect * height else (low, middle)
-    width, height = _place(bands, high)
+
+    def room(column: float) -> float:
+        """The height of the frame of that aspect that the drawing needs."""
+        width, height = _place(bands, column)
+        return max(width / aspect, height)
+
+    width, height = _place(bands, min(low, high, key=room))
     at = np.concatenate([box.vertices for box in boxes])
     x, y = np.empty(graph.vertices), np.empty(graph.vertices)
     x[at] = np.concatenate([box.x for box in boxes])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         step,
     )
     from pebblesim.overtaking import bound_exponent
+    from pebblesim.recording import Recording, record
     from pebblesim.registry import Schedule, schedule
     from pebblesim.sparsity.backward import backlite
     from pebblesim.sparsity.inputs import load_head, synthetic_head
@@ -70,6 +71,7 @@ _HOME = {
         "step",
     ),
     "overtaking": ("bound_exponent",),
+    "recording": ("Recording", "record"),
     "registry": ("Schedule", "schedule"),
     "tropical": ("decide", "parse"),
     "advice": ("Advice", "advise"),
@@ -97,6 +99,7 @@ __all__ = [
     "Machine",
     "PebblesimError",
     "Played",
+    "Recording",
     "Schedule",
     "Tensor",
     "Tile",
@@ -121,6 +124,7 @@ __all__ = [
     "optimum",
     "parse",
     "play",
+    "record",
     "referee",
     "relu",
     "rowmax",

@@ -1,5 +1,6 @@
 """Pictures show the numbers they are given, and files are whole pictures or are not there."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,32 @@ def test_a_graph_of_edges_has_no_layers() -> None:
         layers(Cdag.from_edges(2, [(0, 1)]))
 
 
+# -- the document -----------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
+    """Made anew by docs/make_pictures.py; here they need only be whole and small."""
+    text = (DOCS / "pictures.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\]\((pictures/\S+)\)", text)
+    made = re.findall(r"^pebblesim (?:plot|watch) .* -o docs/(pictures/\S+)$", text, re.MULTILINE)
+    assert [Path(name).stem for name in made] == [Path(name).stem for name in shown]
+    assert {f"pictures/{path.name}" for path in (DOCS / "pictures").iterdir()} == set(shown)
+    for name in shown:
+        assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
+        assert (DOCS / name).stat().st_size < 150_000
+    assert {name for name in dir_of_commands() if f"pebblesim plot {name} " not in text} == set()
+
+
+def dir_of_commands() -> list[str]:
+    from typer.main import get_command
+
+    from pebblesim.plots.cli import app
+
+    return list(get_command(app).commands)
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -215,6 +242,7 @@ COMMANDS = {
     "skislope": "plot skislope -n 64 -d 8 -M 50:5000 --points 4",
     "words": "plot words small-cache flash -n 64 -d 8 -M 500",
     "roofline": "plot roofline -n 64 -d 8 -M 500 --peak 312T --bandwidth 1.5e12",
+    "roofline of a card": "plot roofline --gpu A100 -n 64 -d 8 --dtype fp16",
     "occupancy": "plot occupancy small-cache -n 4 -d 2 -M 24",
     "occupancy of an illegal game": "plot occupancy small-cache -n 4 -d 1 -M 24 --rules replace",
     "tiles": "plot tiles flash2-forward -n 5 -d 2 -M 60 --mask causal",
@@ -253,12 +281,17 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
     ("command", "says"),
     [
         ("plot skislope -n 9 -d 3 -M 50:90 -o a.gif", "end it with one of .png, .svg, .pdf"),
-        ("plot skislope -n 9 -d 3 -M 50 -o a.png", "it takes two sizes, LOW:HIGH"),
+        ("plot skislope -n 9 -d 3 -M 50 -o a.png", "it takes several sizes, LOW:HIGH"),
         ("plot skislope -n 9 -d 3 -M 90:50 -o a.png", "the first size must be less than the second"),
         ("plot skislope -n 9 -d 3 -M 2:3 -o a.png", "none of these schedules fits into a cache of 3 words"),
         ("plot words -n 9 -d 3 -M 3 -o a.png", "the least that works is"),
         ("plot roofline -n 9 -d 3 -M 99 --peak fast --bandwidth 1 -o a.png", "--peak 'fast' was given"),
         ("plot roofline -n 9 -d 3 -M 99 --peak 1T --bandwidth 0 -o a.png", "--bandwidth '0' was given"),
+        ("plot roofline -n 9 -d 3 -M 99 --peak 1T -o a.png", "--bandwidth is missing"),
+        ("plot roofline -n 9 -d 3 -M 99 --gpu A100 -o a.png", "--gpu says what -M, --peak and --bandwidth would say"),
+        ("plot roofline -n 9 -d 3 --gpu A100 --level l1 -o a.png", "no level is called 'l1'"),
+        ("plot roofline -n 9 -d 3 --gpu GTX1060 --dtype float32 -o a.png", "take --level l2"),
+        ("plot roofline -n 9 -d 3 --gpu GTX1060 --level l2 --dtype float16 -o a.png", "a peak for float16"),
         ("plot graph backward -n 9 -d 3 -M 99 -o a.png", "backward is a problem"),
         ("plot graph small-cache -n 9 -d 3 -o a.png", "a game of small-cache needs a cache"),
         ("plot graph small-cache -n 2 -d 2 -M 99 --at 9999 -o a.png", "move 9999 was asked for"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,9 +24,9 @@ from pebblesim.cli import (
     _dims,
     _rule,
 )
-from pebblesim.errors import UsageError
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.plots.style import check, save
-from pebblesim.sizes import bytes_of, parse_words
+from pebblesim.sizes import dtype_of, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.api import Counted
@@ -54,14 +54,12 @@ def skislope(
     n: N = None,
     d: D = None,
     size: Sizes = None,
-    m: Annotated[
-        str, typer.Option("-M", help="From the least to the largest cache, in words.", metavar="LOW:HIGH")
-    ] = ...,  # type: ignore[assignment]
+    m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of cache sizes.")] = 53,
+    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
     output: Output = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw I/O over M of all schedules of a problem, the least of all, and below it the gap to the lower bound."""
@@ -101,18 +99,22 @@ def words(
 
 
 @app.command(
-    epilog="Example: [bold]pebblesim plot roofline -n 8k -d 128 -M 48k --peak 312T --bandwidth 1.555T -o a.png[/bold]"
+    epilog="Example: [bold]pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png[/bold]"
 )
 def roofline(
     schedules: Schedules = None,
     n: N = None,
     d: D = None,
     size: Sizes = None,
-    m: M = ...,  # type: ignore[assignment]
-    peak: Annotated[str, typer.Option("--peak", help="Operations per second, such as 312T.", metavar="RATE")] = ...,  # type: ignore[assignment]
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card, see `pebblesim advise --help`.")] = None,
+    level: Annotated[
+        str, typer.Option("--level", help="Of the card: shared (a block's memory) or l2, and what is behind it.")
+    ] = "shared",
+    m: Annotated[str | None, typer.Option("-M", help="Cache, in words, if not a card's.", metavar="WORDS")] = None,
+    peak: Annotated[str | None, typer.Option("--peak", help="Operations per second: 312T.", metavar="RATE")] = None,
     bandwidth: Annotated[
-        str, typer.Option("--bandwidth", help="Bytes per second into the cache, such as 1.555T.", metavar="RATE")
-    ] = ...,  # type: ignore[assignment]
+        str | None, typer.Option("--bandwidth", help="Bytes per second into the cache: 1.5T.", metavar="RATE")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Type of a word.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
@@ -123,10 +125,16 @@ def roofline(
     check(output)
     from pebblesim.plots.roofline import roofline as draw
 
-    bytes_of(dtype)
-    machine: dict[str, Any] = {"peak": _rate("--peak", peak), "bandwidth": _rate("--bandwidth", bandwidth)}
-    rows = _fitting(_compared(schedules, problem, parse_words(m, dtype), blocks, mask, _dims(n, d, size)))
-    save(lambda empty: draw(rows, empty.subplots(), dtype=dtype, **machine), output, size=(7.5, 5))
+    dtype = dtype_of(dtype)
+    machine = _machine(gpu, level, dtype, m, peak, bandwidth)
+    rows = _fitting(_compared(schedules, problem, machine.M, blocks, mask, _dims(n, d, size)))
+
+    def picture(empty: Any) -> None:
+        ax = draw(rows, empty.subplots(), peak=machine.peak, bandwidth=machine.bandwidth, dtype=dtype)
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
+        ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
+
+    save(picture, output, size=(7.5, 5))
     print(f"written {output}")
 
 
@@ -283,14 +291,58 @@ def _fitting(rows: list[Counted]) -> list[Counted]:
 
 
 def _caches(text: str, dtype: str | None, points: int) -> list[int]:
-    """Sizes of caches from LOW to HIGH, each about the same factor larger than the one before."""
-    low, colon, high = text.partition(":")
-    if not colon or not low or not high:
-        raise UsageError(f"-M {text!r} was given; here it takes two sizes, LOW:HIGH, such as 256:2M.")
-    first, last = parse_words(low, dtype), parse_words(high, dtype)
+    """Sizes of caches: a list or range as for `sweep`, or LOW:HIGH, each about the same factor larger than the last."""
+    ends = text.split(":")
+    if len(ends) != 2 or "," in text:
+        caches = sorted(several("M", text, lambda size: parse_words(size, dtype)))
+        if len(caches) < 2:
+            raise UsageError(f"-M {text!r} was given; here it takes several sizes, LOW:HIGH, such as 256:2M.")
+        return caches
+    first, last = (parse_words(end, dtype) for end in ends)
     if first >= last:
         raise UsageError(f"-M {text!r} was given; the first size must be less than the second.")
     return sorted({round(first * (last / first) ** (step / (points - 1))) for step in range(points)})
+
+
+class _Machine(NamedTuple):
+    """Words of a cache, operations per second, bytes per second between the cache and what is behind it."""
+
+    M: int
+    peak: float
+    bandwidth: float
+    name: str = ""
+
+
+LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_bandwidth")}
+"""Of each cache of a card, the figures that say how large it is and how fast it is filled."""
+
+
+def _machine(
+    gpu: str | None, level: str, dtype: str, m: str | None, peak: str | None, bandwidth: str | None
+) -> _Machine:
+    """A card's cache, or one that was given in numbers."""
+    given = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
+    if gpu is None:
+        missing = [option for option, value in given.items() if value is None]
+        if m is None or peak is None or bandwidth is None:
+            raise UsageError(
+                f"a roofline needs a card, --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing."
+            )
+        return _Machine(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+    from pebblesim.cards import card, words
+
+    if any(given.values()):
+        raise UsageError("--gpu says what -M, --peak and --bandwidth would say; give the one or the others.")
+    if level not in LEVELS:
+        raise UnknownName("level", level, LEVELS)
+    found, (cache, filled) = card(gpu), LEVELS[level]
+    rate = found.rate(filled)
+    if dtype not in found.peak or rate is None:
+        what = (
+            "the rate at which its shared memory is filled; take --level l2" if rate is None else f"a peak for {dtype}"
+        )
+        raise UsageError(f"the table of cards does not say of {found.name} {what}.")
+    return _Machine(words(found, cache, dtype), found.peak[dtype].value, rate, f", {found.name}")
 
 
 def _rate(option: str, text: str) -> float:

@@ -31,7 +31,7 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     Raises:
         UnknownName: there is no such type.
     """
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
     rows = sorted((row for row in rows if row.feasible), key=lambda row: row.arithmetic_intensity(dtype))
     width, best = bytes_of(dtype), rows[-1]
@@ -39,17 +39,14 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     ridge = peak / bandwidth
     left = min(ridge, rows[0].arithmetic_intensity(dtype)) / 4
     right = 4 * max(ridge, limit)
+    floor = bandwidth * left / 4
     ax.plot([left, ridge, right], [bandwidth * left, peak, peak], color="black", linewidth=1.6)
-    ax.fill_between(
-        [left, ridge, right], [bandwidth * left, peak, peak], bandwidth * left / 4, color="0.95", linewidth=0
-    )
+    ax.fill_between([left, ridge, right], [bandwidth * left, peak, peak], floor, color="0.95", linewidth=0)
     for number, row in enumerate(rows):
         at = row.arithmetic_intensity(dtype)
         allowed = min(peak, bandwidth * at)
         look = line(number)
-        ax.plot(
-            [at, at], [bandwidth * left / 4, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1
-        )
+        ax.plot([at, at], [floor, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1)
         label = f"{row.schedule}: {at:.3g} per byte"
         ax.plot(
             [at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label
@@ -69,10 +66,9 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     unit = EngFormatter(sep="\N{THIN SPACE}")
     ax.annotate(f"{unit(peak)}op/s", (right, peak), xytext=(-4, 4), ha="right", **words)
     ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
-    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bandwidth * left / 4, 3 * peak))
+    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, peak * (peak / floor) ** 0.45))
     ax.yaxis.set_major_formatter(unit)
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel=f"operations per byte moved ({dtype})", ylabel="operations per second")
-    ax.legend(
-        fontsize=8.5, frameon=True, framealpha=0.9, edgecolor="none", loc="lower right" if ridge > limit else "best"
-    )
+    ax.legend(fontsize=8.5, ncols=2, frameon=False, loc="upper center")
     return ax

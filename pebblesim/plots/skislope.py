@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """I/O over M on log axes: each schedule where it fits, the least of all, and the lower bound under a grey area.
+    """I/O over M on log axes: each schedule where it fits, the least of all, and the lower bound.
+
+    The bound is that on all which compute in the same way as the schedule that moves least (`Counted.lower_bound`).
 
     Args:
         rows: what was counted, for several M, in any order; what does not fit is left out.
@@ -32,21 +34,21 @@ def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
     floor = min(bound) / 2
     ax.fill_between(M, floor, bound, color="0.93", linewidth=0, zorder=1)
     ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label="lower bound")
-    ax.set(xscale="log", yscale="log", xlabel="M (words of cache)", ylabel="I/O (words)", xlim=(M[0], M[-1]))
+    ax.set(xscale="log", yscale="log", xlabel="M, words of cache", ylabel="I/O, words", xlim=(M[0], M[-1]))
     ax.set_ylim(bottom=floor)
     return ax
 
 
 def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """I/O ÷ lower bound over M: of the schedule that moves least at each M; 1 is optimal."""
+    """I/O ÷ lower bound over M, of the schedule that moves least at each M; 1 is optimal."""
     best = _best(rows)
-    M = [row.M for row in best]
-    ax.plot(M, [row.gap for row in best], color="black", linewidth=1.4)
+    M, gaps = [row.M for row in best], [row.gap for row in best]
+    ax.plot(M, gaps, color="black", linewidth=1.4)
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
     ax.set(
-        xscale="log", yscale="log", xlabel="M (words of cache)", ylabel="least I/O ÷\nlower bound", xlim=(M[0], M[-1])
+        xscale="log", yscale="log", xlabel="M, words of cache", ylabel="least I/O ÷\nlower bound", xlim=(M[0], M[-1])
     )
-    top = max(row.gap for row in best)
+    top = max(gaps)
     ax.set_ylim(0.9, 1.15 * max(top, 2))
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
