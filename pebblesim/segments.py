@@ -105,7 +105,7 @@ def least_words(
     for X in _choices(products, capacity, M):
         T, G = X - (M - 1), capacity(X)
         full = (products - 1) // G
-        if full < 1 or (free and T < 1) or (tree is not None and T * tree < G):
+        if full < 1 or (tree is not None and T * tree < G) or (free and T < (M if tree is None or ragged else 1)):
             continue
         words = full * T + M - free
         if free:  # trees that are made again fill the last segment
@@ -119,9 +119,10 @@ def least_words(
 def _choices(products: int, capacity: Capacity, M: int) -> set[int]:
     """X worth trying: any is valid; these are the turns, and the X that fill a whole number of segments near them."""
     turns = {max(M, X) for X in capacity.turns(M)}
-    segments = {1} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (0, 1)}
-    filled = {_largest(capacity, (products - 1) // s) for s in segments}
-    return {X for X in turns | filled | {X + 1 for X in filled} if capacity(X) > 0}
+    near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
+    whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
+    filled = {_largest(capacity, (products - 1) // max(1, segments)) for segments in whole}
+    return {X for X in near | filled | {X + 1 for X in filled} if capacity(X) > 0}
 
 
 def _largest(capacity: Capacity, most: int) -> int:
