@@ -103,7 +103,7 @@ class Way:
 
 
 STANDARD = Way()
-"""By the definitions, and with nothing kept: what holds for it holds for schedules that keep more."""
+"""By the definitions and with nothing kept, linear attention in its linear order; who keeps more can do no less."""
 
 
 def lower_bounds(
@@ -195,13 +195,10 @@ class _Case:
 
     def words(self, names: Sequence[str]) -> tuple[int, str]:
         """Words of these inputs and outputs that any game must move, as a number and as text."""
-        found: Counter[str] = Counter()
-        sizes = {}
-        for name in names:
-            text, sizes[text] = self._tensor(name)
-            found[text] += 1
-        text = " + ".join(f"{times}*{text}" if times > 1 else text for text, times in found.items())
-        return sum(times * sizes[text] for text, times in found.items()), text
+        words = dict(zip(names, map(self._tensor, names), strict=True))
+        times = Counter(text for text, _ in words.values())
+        text = " + ".join(f"{count}*{size}" if count > 1 else size for size, count in times.items())
+        return sum(number for _, number in words.values()), text
 
     def _tensor(self, name: str) -> tuple[str, int]:
         """Text and number of the words of one, less what no allowed pair needs: r queries and c keys have one."""
@@ -367,10 +364,9 @@ def _backward(case: _Case, regrouped: bool) -> Iterator[_Claim]:
     )
     besides = ("X", "Y", "g", *case.kept)
     forms = _forms_of_fresh(24, Z, " - n*d")
-    tree = None if case.masked else n
-    yield _Claim(
-        "D2", "products of p with A2 or A1", pairs, Fresh(24, d), forms, d2, besides, n * d, tree, why_not=why_not
-    )
+    tree, ragged = (None, True) if case.masked else (n, False)
+    what = "products of p with A2 or A1"
+    yield _Claim("D2", what, pairs, Fresh(24, d), forms, d2, besides, n * d, tree, ragged, why_not)
     yield _Claim("D3", "pairs", case.Z, Rows(2 * d), _forms_of_rows(2, Z), d2, besides)
 
 

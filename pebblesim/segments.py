@@ -99,19 +99,21 @@ def least_words(
         M: red pebbles.
         free: number of trees that can be made without a word moved.
         tree: products in the smallest of these trees.
-        ragged: further trees are of unknown size; the smallest are then left out of N, which costs nothing.
+        ragged: some of these trees are of unknown size; the smallest are then left out of N, which costs nothing.
     """
     best = None
     for X in _choices(products, capacity, M):
         T, G = X - (M - 1), capacity(X)
         full = (products - 1) // G
-        if full < 1 or (tree is not None and T * tree < G) or (free and T < (M if tree is None or ragged else 1)):
+        if full < 1:
             continue
         words = full * T + M - free
-        if free:  # trees that are made again fill the last segment
+        if free:  # trees that are made again fill what room there is in the last segment
+            if (M if ragged else 1) > T or (tree is not None and T * tree < G):
+                continue
             room = (full + 1) * G - products
-            words -= room * T // G if tree is None or ragged else room // tree
-        if best is None or words > best:
+            words -= room * T // G if ragged or tree is None else room // tree
+        if best is None or best < words:
             best = words
     return best
 

@@ -40,7 +40,7 @@ def fft(points: int) -> Cdag:
 
 
 def least_by_single_moves(graph: Cdag, M: int, once: bool) -> int | None:
-    """The least I/O, by Dijkstra over all moves of the game: every set of red, blue and computed vertices is a state."""
+    """The least I/O, by Dijkstra over single moves: every set of red, of blue and of computed vertices is a state."""
     n, inputs, outputs = graph.vertices, frozenset(graph.inputs.tolist()), frozenset(graph.outputs.tolist())
     preds = [frozenset(graph.predecessors(v).tolist()) for v in range(n)]
     start = (frozenset(), inputs, frozenset())
