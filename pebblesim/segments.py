@@ -24,10 +24,12 @@ class Capacity(Protocol):
 
 @dataclass(frozen=True)
 class Cube:
-    """(X/3)^(3/2), by Loomis and Whitney: products of three families each, 27 N² ≤ X³."""
+    """w (X/3)^(3/2), by Loomis and Whitney: products of three families each, counted w times: 27 N² ≤ w² X³."""
+
+    w: int = 1
 
     def __call__(self, X: int) -> int:
-        return isqrt(X**3 // 27)
+        return isqrt(self.w**2 * X**3 // 27)
 
     def turns(self, M: int) -> Iterator[int]:
         yield 3 * M - 1
@@ -68,6 +70,19 @@ class Fresh:
 
     def turns(self, M: int) -> Iterator[int]:
         yield from (3 * M - 1, 2 * M - 1, (self.c * self.d) ** 2 // 27)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients, weighted 18, 18 and 12."""
+
+    d: int
+
+    def __call__(self, X: int) -> int:
+        return (8 * X**2 + 81 * self.d**2 * X) // (8 * self.d)
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (2 * M - 1, M - 1 + isqrt(M**2 + 81 * self.d**2 * M // 8))
 
 
 @dataclass(frozen=True)

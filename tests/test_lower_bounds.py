@@ -23,7 +23,7 @@ from pebblesim.masks import from_array, parse
 from pebblesim.problems import PROBLEMS
 from pebblesim.readings.count import count
 from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.segments import Box, Capacity, Cube, Fresh, Rows, least_words
+from pebblesim.segments import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 SIDES = st.integers(1, 6)
@@ -103,6 +103,27 @@ def test_that_split_is_reached_too() -> None:
     assert Fresh(24, d)(X) == X**2 // (24 * d)
 
 
+@given(d=st.integers(1, 8), X=st.integers(1, 5000), shares=st.lists(SHARE, min_size=6, max_size=6), more=st.booleans())
+def test_no_split_makes_more_products_of_three_gradients_than_fit(
+    d: int, X: int, shares: list[float], more: bool
+) -> None:
+    """Lines of Q, dO and of K, V; results dQ, dK, dV in them (or, for carried pairs, anywhere); pairs carried."""
+    total = sum(shares) or 1
+    rows, columns, dQ, dK, dV, e = (share * X / total for share in shares)
+    I, J = rows / (2 * d), columns / (2 * d)
+    fresh = 18 * J * min(dQ, d * I) + 18 * I * min(dK, d * J) + 12 * I * min(dV, d * J)
+    Q, dO, K = (rows, 0, columns) if more else (rows / 2, rows / 2, columns / 2)  # carried pairs need no dO or V
+    carried = e**0.5 * (18 * (K * dQ) ** 0.5 + 18 * (Q * dK) ** 0.5 + 12 * (dO * dV) ** 0.5)
+    assert (0 if more else fresh) + carried <= Gradients(d)(X) + 1 + 1e-9 * X**2
+
+
+def test_three_gradients_with_no_pair_carried_fill_their_share() -> None:
+    d, X = 4, 4800
+    I, J = X // 6 // d, X // 8 // d  # 3dI + 4dJ = X
+    assert 48 * I * J * d == X**2 // d
+    assert Gradients(d)(X) - 48 * I * J * d == 81 * d * X // 8
+
+
 # -- the cutting argument --------------------------------------------------------------------------------------------
 
 
@@ -110,6 +131,7 @@ CAPACITIES = st.one_of(
     st.just(Cube()),
     st.builds(Box, st.tuples(*[st.integers(1, 40)] * 3)),
     st.builds(Fresh, st.sampled_from([16, 24]), st.integers(1, 20)),
+    st.builds(Gradients, st.integers(1, 20)),
     st.builds(Rows, st.integers(1, 20)),
 )
 
@@ -330,7 +352,7 @@ def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
     assert standard["D2"].value > regrouped["D3"].value > standard["D3"].value  # which keeps O and l
     assert "M is above 16,384" in standard["D1"].why_not
     kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Way.of(SCHEDULES["standard-backward"])))
-    assert set(kept) == {"compulsory", "E4", "E5"}
+    assert set(kept) == {"compulsory", "E5", "E6"}
     linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Way.of(SCHEDULES["linear-quadratic"])))
     assert set(linear) == {"compulsory", "C1", "C2", "C3"}
     assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it
