@@ -169,7 +169,8 @@ def count(
     if as_json:
         value = first.bound_value  # as a whole number where a float would lose digits, or overflow
         bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
-        least = min((row.lower_bound for row in rows), key=lambda bound: bound.value)
+        fitting = [row for row in rows if row.feasible] or rows
+        least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
         lower = {"value": least.value, "source": least.source}
         head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
         head |= {"bound": bound, "lower_bound": lower}

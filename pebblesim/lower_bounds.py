@@ -19,7 +19,7 @@ from pebblesim.errors import UsageError
 from pebblesim.masks import Cut, Mask
 from pebblesim.problems import Problem
 from pebblesim.registry import Schedule
-from pebblesim.segments import Box, Capacity, Cube, Fresh, Rows, least_words
+from pebblesim.segments import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
 
 PROOFS = "docs/lower-bounds.md"
 
@@ -103,7 +103,7 @@ class Way:
 
 
 STANDARD = Way()
-"""By the definitions, and with nothing kept: what holds for it holds for schedules that keep more."""
+"""By the definitions and with nothing kept, linear attention in its linear order; who keeps more can do no less."""
 
 
 def lower_bounds(
@@ -195,13 +195,10 @@ class _Case:
 
     def words(self, names: Sequence[str]) -> tuple[int, str]:
         """Words of these inputs and outputs that any game must move, as a number and as text."""
-        found: Counter[str] = Counter()
-        sizes = {}
-        for name in names:
-            text, sizes[text] = self._tensor(name)
-            found[text] += 1
-        text = " + ".join(f"{times}*{text}" if times > 1 else text for text, times in found.items())
-        return sum(times * sizes[text] for text, times in found.items()), text
+        words = dict(zip(names, map(self._tensor, names), strict=True))
+        times = Counter(text for text, _ in words.values())
+        text = " + ".join(f"{count}*{size}" if count > 1 else size for size, count in times.items())
+        return sum(number for _, number in words.values()), text
 
     def _tensor(self, name: str) -> tuple[str, int]:
         """Text and number of the words of one, less what no allowed pair needs: r queries and c keys have one."""
@@ -231,8 +228,9 @@ class _Case:
         if not why_not:
             words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
         if words is None:
-            if not why_not and claim.tree is not None and 4 * claim.tree**2 < M:
-                why_not = f"M is above {4 * claim.tree**2:,}, and making values again may save more than a word each"
+            if not why_not and claim.forms[0][2] is not None and claim.forms[0][2] * claim.unit[1] < M:
+                most = claim.forms[0][2] * claim.unit[1]
+                why_not = f"M is above {most:,}, and making values again may save more than a word each"
             why_not = why_not or "what M words can hold is enough for all products"
             return LowerBound(claim.name, 0, source, None, tuple(forms), why_not)
         unit = claim.unit[1]
@@ -367,10 +365,9 @@ def _backward(case: _Case, regrouped: bool) -> Iterator[_Claim]:
     )
     besides = ("X", "Y", "g", *case.kept)
     forms = _forms_of_fresh(24, Z, " - n*d")
-    tree = None if case.masked else n
-    yield _Claim(
-        "D2", "products of p with A2 or A1", pairs, Fresh(24, d), forms, d2, besides, n * d, tree, why_not=why_not
-    )
+    tree, ragged = (None, True) if case.masked else (n, False)
+    what = "products of p with A2 or A1"
+    yield _Claim("D2", what, pairs, Fresh(24, d), forms, d2, besides, n * d, tree, ragged, why_not)
     yield _Claim("D3", "pairs", case.Z, Rows(2 * d), _forms_of_rows(2, Z), d2, besides)
 
 
@@ -379,17 +376,19 @@ def _backward_qkv(case: _Case, projected: bool) -> Iterator[_Claim]:
     d, (Z, q, k), d2 = case.d, case.text, ("d²", case.d**2)
     pairs, lines = case.Z * d, 0
     weights: tuple[str, ...] = ()
-    form = f"8*{Z}*d/sqrt(M) - 2*{Z} - M"
+    form = f"150*{Z}*d/(17*sqrt(M)) - 2*{Z} - M"
     if projected:
         lines, more, weights = case.queries + 2 * case.keys, _lines(1, q, 2, k), ("W_Q", "W_K", "W_V")
-        form = f"(8*{Z}*d + 2*({more})*d**2)/sqrt(M) - 2*{Z} - ({more})*d - M"
-    products, free = 4 * pairs + lines * d**2, 2 * case.Z + lines * d
+        form = f"(150*{Z}*d/17 + 2*({more})*d**2)/sqrt(M) - 2*{Z} - ({more})*d - M"
+    products, free = 75 * pairs + 17 * lines * d**2, 2 * case.Z + lines * d
+    yield _Claim("E1", "all products", products, Cube(17), [(form, 0, 4)], d2, case.kept, free, 17 * d)
     besides = (*weights, *case.kept, "dK", "dV")
-    yield _Claim(
-        "E1", "products of scores, dP, dQ and dV", products, Cube(), [(form, 0, 4)], d2, (*case.kept, "dK"), free, d
-    )
     yield _Claim("E2", "products of dQ", pairs, Fresh(24, d), _forms_of_fresh(24, Z), d2, besides)
-    yield _Claim("E3", "pairs", case.Z, Rows(2 * d), _forms_of_rows(2, Z), d2, (*besides, "dQ"))
+    form = f"12*{Z}*d**2/(M + 81*d**2/16)"
+    besides = (*weights, *case.kept)
+    yield _Claim("E3", "products of dQ, dK and dV", 48 * pairs, Gradients(d), [(form, 0, None)], besides=besides)
+    besides = (*besides, "dQ", "dK", "dV")
+    yield _Claim("E4", "pairs", case.Z, Rows(2 * d), _forms_of_rows(2, Z), d2, besides)
 
 
 def _backward_qkv_from_P(case: _Case, projected: bool) -> Iterator[_Claim]:
@@ -403,9 +402,9 @@ def _backward_qkv_from_P(case: _Case, projected: bool) -> Iterator[_Claim]:
         more = _lines(1, q, 2, k)
         form = f"(8*{Z}*d + 2*({more})*d**2)/sqrt(M) - {Z} - ({more})*d - M"
     products, free = 4 * pairs + lines * d**2, case.Z + lines * d
-    yield _Claim("E4", "all products, P kept", products, Cube(), [(form, 0, 4)], ("d²", d**2), (), free, d)
+    yield _Claim("E5", "all products, P kept", products, Cube(), [(form, 0, 4)], ("d²", d**2), (), free, d)
     form = f"6*{Z}*d/sqrt(M) - M"
-    yield _Claim("E5", "products of dQ, dK and dV, P kept", 3 * pairs, Cube(), [(form, 0, None)], besides=(*weights, V))
+    yield _Claim("E6", "products of dQ, dK and dV, P kept", 3 * pairs, Cube(), [(form, 0, None)], besides=(*weights, V))
 
 
 def _lines(a: int, queries: str, b: int, keys: str) -> str:

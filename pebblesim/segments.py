@@ -24,10 +24,12 @@ class Capacity(Protocol):
 
 @dataclass(frozen=True)
 class Cube:
-    """(X/3)^(3/2), by Loomis and Whitney: products of three families each, 27 N² ≤ X³."""
+    """w (X/3)^(3/2), by Loomis and Whitney: products of three families each, counted w times: 27 N² ≤ w² X³."""
+
+    w: int = 1
 
     def __call__(self, X: int) -> int:
-        return isqrt(X**3 // 27)
+        return isqrt(self.w**2 * X**3 // 27)
 
     def turns(self, M: int) -> Iterator[int]:
         yield 3 * M - 1
@@ -71,6 +73,19 @@ class Fresh:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients, weighted 18, 18 and 12."""
+
+    d: int
+
+    def __call__(self, X: int) -> int:
+        return (8 * X**2 + 81 * self.d**2 * X) // (8 * self.d)
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (2 * M - 1, M - 1 + isqrt(M**2 + 81 * self.d**2 * M // 8))
+
+
+@dataclass(frozen=True)
 class Rows:
     """Pairs alone: I rows and J columns of w words make I·J pairs, and what is left carries a pair a word."""
 
@@ -99,19 +114,21 @@ def least_words(
         M: red pebbles.
         free: number of trees that can be made without a word moved.
         tree: products in the smallest of these trees.
-        ragged: further trees are of unknown size; the smallest are then left out of N, which costs nothing.
+        ragged: some of these trees are of unknown size; the smallest are then left out of N, which costs nothing.
     """
     best = None
     for X in _choices(products, capacity, M):
         T, G = X - (M - 1), capacity(X)
         full = (products - 1) // G
-        if full < 1 or (free and T < 1) or (tree is not None and T * tree < G):
+        if full < 1:
             continue
         words = full * T + M - free
-        if free:  # trees that are made again fill the last segment
+        if free:  # trees that are made again fill what room there is in the last segment
+            if (M if ragged else 1) > T or (tree is not None and T * tree < G):
+                continue
             room = (full + 1) * G - products
-            words -= room * T // G if tree is None or ragged else room // tree
-        if best is None or words > best:
+            words -= room * T // G if ragged or tree is None else room // tree
+        if best is None or best < words:
             best = words
     return best
 
@@ -119,9 +136,10 @@ def least_words(
 def _choices(products: int, capacity: Capacity, M: int) -> set[int]:
     """X worth trying: any is valid; these are the turns, and the X that fill a whole number of segments near them."""
     turns = {max(M, X) for X in capacity.turns(M)}
-    segments = {1} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (0, 1)}
-    filled = {_largest(capacity, (products - 1) // s) for s in segments}
-    return {X for X in turns | filled | {X + 1 for X in filled} if capacity(X) > 0}
+    near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
+    whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
+    filled = {_largest(capacity, (products - 1) // max(1, segments)) for segments in whole}
+    return {X for X in near | filled | {X + 1 for X in filled} if capacity(X) > 0}
 
 
 def _largest(capacity: Capacity, most: int) -> int:

@@ -1,0 +1,447 @@
+"""Lower bounds: their pieces against brute force, and all of them against exact optima and against every schedule."""
+
+import random
+from contextlib import suppress
+from decimal import Decimal, localcontext
+from itertools import product
+from math import isqrt
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pebblesim as ps
+from pebblesim import graphs
+from pebblesim.blocks import choose
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.exhaustive import optimum
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.lower_bounds import STANDARD, LowerBound, Pairs, Way, best, largest, lower_bounds, sparse_product
+from pebblesim.masks import from_array, parse
+from pebblesim.problems import PROBLEMS
+from pebblesim.readings.count import count
+from pebblesim.registry import SCHEDULES, Schedule
+from pebblesim.segments import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+SIDES = st.integers(1, 6)
+
+
+# -- capacities ------------------------------------------------------------------------------------------------------
+
+
+def most_products(X: int, sides: tuple[int, int, int]) -> int:
+    """Most N with N² ≤ abc and N ≤ na, mb, kc for whole numbers a + b + c = X."""
+    m, k, n = sides
+    splits = ((a, b, X - a - b) for a in range(X + 1) for b in range(X + 1 - a))
+    return max(min(isqrt(a * b * c), n * a, m * b, k * c, m * k * n) for a, b, c in splits)
+
+
+@given(X=st.integers(0, 40), sides=st.tuples(SIDES, SIDES, SIDES))
+def test_the_box_holds_what_whole_families_can_make_and_hardly_more(X: int, sides: tuple[int, int, int]) -> None:
+    assert most_products(X, sides) <= Box(sides)(X) <= most_products(X + 3, sides)  # rounding three numbers up
+    assert Box(sides)(X) <= Cube()(X)
+
+
+@given(
+    m=st.integers(1, 3), k=st.integers(1, 2), n=st.integers(1, 3), keep=st.integers(0, 2**12 - 1), X=st.integers(0, 15)
+)
+def test_no_choice_of_entries_makes_more_products_than_the_box(m: int, k: int, n: int, keep: int, X: int) -> None:
+    """Any entries of A and B, and then the entries of C that get the most terms of them."""
+    A = [(i, t) for i in range(m) for t in range(k) if keep >> (i * k + t) & 1]
+    B = [(t, j) for t in range(k) for j in range(n) if keep >> (m * k + t * n + j) & 1]
+    terms = sorted(
+        (sum((i, t) in A and (t, j) in B for t in range(k)) for i in range(m) for j in range(n)), reverse=True
+    )
+    left = X - len(A) - len(B)
+    if left >= 0:
+        assert sum(terms[:left]) <= Box((m, k, n))(X)
+
+
+@given(X=st.integers(0, 60), w=st.integers(1, 9))
+def test_rows_hold_the_most_pairs(X: int, w: int) -> None:
+    assert Rows(w)(X) == max(I * J + X - w * (I + J) for I in range(X // w + 1) for J in range(X // w + 1 - I))
+
+
+SHARE = st.floats(0, 1)
+
+
+@given(d=st.integers(1, 8), X=st.integers(1, 5000), shares=st.lists(SHARE, min_size=4, max_size=4))
+def test_no_split_makes_more_products_of_fresh_pairs_than_fit_16(d: int, X: int, shares: list[float]) -> None:
+    """Rows and columns z, carried pairs e, entries of V and O: N ≤ √(v o (e + I J)) with d(I + J) = z."""
+    total = sum(shares) or 1
+    z, e, v, o = (share * X / total for share in shares)
+    assert (v * o * (e + (z / (2 * d)) ** 2)) ** 0.5 <= Fresh(16, d)(X) + 1 + 1e-9 * X**2
+
+
+def test_that_split_is_reached() -> None:
+    d, X = 4, 4000
+    assert (X / 4 * X / 4) ** 0.5 * (X / 2) / (2 * d) == Fresh(16, d)(X)
+    assert isqrt(X**3 // 27) == Fresh(16, 10**9)(X)
+
+
+@given(d=st.integers(1, 8), X=st.integers(1, 5000), shares=st.lists(SHARE, min_size=7, max_size=7), cut=SHARE)
+def test_no_split_makes_more_products_of_fresh_pairs_than_fit_24(
+    d: int, X: int, shares: list[float], cut: float
+) -> None:
+    """A row costs 2d words, a column 2d of which d are the operand a; u1 results are in rows of fresh pairs."""
+    total = sum(shares) or 1
+    rows, columns, more, u1, u2, e1, e2 = (share * X / total for share in shares)
+    I, J = rows / (2 * d), columns / (2 * d)
+    a, u1 = J * d + more, min(u1, d * I)
+    assert 2 * d * I + J * d + a + u1 + u2 + e1 + e2 <= X + 1e-6
+    made = a**0.5 * (((I * J + e1) * u1) ** 0.5 + (e2 * u2) ** 0.5)
+    assert made <= Fresh(24, d)(X) + 1 + 1e-9 * X**2
+
+
+def test_that_split_is_reached_too() -> None:
+    d, X = 4, 4800  # half for columns and their operand, a sixth each for dO, S (or A1) and dQ
+    I, J = X // 6 // d, X // 4 // d
+    assert (J * d * I * J * d * I) ** 0.5 == pytest.approx(X**2 / (24 * d))
+    assert Fresh(24, d)(X) == X**2 // (24 * d)
+
+
+@given(d=st.integers(1, 8), X=st.integers(1, 5000), shares=st.lists(SHARE, min_size=6, max_size=6), more=st.booleans())
+def test_no_split_makes_more_products_of_three_gradients_than_fit(
+    d: int, X: int, shares: list[float], more: bool
+) -> None:
+    """Lines of Q, dO and of K, V; results dQ, dK, dV in them (or, for carried pairs, anywhere); pairs carried."""
+    total = sum(shares) or 1
+    rows, columns, dQ, dK, dV, e = (share * X / total for share in shares)
+    I, J = rows / (2 * d), columns / (2 * d)
+    fresh = 18 * J * min(dQ, d * I) + 18 * I * min(dK, d * J) + 12 * I * min(dV, d * J)
+    Q, dO, K = (rows, 0, columns) if more else (rows / 2, rows / 2, columns / 2)  # carried pairs need no dO or V
+    carried = e**0.5 * (18 * (K * dQ) ** 0.5 + 18 * (Q * dK) ** 0.5 + 12 * (dO * dV) ** 0.5)
+    assert (0 if more else fresh) + carried <= Gradients(d)(X) + 1 + 1e-9 * X**2
+
+
+def test_three_gradients_with_no_pair_carried_fill_their_share() -> None:
+    d, X = 4, 4800
+    I, J = X // 6 // d, X // 8 // d  # 3dI + 4dJ = X
+    assert 48 * I * J * d == X**2 // d
+    assert Gradients(d)(X) - 48 * I * J * d == 81 * d * X // 8
+
+
+# -- the cutting argument --------------------------------------------------------------------------------------------
+
+
+CAPACITIES = st.one_of(
+    st.just(Cube()),
+    st.builds(Box, st.tuples(*[st.integers(1, 40)] * 3)),
+    st.builds(Fresh, st.sampled_from([16, 24]), st.integers(1, 20)),
+    st.builds(Gradients, st.integers(1, 20)),
+    st.builds(Rows, st.integers(1, 20)),
+)
+
+
+def fewest_words(N: int, capacity: Capacity, M: int, X: int, trees: int, tree: int) -> int | None:
+    """What a game must move by segments of X and T starts, if it makes trees again as often as it likes.
+
+    None where one segment could hold all, or making trees again would never end.
+    """
+    T, G = X - M + 1, capacity(X)
+    if not 0 < G < N or (trees and T * tree < G):
+        return None
+    words = []
+    for again in range(G // tree + 2 if trees else 1):
+        segments = -(-(N + tree * again) // G)
+        words.append(X + (segments - 2) * T + 1 - trees - again)  # the last has one start, at least
+    return min(words)
+
+
+@given(
+    capacity=CAPACITIES,
+    M=st.integers(3, 60),
+    N=st.integers(1, 3000),
+    trees=st.integers(0, 100),
+    tree=st.integers(1, 60),
+)
+@settings(max_examples=100)
+def test_the_segments_chosen_are_valid_and_near_the_best(
+    capacity: Capacity, M: int, N: int, trees: int, tree: int
+) -> None:
+    N = min(N, capacity(10**6))
+    all_X = [X for X in range(1, 8 * M + 3 * N) if capacity(X) < N]
+    words = [fewest_words(N, capacity, M, X, trees, tree) for X in all_X if X >= M or not trees]
+    most = max((each for each in words if each is not None), default=0)
+    found = least_words(N, capacity, M, trees, tree if trees else None) or 0
+    assert found <= max(0, most) or found < 0
+    assert max(0, found) >= 0.8 * most - 3
+
+
+def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_best() -> None:
+    rng = random.Random(5)
+    for _ in range(40):
+        M, N = rng.randint(30, 300), rng.randint(10**4, 10**6)
+        for capacity in (Cube(), Fresh(16, 5), Fresh(24, 9), Rows(7)):
+            words = [fewest_words(N, capacity, M, X, 0, 1) for X in range(M, 8 * M)]
+            most = max(each for each in words if each is not None)
+            assert 0.99 * most <= (least_words(N, capacity, M) or 0)
+
+
+# -- against exact optima --------------------------------------------------------------------------------------------
+
+
+def of_graph(name: str, dims: dict[str, int], rng: random.Random) -> tuple[Cdag, Way]:
+    """A graph of a problem at random among the ways of computing it, and that way."""
+    options: dict[str, object] = {}
+    kept: tuple[str, ...] = ()
+    match name:
+        case "backward":
+            options = {"order": rng.choice(["T", "U", "one-pass"])}
+            if options["order"] != "one-pass" and rng.random() < 0.5:
+                options, kept = options | {"kept": True, "centred": rng.random() < 0.5}, ("O", "l")
+            if options["order"] == "T" and rng.random() < 0.3:
+                options["row_block"] = 1
+        case "backward-qkv" | "projected-backward-qkv":
+            choice = rng.choice("lLP")
+            options, kept = {"kept": choice}, ("P",) if choice == "P" else ("O", choice)
+        case "forward" | "projected-forward":
+            options = {"softmax": rng.choice(["early", "late", "safe"])}
+        case "linear":
+            options = {"order": rng.choice(["linear", "quadratic"])}
+    summation = rng.choice(["chain", "balanced"])
+    return graphs.build(name, summation, **dims, **options), Way(kept, (), options)
+
+
+def check_optima(seed: int, wanted: int, names: list[str], largest_graph: int, states: int) -> int:
+    """Bounds never exceed the optimum of random small graphs; on how many of these another one beats the compulsory."""
+    rng = random.Random(seed)
+    judged = sharper = 0
+    while judged < wanted:
+        problem = PROBLEMS[rng.choice(names)]
+        dims = {dim: rng.choice([1, 1, 2, 2, 3, 4]) for dim in problem.dims}
+        if graphs.plan(problem.name, **dims).vertices > 2 * largest_graph:
+            continue
+        graph, way = of_graph(problem.name, dims, rng)
+        if graph.vertices > largest_graph:
+            continue
+        M = rng.choice([3, 3, 4, 4, 5, 6, 7, 8, 10, 14])
+        try:
+            least = optimum(graph, M, rng.choice(["hong-kung", "no-recompute"]), states).io
+        except (Infeasible, UsageError):
+            continue
+        judged += 1
+        compulsory, *others = lower_bounds(problem, dims, M, way)
+        for bound in (compulsory, *others):
+            assert bound.value <= least, (problem.name, dims, way, M, bound, least)
+        sharper += any(compulsory.value < bound.value for bound in others)
+    return sharper
+
+
+def test_no_bound_exceeds_the_optimum_of_small_products() -> None:
+    assert check_optima(seed=1, wanted=120, names=["matmul"], largest_graph=30, states=50_000) > 0
+
+
+def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
+    names = [name for name in PROBLEMS if name != "matmul"]
+    check_optima(seed=2, wanted=120, names=names, largest_graph=40, states=20_000)
+
+
+@pytest.mark.slow
+def test_no_bound_exceeds_the_optimum_of_many_graphs() -> None:
+    check_optima(seed=3, wanted=1500, names=["matmul", *PROBLEMS], largest_graph=64, states=1_000_000)
+
+
+# -- against every schedule ------------------------------------------------------------------------------------------
+
+LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, 150))
+
+
+@every_schedule
+@given(data=st.data())
+@settings(max_examples=25)
+def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st.DataObject) -> None:
+    dims = {dim: data.draw(LENGTHS) for dim in schedule.problem.dims}
+    with pytest.raises(Infeasible) as too_small:
+        choose(schedule, dims, 1)
+    M = too_small.value.least_M + data.draw(st.one_of(st.integers(0, 30), st.integers(0, 20_000)))
+    io = count(schedule.program, dims | choose(schedule, dims, M)).total.io
+    for bound in lower_bounds(schedule.problem, dims, M, Way.of(schedule)):
+        assert bound.value <= io, bound
+    if schedule.graph.keys().isdisjoint({"row_block"}) and schedule.graph.get("order") != "quadratic":
+        assert best(schedule.problem, dims, M, STANDARD).value <= io  # who keeps more can do no less
+
+
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES.values() if s.problem.maskable], ids=lambda s: s.name)
+@given(data=st.data())
+@settings(max_examples=5)
+def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st.DataObject) -> None:
+    n, d = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 9))
+    mask = from_array(data.draw(strategies.allowed_pairs(n)))
+    with pytest.raises(Infeasible) as too_small:
+        choose(schedule, {"n": n, "d": d}, 1)
+    M = too_small.value.least_M + data.draw(st.integers(0, 600))
+    row = ps.count(schedule, n=n, d=d, M=M, mask=mask)
+    of_mask = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.way, mask)
+    of_number = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.way, mask.pairs(n))
+    for bound in (*of_mask, *of_number):
+        assert bound.value <= row.io, bound
+
+
+@pytest.mark.slow
+@every_schedule
+def test_no_schedule_moves_fewer_words_at_many_sizes(schedule: Schedule) -> None:
+    rng = random.Random(schedule.name)
+    for _ in range(500):
+        dims = {dim: int(2 ** rng.uniform(0, rng.choice([2, 5, 9]))) for dim in schedule.problem.dims}
+        with pytest.raises(Infeasible) as too_small:
+            choose(schedule, dims, 1)
+        M = too_small.value.least_M + int(rng.random() * 2 ** rng.uniform(0, 18))
+        io = count(schedule.program, dims | choose(schedule, dims, M)).total.io
+        for bound in lower_bounds(schedule.problem, dims, M, Way.of(schedule)):
+            assert bound.value <= io, (dims, M, bound)
+
+
+# -- what is said about them -----------------------------------------------------------------------------------------
+
+
+def evaluated(expr: str, sizes: dict[str, int]) -> Decimal:
+    """A closed form, to 200 digits."""
+    names: dict[str, object] = {"sqrt": lambda x: Decimal(x).sqrt(), **{k: Decimal(v) for k, v in sizes.items()}}
+    return Decimal(eval(expr.replace("27/8", "Decimal(27)/8"), {"Decimal": Decimal}, names))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -> None:
+    problem = PROBLEMS[name]
+    exponents = st.integers(0, data.draw(st.sampled_from([8, 60])))
+    dims = {dim: data.draw(st.integers(1, 2 ** data.draw(exponents))) for dim in problem.dims}
+    M = data.draw(st.integers(3, 3 + 2 ** data.draw(exponents)))
+    pairs = data.draw(st.none() | st.integers(1, dims["n"] ** 2)) if problem.maskable else None
+    sizes = dims | {"M": M}
+    if pairs is not None:
+        Z, r, c = Pairs.of(pairs, dims["n"])
+        sizes |= {"Z": Z, "r": r, "c": c}
+    ways = [STANDARD, *(Way.of(s) for s in SCHEDULES.values() if s.problem is problem)]
+    with localcontext() as context:
+        context.prec = 200
+        for bound in lower_bounds(problem, dims, M, data.draw(st.sampled_from(ways)), pairs):
+            assert bound.form is None or not bound.why_not
+            if bound.form is not None:
+                assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
+
+
+def test_closed_forms_are_those_of_theory() -> None:
+    """n = 65536, d = 128, by hand: 6n²d²/M - nd + 3d² and 4n²d²/M where M is large."""
+    n, d = 65536, 128
+    for M in (2**18, 2**20):
+        backward = best(PROBLEMS["backward"], {"n": n, "d": d}, M)
+        assert (backward.name, backward.form.expr) == ("D2", "6*n**2*d**2/M - n*d + 3*d**2")
+        assert 6 * n * n * d * d // M - n * d + 3 * d * d <= backward.value
+        forward = best(PROBLEMS["forward"], {"n": n, "d": d}, M)
+        assert forward.name == "C1"
+        assert 4 * n * n * d * d // M <= forward.value <= 4 * n * n * d * d // M * 1.02
+
+
+def by_name(bounds: list[LowerBound]) -> dict[str, LowerBound]:
+    return {bound.name: bound for bound in bounds}
+
+
+def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
+    sizes = {"n": 4096, "d": 64}
+    regrouped = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536, Way.of(SCHEDULES["large-cache"])))
+    assert "blocks of rows" in regrouped["D1"].why_not
+    assert "blocks of rows" in regrouped["D2"].why_not
+    assert largest(list(regrouped.values())).name == "D3"
+    standard = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536))
+    assert standard["D2"].value > regrouped["D3"].value > standard["D3"].value  # which keeps O and l
+    assert "M is above 16,384" in standard["D1"].why_not
+    kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Way.of(SCHEDULES["standard-backward"])))
+    assert set(kept) == {"compulsory", "E5", "E6"}
+    linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Way.of(SCHEDULES["linear-quadratic"])))
+    assert set(linear) == {"compulsory", "C1", "C2", "C3"}
+    assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it
+
+
+def test_pairs_of_a_mask() -> None:
+    assert Pairs.of(parse("causal"), 10) == (55, 10, 10)
+    table = np.zeros((6, 6), bool)
+    table[2, 1:4] = True
+    assert Pairs.of(from_array(table), 6) == (3, 1, 3)
+    assert Pairs.of(13, 6) == (13, 3, 3)
+    with pytest.raises(UsageError, match=r"37 allowed pairs were given; at n = 6 there are 0 to 36 of them"):
+        Pairs.of(37, 6)
+    with pytest.raises(UsageError, match="takes no mask"):
+        lower_bounds(PROBLEMS["matmul"], {"m": 2, "k": 2, "n": 2}, 4, pairs=3)
+
+
+@given(data=st.data(), name=st.sampled_from([p for p in PROBLEMS if PROBLEMS[p].maskable]))
+def test_all_pairs_are_no_mask_but_for_d1(data: st.DataObject, name: str) -> None:
+    n, d, M = (data.draw(st.integers(1, 300)) for _ in range(3))
+    dense = by_name(lower_bounds(PROBLEMS[name], {"n": n, "d": d}, M))
+    masked = by_name(lower_bounds(PROBLEMS[name], {"n": n, "d": d}, M, pairs=n * n))
+    fewer = by_name(lower_bounds(PROBLEMS[name], {"n": n, "d": d}, M, pairs=data.draw(st.integers(0, n * n))))
+    for bound in dense:
+        if bound not in ("D1", "D2"):  # under a mask these leave out what may be too few
+            assert masked[bound].value == dense[bound].value
+        assert fewer[bound].value <= max(masked[bound].value, dense[bound].value)
+
+
+def test_nothing_but_the_outputs_is_left_where_no_pair_is_allowed() -> None:
+    for name in ("forward", "backward", "backward-qkv", "projected-forward"):
+        bound = best(PROBLEMS[name], {"n": 9, "d": 4}, 50, pairs=0)
+        assert bound.value == {"forward": 36, "backward": 16, "backward-qkv": 108, "projected-forward": 36}[name]
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    keep=st.integers(0, 2**18 - 1),
+    M=st.integers(3, 6),
+)
+def test_sparse_products_against_their_optimum(shape: tuple[int, int, int], keep: int, M: int) -> None:
+    m, k, n = shape
+    A = np.array([keep >> v & 1 for v in range(m * k)], bool).reshape(m, k)
+    B = np.array([keep >> (9 + v) & 1 for v in range(k * n)], bool).reshape(k, n)
+    edges: list[tuple[int, int]] = []
+    vertices = m * k + k * n
+    outputs = []
+    for i, j in product(range(m), range(n)):
+        total = None
+        for t in range(k):
+            if A[i, t] and B[t, j]:
+                edges += [(i * k + t, vertices), (m * k + t * n + j, vertices)]
+                term, vertices = vertices, vertices + 1
+                if total is not None:
+                    edges += [(total, vertices), (term, vertices)]
+                    term, vertices = vertices, vertices + 1
+                total = term
+        if total is not None:
+            outputs.append(total)
+    bound = sparse_product(A.sum(axis=0).tolist(), B.sum(axis=1).tolist(), M)
+    if not outputs:
+        assert bound.value == 0
+        return
+    graph = Cdag.from_edges(vertices, edges, np.arange(m * k + k * n), outputs)
+    with suppress(UsageError):  # too large to search
+        assert bound.value <= optimum(graph, M, states=20_000).io
+
+
+def test_a_diagonal_product_is_cheap() -> None:
+    """Lemma F.1 of Li et al. claims min{4n²/M, 2n^1.5/√M} for any two matrices with n nonzeros each; 3n words do."""
+    n, M = 10**6, 100
+    bound = sparse_product([1] * n, [1] * n, M)
+    assert bound.value <= 3 * n < min(4 * n * n // M, 2 * isqrt(n**3 // M))
+    with pytest.raises(UsageError, match="2 columns and B 1 rows"):
+        sparse_product([1, 1], [1], 4)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_sizes_may_be_astronomical(name: str) -> None:
+    problem = PROBLEMS[name]
+    dims = dict.fromkeys(problem.dims, 2**256) | ({"d": 2**100} if "d" in problem.dims else {})
+    for M in (1, 2**90, 2**201, 2**256):
+        bounds = lower_bounds(problem, dims, M)
+        assert largest(bounds).value > 2**356
+        assert all(isinstance(bound.value, int) for bound in bounds)
+
+
+@given(name=st.sampled_from(list(PROBLEMS)), size=st.integers(1, 400), d=st.integers(1, 60), M=st.integers(3, 9000))
+def test_a_larger_cache_never_raises_the_best_bound_by_much(name: str, size: int, d: int, M: int) -> None:
+    """The truth falls as M grows. The bounds are chosen for each M alone, so they may rise a little, never by a lot."""
+    dims = {dim: d if dim in ("d", "k") else size for dim in PROBLEMS[name].dims}
+    assert best(PROBLEMS[name], dims, 2 * M).value <= best(PROBLEMS[name], dims, M).value * 1.1 + 10
