@@ -1,7 +1,7 @@
 """`cuda`: a program as kernels that move exactly its tiles.
 
-Each launch (see `launches`) is a kernel: a thread block for each independent iteration, its tiles in shared memory, words
-of float32. The threads of a block share the work of each primitive; a barrier stands wherever one of them needs what
+Each launch (see `launches`) is a kernel: a thread block for each independent iteration, its tiles in shared memory,
+words of float32. The threads of a block share the work of each primitive; a barrier stands wherever one of them needs what
 another has done. The same text builds with nvcc, with NVRTC, and with a C++ compiler for a simulated GPU that counts.
 Sizes are parameters of the kernels, so that one build serves all of them, or constants, so that the compiler sees them.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pebblesim import program as ir
-from pebblesim.errors import UsageError
 from pebblesim.readings.launches import Launch, blocks, launches, layout, lifetimes_of, shares
 from pebblesim.readings.sectors import pitch
 
@@ -34,12 +33,14 @@ _OPERATIONS = {
     "sigmoid": "(1.f / (1.f + expf(-{})))",
 }
 
-_TAKEN = """alignas alignof and asm auto bool break case catch char class compl const constexpr continue decltype default
-delete do double else enum explicit export extern false float for friend goto if inline int long mutable namespace new not
-nullptr operator or private protected public register return short signed sizeof static struct switch template this throw
-true try typedef typeid typename union unsigned using virtual void volatile while xor
-block blocks cache compare fill gpu item load multiply note padded part poison r c k share smaller start store threads tid
-tiles_of total turn words_ workers y0 y1 yn j0 j1 jn gamma"""
+_TAKEN = """
+alignas alignof and asm auto bool break case catch char class compl const constexpr continue decltype default
+delete do double else enum explicit export extern false float for friend goto if inline int long mutable
+namespace new not nullptr operator or private protected public register return short signed sizeof static
+struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
+while xor block blocks cache compare fill gpu item load multiply note padded part poison r c k share smaller
+start store threads tid tiles_of total turn words_ workers y0 y1 yn j0 j1 jn gamma
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +94,6 @@ def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, p
         workers: whether (more than 1) loops that carry sums are split; how many there are is a size, `workers`.
         sizes: if given, these and the places of all tiles are constants of the text; `workers` among them.
         prefix: of the kernels' names.
-
-    Raises:
-        UsageError: a tile is changed from another part of itself, which threads cannot do in any order.
     """
     kernels, texts = [], []
     names = _Names()
@@ -167,7 +165,7 @@ class _Writer:
         used: list[ir.Node] = [*launch.grid, *ir.walk(launch.block), *([launch.split] if launch.split else [])]
         tensors = {n.tensor: None for n in used if isinstance(n, ir.Read | ir.Write | ir.Init)}
         tensors |= dict.fromkeys(launch.copies)
-        self.of: dict[object, str] = {tensor: self.names.new(tensor.name) for tensor in tensors}
+        self.of: dict[ir.Tensor | ir.Tile, str] = {tensor: self.names.new(tensor.name) for tensor in tensors}
         self.copies = {tensor: self.names.new(f"{tensor.name}_copies") for tensor in launch.copies}
         ranges = list(dict.fromkeys(node.range for node in used if isinstance(node, ir.Loop)))
         needed = {dim for tensor in tensors for dim in tensor.shape} | {rng.dim for rng in ranges}
@@ -181,12 +179,11 @@ class _Writer:
         self.length = {rng: self.names.new(f"{self.range[rng]}_length") for rng in ranges}
         self.of |= {tile: self.names.new(tile.name) for tile in self.lifetimes}
         touched = [tensor for tensor in tensors if launch.kind == "sum" or tensor not in launch.copies]
-        self.pointers = [*touched, *(f"copies of {tensor.name}" for tensor in launch.copies)]
-        self.integers: tuple[str | ir.Tile, ...] = () if sizes else (*of_sizes, *self.lifetimes)
+        self.pointers = [*(self.of[tensor] for tensor in touched), *self.copies.values()]
         self.of_sizes = of_sizes
-        self.kernel = Kernel(
-            name, launch, tuple(p if isinstance(p, str) else p.name for p in self.pointers), self.integers
-        )
+        integers: tuple[str | ir.Tile, ...] = () if sizes else (*of_sizes, *self.lifetimes)
+        arrays = (*(tensor.name for tensor in touched), *(f"copies of {tensor.name}" for tensor in launch.copies))
+        self.kernel = Kernel(name, launch, arrays, integers)
 
     # -- text ------------------------------------------------------------------------------------------------
 
@@ -194,12 +191,9 @@ class _Writer:
         self.lines.append("    " * self.indent + text)
 
     def text(self) -> str:
-        parameters = [f"float* const {self.of[tensor]}" for tensor in self.pointers if not isinstance(tensor, str)]
-        parameters += [f"float* const {name}" for name in self.copies.values()]
         places = {tile: f"{self.of[tile]}_at" for tile in self.lifetimes}
-        parameters += [
-            f"const int {self.size[each] if isinstance(each, str) else places[each]}" for each in self.integers
-        ]
+        integers = [self.size[each] if isinstance(each, str) else places[each] for each in self.kernel.integers]
+        parameters = [f"float* const {name}" for name in self.pointers] + [f"const int {name}" for name in integers]
         self.line("START")
         if self.sizes:
             at = layout(self.launch, self.sizes).offsets
@@ -403,10 +397,14 @@ class _Writer:
     def _statements(self, node: ir.Node) -> Iterator[_Statement]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
-                arguments = f"{self.of[tile]}, {self._width(tile)}, {self.of[tensor]}, {self._part(tensor, tile.ranges)}"
+                arguments = (
+                    f"{self.of[tile]}, {self._width(tile)}, {self.of[tensor]}, {self._part(tensor, tile.ranges)}"
+                )
                 yield _Statement([f"read_tile({arguments}, tid, threads);"], {tensor}, {tile})
             case ir.Write(tile=tile, tensor=tensor):
-                arguments = f"{self.of[tensor]}, {self._part(tensor, tile.ranges)}, {self.of[tile]}, {self._width(tile)}"
+                arguments = (
+                    f"{self.of[tensor]}, {self._part(tensor, tile.ranges)}, {self.of[tile]}, {self._width(tile)}"
+                )
                 yield _Statement([f"write_tile({arguments}, tid, threads);"], {tile}, {tensor})
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
                 arguments = f"{self.of[tensor]}, {self._part(tensor, ranges)}, {_constant(value)}"
@@ -428,11 +426,7 @@ class _Writer:
         shape = target.ranges
         own = {target.tile, *(ref.tile for ref in refs)}
         own -= {ref.tile for ref in refs if ref.ranges != shape}
-        if target.tile not in own:
-            raise UsageError(
-                f"{self.program.name}: {target.tile.name} is changed from another part of itself, which the threads of a "
-                "block cannot do in any order; compute a new tile instead."
-            )
+        assert target.tile in own  # the language has no shape for two parts of a tile that are not the same
         text = f"{self._entries(shape)} {self._entry(target)} = {value};"
         return _Statement([text], {ref.tile for ref in refs}, {target.tile}, shape, frozenset(own))
 

@@ -61,9 +61,7 @@ def launches(program: ir.Program, workers: int = 1) -> list[Launch]:
         program: a traced schedule.
         workers: into how many blocks a loop that carries sums is split at most; 1 is the paper.
     """
-    return [
-        launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)
-    ]
+    return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
@@ -121,9 +119,7 @@ def largest_lengths(launch: Launch, sizes: ir.Sizes) -> dict[ir.Range, int]:
     for node in (*launch.grid, *ir.walk(launch.block)):
         if isinstance(node, ir.Loop):
             assert node.range.parent is not None
-            lengths[node.range] = min(
-                words((node.range.parent,), sizes, lengths), ir.length(node.range.block, sizes)
-            )
+            lengths[node.range] = min(words((node.range.parent,), sizes, lengths), ir.length(node.range.block, sizes))
     return lengths
 
 
@@ -190,7 +186,7 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Lau
         if len(piece) == 1 and isinstance(piece[0], ir.Init):
             made.append(Launch(called, "fill", piece))
             continue
-        zeroed = {node.tensor for other in made for node in other.body if _fills_with_zeros(node)}
+        zeroed = {tensor for other in made for node in other.body if (tensor := _zeroed(node))}
         loop, copies = _split(piece, zeroed) if workers > 1 else (None, ())
         if loop is None:
             made.append(Launch(called, "tiles", piece, _grid(piece)))
@@ -262,8 +258,11 @@ def _fills(launch: Launch, tensor: ir.Tensor) -> bool:
     return any(isinstance(node, ir.Init) and node.tensor is tensor for node in launch.body)
 
 
-def _fills_with_zeros(node: ir.Node) -> bool:
-    return isinstance(node, ir.Init) and node.value == 0 and all(rng.parent is None for rng in node.ranges)
+def _zeroed(node: ir.Node) -> ir.Tensor | None:
+    """The tensor that a node fills with zeros."""
+    if isinstance(node, ir.Init) and node.value == 0 and all(rng.parent is None for rng in node.ranges):
+        return node.tensor
+    return None
 
 
 def _grid(piece: list[ir.Node]) -> tuple[ir.Loop, ...]:
