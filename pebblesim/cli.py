@@ -412,6 +412,11 @@ def _progress(what: str) -> Iterator[Callable[[float], None] | None]:
         yield lambda done: bar.update(task, completed=done)
 
 
+from pebblesim.gpu.cli import app as gpu  # noqa: E402 - it takes its options from above
+
+app.add_typer(gpu, name="gpu")
+
+
 def main() -> None:
     """Run the command line; a bad value is one sentence, never a traceback."""
     for stream in (sys.stdout, sys.stderr):

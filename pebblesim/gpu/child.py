@@ -15,6 +15,16 @@ from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.errors import PebblesimError
 from pebblesim.gpu.cases import Case
 from pebblesim.gpu.device import Runner
+from pebblesim.readings.rounding import rounding
+from pebblesim.readings.totals import totals
+
+MOST_STEPS = 20_000
+"""Most primitives of a program for which the bound on float32's error is worked out, entry by entry."""
+
+LARGEST_ERROR = 1e-4
+"""Where it is not: the largest ‖output − reference‖ / ‖reference‖. Each of the k additions of a sum is off by at most
+2^-24 of it: together by k·2^-24 at the very most, and by √k·2^-24 if they are off by chance, 4e-6 for k = 4096. Outputs
+are made of sums of sums that partly cancel; a wrong or missing tile is off by its share of all, 1/k or more."""
 
 
 def main(cases: Path, results: Path | None) -> None:
@@ -31,16 +41,30 @@ def main(cases: Path, results: Path | None) -> None:
 
 
 def _checked(runner: Runner, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The outputs' errors, the time of each launch, and what the kernels use.
+
+    Raises:
+        PebblesimError: an output is further from the reference than float32 explains.
+    """
     import numpy as np
 
     case, outputs = runner.case, runner.outputs()
     reference = case.algorithm.problem.reference(inputs)
-    errors = {
-        name: float(np.linalg.norm(value - reference[name]) / np.linalg.norm(reference[name]))
-        for name, value in outputs.items()
-    }
+    steps = sum(
+        sum(totals(phase.body, case.sizes, lambda node, words: [("steps", 1)]).values())
+        for phase in case.program.phases
+    )
+    bounds = rounding(case.program, case.sizes, inputs, case.workers) if steps <= MOST_STEPS else {}
+    checks = {}
+    for name, value in outputs.items():
+        off, size = np.abs(value - reference[name]), float(np.linalg.norm(reference[name]))
+        error = float(np.linalg.norm(off)) / (size or 1)
+        of_bound = float(np.max(off / bounds[name][1])) if name in bounds else None
+        checks[name] = {"error": error, "of_bound": of_bound}
+        if not (error <= LARGEST_ERROR if of_bound is None else of_bound <= 1):
+            raise PebblesimError(f"{case.schedule}: {name} is not the reference's: {checks[name]}, {case.to_dict()}.")
     return {
-        "errors": errors,
+        "checks": checks,
         "seconds": runner.seconds(),
         "registers": runner.registers(),
         "resident": runner.resident(),

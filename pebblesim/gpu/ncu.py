@@ -17,13 +17,29 @@ SECTOR = 32
 """Bytes in a sector."""
 
 SM_READ_BYTES = "l1tex__m_xbar2l1tex_read_bytes.sum"
-SM_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
-SM_WRITE_SECTORS = "lts__t_sectors_srcunit_tex_op_write.sum"
+L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
+SM_WRITE_SECTORS = "l1tex__m_l1tex2xbar_write_sectors.sum"
+L2_WRITE_SECTORS = "lts__t_sectors_srcunit_tex_op_write.sum"
 HBM_READ_BYTES = "dram__bytes_read.sum"
 HBM_WRITE_BYTES = "dram__bytes_write.sum"
+WORD_READ_BYTES = "smsp__sass_data_bytes_mem_global_op_ld.sum"
+WORD_WRITE_BYTES = "smsp__sass_data_bytes_mem_global_op_st.sum"
 TIME = "gpu__time_duration.sum"
 CLOCK = "sm__cycles_elapsed.avg.per_second"
-METRICS = (SM_READ_BYTES, SM_READ_SECTORS, SM_WRITE_SECTORS, HBM_READ_BYTES, HBM_WRITE_BYTES, TIME, CLOCK)
+METRICS = (
+    SM_READ_BYTES,
+    SM_WRITE_SECTORS,
+    L2_READ_SECTORS,
+    L2_WRITE_SECTORS,
+    HBM_READ_BYTES,
+    HBM_WRITE_BYTES,
+    WORD_READ_BYTES,
+    WORD_WRITE_BYTES,
+    TIME,
+    CLOCK,
+)
+"""What is read: bytes into the SMs and sectors out of them; sectors read and written as L2 sees them, which are fewer
+where it serves several SMs at once; bytes at HBM; bytes that the instructions asked for, sector or not; and time."""
 
 ROOTS = ("/usr/local/cuda*/bin", "/usr/local/NVIDIA-Nsight-Compute*", "/opt/nvidia/nsight-compute/*")
 
@@ -47,6 +63,21 @@ def find() -> str | None:
     return None
 
 
+def require() -> str:
+    """As `find`.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    found = find()
+    if found is None:
+        raise UsageError(
+            "Nsight Compute (ncu) was not found, and nothing else reads the counters; `pebblesim gpu doctor` says how "
+            "to get it."
+        )
+    return found
+
+
 def version(ncu: str) -> str:
     """Its version."""
     printed = subprocess.run([ncu, "--version"], capture_output=True, text=True, check=False).stdout
@@ -58,7 +89,6 @@ def profile(
     command: Sequence[str],
     *,
     kernels: str | None = None,
-    metrics: Sequence[str] = METRICS,
     cold: bool = True,
     timeout: float | None = None,
 ) -> list[Profiled]:
@@ -67,16 +97,13 @@ def profile(
     Args:
         command: a program and its arguments.
         kernels: a regular expression that the names of the kernels must match; all by default.
-        metrics: which counters.
         cold: empty the caches before each kernel; else they are as the kernel before left them.
         timeout: seconds after which to give up.
 
     Raises:
         UsageError: there is no Nsight Compute, it may not read the counters, or the command launched nothing.
     """
-    ncu = find()
-    if ncu is None:
-        raise UsageError("Nsight Compute (ncu) was not found, and nothing else reads the counters; see `gpu doctor`.")
+    ncu = require()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         options = [
@@ -88,7 +115,7 @@ def profile(
             "--log-file",
             str(log),
             "--metrics",
-            ",".join(metrics),
+            ",".join(METRICS),
         ]
         options += ["--clock-control", "none", "--cache-control", "all" if cold else "none"]
         options += ["--target-processes", "all"]
@@ -114,9 +141,12 @@ def parse(text: str) -> list[Profiled]:
         return []
     header, _, *records = csv.reader(lines)
     names = {name: at for at, name in enumerate(header)}
-    metrics = [name for name in header if "__" in name]
     return [
-        Profiled(record[names["Kernel Name"]], {m: _number(record[names[m]]) for m in metrics}) for record in records
+        Profiled(
+            record[names["Kernel Name"]],
+            {metric: _number(record[names[metric]]) if metric in names else float("nan") for metric in METRICS},
+        )
+        for record in records
     ]
 
 

@@ -13,7 +13,8 @@ from pebblesim.readings.sectors import WORDS, pitch, sectors_of
 class Access(NamedTuple):
     """A tile as it lies in memory: `rows` runs of `sectors` sectors, `stride` sectors apart, from sector `first` on.
 
-    `array` is a tensor's name, or "copies of T"; `first` counts from its start.
+    `array` is a tensor's name, or "copies of T"; `first` counts from its start. `work` is the number of operations on
+    entries that the block has done since the access before.
     """
 
     array: str
@@ -22,6 +23,7 @@ class Access(NamedTuple):
     rows: int
     sectors: int
     stride: int
+    work: int = 0
 
 
 def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> Iterator[Access]:
@@ -41,6 +43,7 @@ class _Walker:
     def __init__(self, launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> None:
         self.launch, self.sizes, self.block = launch, sizes, block
         self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self.work = 0
         self.workers = shares(launch, sizes, workers)
         for loop in reversed(launch.grid):
             size = ir.length(loop.range.block, sizes)
@@ -68,7 +71,20 @@ class _Walker:
         name, first = tensor.name, top * stride + start // WORDS
         if tensor in self.launch.copies:
             name, first = f"copies of {name}", first + self.block * self._room(tensor)
-        return Access(name, write, first, bottom - top, sectors_of(start, stop - start), stride)
+        work, self.work = self.work, 0
+        return Access(name, write, first, bottom - top, sectors_of(start, stop - start), stride, work)
+
+    def _operations(self, node: ir.Compute) -> int:
+        """Operations on entries: a multiplication and an addition together are one."""
+        ranges = node.target.ranges
+        if isinstance(node.expr, ir.MatMul):
+            ranges = (*ranges, node.expr.left.shape[1])
+        elif isinstance(node.expr, ir.RowReduction):
+            ranges = node.expr.operand.shape
+        product = 1
+        for start, stop in map(self._bounds, ranges):
+            product *= stop - start
+        return product
 
     def fill(self) -> Iterator[Access]:
         (node,) = self.launch.body
@@ -103,5 +119,7 @@ class _Walker:
                     yield self._access(tensor, tile.ranges, True)
                 case ir.Init(tensor=tensor, ranges=ranges):
                     yield self._access(tensor, ranges, True)
+                case ir.Compute():
+                    self.work += self._operations(node)
                 case _:
                     pass

@@ -1,9 +1,9 @@
 """`cuda`: a program as kernels that move exactly its tiles.
 
 Each launch (see `launches`) is a kernel: a thread block for each independent iteration, its tiles in shared memory,
-words of float32. The threads of a block share the work of each primitive; a barrier stands wherever one of them needs what
-another has done. The same text builds with nvcc, with NVRTC, and with a C++ compiler for a simulated GPU that counts.
-Sizes are parameters of the kernels, so that one build serves all of them, or constants, so that the compiler sees them.
+words of float32. The threads of a block share the work of each primitive; a barrier stands wherever one of them needs
+what another has done. The same text builds with nvcc, with NVRTC, and with a C++ compiler for a simulated GPU that
+counts. Sizes are parameters of the kernels, so that one build serves all of them, or constants that the compiler sees.
 """
 
 from __future__ import annotations

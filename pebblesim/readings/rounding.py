@@ -1,9 +1,9 @@
 """`rounding`: how far a program's outputs in float32 can be from exact ones, entry by entry.
 
 The program is run in float64, and with each value goes a bound on the error that float32 can have made by then
-(running error analysis; Higham, Accuracy and Stability of Numerical Algorithms, section 3.3), for sums in any order. An operation
-adds half a unit in the last place, exp and log two units, as CUDA states for its library. Squares of the unit roundoff
-are left out where they stand beside it.
+(running error analysis; Higham, Accuracy and Stability of Numerical Algorithms, section 3.3), for sums in any order. An
+operation adds half a unit in the last place, exp and log two units, as CUDA states for its library. Squares of the unit
+roundoff are left out where they stand beside it.
 """
 
 from __future__ import annotations
