@@ -19,70 +19,24 @@ from pebblesim.gpu.results import save
 
 ALL = 58_112  # words of shared memory that a block can have on this GPU
 
-EXACT = {
-    "small-cache": [
-        (512, 64, 4096),
-        (500, 50, 1000),
-        (1000, 40, 2500),
-        (777, 33, 700),
-        (2048, 128, 16384),
-        (130, 70, 300),
-        (37, 5, 200),
-        (1, 1, 40),
-    ],
-    "large-cache": [
-        (512, 64, 16384),
-        (333, 40, 9000),
-        (1000, 24, 4000),
-        (777, 56, 20000),
-        (2048, 128, 40000),
-        (100, 100, 30000),
-        (61, 7, 300),
-    ],
-    "flash": [
-        (512, 64, 8192),
-        (500, 50, 3000),
-        (1000, 24, 2000),
-        (777, 33, 5000),
-        (2048, 64, 32768),
-        (130, 70, 2000),
-        (37, 5, 200),
-    ],
-    "flash2-forward": [
-        (512, 64, 8192),
-        (501, 50, 8192),
-        (2048, 128, 40000),
-        (777, 33, 3000),
-        (4096, 64, 16640),
-        (130, 70, 2000),
-        (37, 5, 100),
-    ],
-    "row-stationary-forward": [
-        (512, 64, 8192),
-        (200, 50, 5000),
-        (300, 33, 2000),
-        (256, 128, 20000),
-        (130, 70, 3000),
-        (37, 5, 100),
-    ],
-    "row-stationary": [(256, 64, 8192), (200, 50, 3000), (130, 33, 1000), (100, 130, 9000), (61, 7, 300), (37, 5, 100)],
-    "small-cache-streamed": [
-        (256, 64, 1024),
-        (200, 50, 1000),
-        (130, 33, 400),
-        (100, 130, 4000),
-        (61, 7, 300),
-        (37, 5, 100),
-    ],
-}
+EXACT = """
+    small-cache             512 64 4096  500 50 1000  1000 40 2500  777 33 700  2048 128 16384  130 70 300  37 5 200  1 1 40
+    large-cache             512 64 16384  333 40 9000  1000 24 4000  777 56 20000  2048 128 40000  100 100 30000  61 7 300
+    flash                   512 64 8192  500 50 3000  1000 24 2000  777 33 5000  2048 64 32768  130 70 2000  37 5 200
+    flash2-forward          512 64 8192  501 50 8192  2048 128 40000  777 33 3000  4096 64 16640  130 70 2000  37 5 100
+    row-stationary-forward  512 64 8192  200 50 5000  300 33 2000  256 128 20000  130 70 3000  37 5 100
+    row-stationary          256 64 8192  200 50 3000  130 33 1000  100 130 9000  61 7 300  37 5 100
+    small-cache-streamed    256 64 1024  200 50 1000  130 33 400  100 130 4000  61 7 300  37 5 100
+"""  # n d M, and again
 WORKERS = {"large-cache": 16, "flash": 16}
 TILES = {"flash": {"B_r": 32}, "flash2-forward": {"B_r": 32, "B_c": 32}}  # where there is room: else the default
 
 
 def exact() -> Iterator[Case]:
     """The count against the SMs' counters: ragged sizes, tiny ones, n < d, one block and many."""
-    for name, sizes in EXACT.items():
-        for number, (n, d, M) in enumerate(sizes):
+    for line in EXACT.strip().splitlines():
+        name, *numbers = line.split()
+        for number, (n, d, M) in enumerate(zip(*[map(int, numbers)] * 3, strict=True)):
             workers = WORKERS.get(name, 1) if number % 2 else 1
             try:
                 yield case(name, n=n, d=d, M=M, workers=workers, blocks=TILES.get(name, "fit"))
@@ -108,8 +62,8 @@ def unseen() -> Iterator[Case]:
     yield case("small-cache-forward", n=6000, d=100, M=20000)
     yield case("standard-forward", n=6000, d=64, M=49152)
     yield case("flash2-forward", n=16384, d=64, M=16640, blocks={"B_r": 64, "B_c": 64})
-    yield case("large-cache", n=32768, d=64, M=32768, workers=132)
-    yield case("flash", n=32768, d=64, M=49152, workers=132, blocks={"B_r": 64})
+    yield case("large-cache", n=8192, d=64, M=32768, workers=132)
+    yield case("flash", n=8192, d=64, M=49152, workers=132, blocks={"B_r": 64})
     yield case("standard-backward", n=5000, d=64, M=49152)
 
 
@@ -137,7 +91,7 @@ def heads() -> Iterator[Case]:
             "flash": {"workers": 64, "blocks": {"B_r": 16}},
             "small-cache-forward": {},
             "row-stationary-forward": {},
-            "flash2-forward": {"blocks": {"B_r": 32}},
+            "flash2-forward": {"blocks": {"B_c": 32}},
         }.items():
             try:
                 yield case(name, n=1024, d=d, M=ALL, **options)

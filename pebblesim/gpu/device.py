@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
@@ -46,7 +47,8 @@ def describe() -> dict[str, Any]:
     properties = cp.cuda.runtime.getDeviceProperties(0)
     return {
         "device": properties["name"].decode(),
-        "driver": cp.cuda.runtime.driverGetVersion(),
+        "driver": _driver() or "unknown",
+        "cuda": cp.cuda.runtime.driverGetVersion(),
         "capability": f"{properties['major']}.{properties['minor']}",
         "multiprocessors": properties["multiProcessorCount"],
         "l2_bytes": properties["l2CacheSize"],
@@ -56,6 +58,15 @@ def describe() -> dict[str, Any]:
     }
 
 
+def _driver() -> str | None:
+    """The driver's version, as its own tool says it."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None
+
+
 class Runner:
     """A case on the GPU, with its memory."""
 
@@ -63,16 +74,9 @@ class Runner:
         """Build the kernels and fill the memory: inputs, and NaN elsewhere.
 
         Raises:
-            UsageError: a block needs more shared memory than this GPU has.
             PebblesimError: the compiler let registers spill, so that traffic would not be that of the tiles.
         """
         self.case, self._cp = case, cupy()
-        room = describe()["shared_bytes_per_block"]
-        if case.shared_words * BYTES > room:
-            raise UsageError(
-                f"{case.schedule} uses {case.shared_words * BYTES} bytes of shared memory in a block, and this GPU has "
-                f"{room}; give an M of at most {room // BYTES} words."
-            )
         module = self._cp.RawModule(code=case.text, options=OPTIONS)
         kernels = case.source.kernels
         self.kernels = [(kernel, module.get_function(kernel.name)) for kernel in kernels]

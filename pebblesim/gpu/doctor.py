@@ -83,7 +83,7 @@ def _gpu() -> str:
 
     found = describe()
     return (
-        f"{found['device']}, CUDA {found['driver'] // 1000}.{found['driver'] % 1000 // 10}, "
+        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda'] // 1000}.{found['cuda'] % 1000 // 10}, "
         f"{found['multiprocessors']} multiprocessors, {found['l2_bytes'] / 2**20:.0f} MiB of L2, "
         f"{found['shared_bytes_per_block'] // 4:,} words of shared memory in a block"
     )

@@ -1,10 +1,10 @@
 """What reaches HBM: a launch's accesses replayed through a model of the L2 cache.
 
 The model: lines of four 32-byte sectors in sets of 16, by a hash of their address; of a set, the line that was used
-least recently is given up. A read fetches the sectors that are missing, a write fetches nothing. Dirty sectors go to HBM
-when so many other lines of the set have been used since that the line is no longer young; what is dirty at the end of a
-launch stays. The blocks that the GPU holds at once take turns by the time they have spent, and the next one starts when
-one is done. The cache is empty when a launch starts, as it is under the profiler.
+least recently is given up. A read fetches the sectors that are missing, a write fetches nothing. Dirty sectors go to
+HBM when so many other lines of the set have been used since that the line is no longer young; what is dirty at the end
+of a launch stays. The blocks that the GPU holds at once take turns by the time they have spent, and the next one starts
+when one is done. The cache is empty when a launch starts, as it is under the profiler.
 
 `CAPACITY` and `YOUNG` were fitted to an H200; docs/gpu.md says how well they do.
 """

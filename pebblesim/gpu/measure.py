@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import PebblesimError
+from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
@@ -47,17 +47,24 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
         timeout: seconds after which to give up.
 
     Raises:
-        UsageError: no GPU, no CuPy, no Nsight Compute, or no permission to read the counters.
+        UsageError: no GPU, no CuPy, no Nsight Compute, no permission to read the counters, or too little shared memory.
         PebblesimError: a kernel did not do what it must.
     """
     where = _where()
+    room = where["gpu"]["shared_bytes_per_block"]
+    for case in cases:
+        if case.shared_words * BYTES > room:
+            raise UsageError(
+                f"{case.schedule} at M = {case.M} uses {case.shared_words * BYTES} bytes of shared memory in a block, and "
+                f"this GPU has {room}; give an M of at most {room // BYTES} words."
+            )
     ids = [case.identity(**where) for case in cases]
     known = {row["id"]: row for row in (load(output) if output else [])}
     missing = [case for case, identity in zip(cases, ids, strict=True) if identity not in known]
     for row in _rows(missing, where, timeout) if missing else ():
         known[row["id"]] = row
-    if output and missing:
-        save(output, known.values())
+        if output:
+            save(output, known.values())
     return [known[identity] for identity in ids]
 
 

@@ -5,13 +5,14 @@
 // Whatever moves a tile touches each of its sectors in one instruction of one warp: that makes the traffic predictable.
 #ifdef __CUDACC__
 
-#define KERNEL(name) extern "C" __global__ void name
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(512) name
 #define EACH __device__ __forceinline__
 #define START const int tid = threadIdx.x, threads = blockDim.x, block = blockIdx.x, blocks = gridDim.x; \
     extern __shared__ float cache[]; (void)tid, (void)threads, (void)block, (void)blocks, (void)cache;
 #define SECTION                                    // what the threads may do without waiting for each other
 #define BARRIER __syncthreads();
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY_4 _Pragma("unroll 4")
 #define LOAD(address, instruction) __ldcg(address)                // past L1
 #define STORE(address, value, instruction) __stcg(address, value)
 #define MINUS_INFINITY (-__int_as_float(0x7f800000))
@@ -97,6 +98,7 @@ extern "C" void gpu_counts(long long* out) {
 #define SECTION for (int turn = 0, tid; turn < threads && (tid = next_thread(turn), true); ++turn)
 #define BARRIER barrier();
 #define UNROLL
+#define UNROLL_BY_4
 #define LOAD(address, instruction) load(address, instruction)
 #define STORE(address, value, instruction) store(address, value, instruction)
 #define MINUS_INFINITY (-INFINITY)
@@ -183,6 +185,15 @@ EACH void add_copies(float* tensor, Part p, const float* copies, long long size,
 // entries of C that are far apart, so that neighbours in a warp have neighbouring columns; where these lie far apart in
 // B, each lane starts its sums at another term: both keep a warp's words in different banks.
 template <int R, int S>
+EACH void add_products(float (&sum)[R][S], Tile A, const int (&a)[R], Tile B, const int (&b)[S]) {
+    float left[R], right[S];
+    UNROLL for (int r = 0; r < R; ++r) left[r] = A[a[r]];
+    UNROLL for (int s = 0; s < S; ++s) right[s] = B[b[s]];
+    UNROLL for (int r = 0; r < R; ++r) {
+        UNROLL for (int s = 0; s < S; ++s) sum[r][s] += left[r] * right[s];
+    }
+}
+template <int R, int S>
 EACH void multiply_entries(Tile C, int width, int rows, int columns, Tile A, int a_i, int a_k, Tile B, int b_k, int b_j,
                            int terms, bool add, int tid, int threads) {
     const int high = tiles_of(rows, R), wide = tiles_of(columns, S);
@@ -195,15 +206,14 @@ EACH void multiply_entries(Tile C, int width, int rows, int columns, Tile A, int
             UNROLL for (int s = 0; s < S; ++s) sum[r][s] = 0;
         }
         UNROLL for (int s = 0; s < S; ++s) b[s] = smaller(j + s * wide, columns - 1) * b_j;
-        int k = b_k == 1 ? tid % terms : 0;
-        for (int term = 0; term < terms; ++term) {
-            float left[R], right[S];
-            UNROLL for (int r = 0; r < R; ++r) left[r] = A[a[r] + k * a_k];
-            UNROLL for (int s = 0; s < S; ++s) right[s] = B[b[s] + k * b_k];
-            UNROLL for (int r = 0; r < R; ++r) {
-                UNROLL for (int s = 0; s < S; ++s) sum[r][s] += left[r] * right[s];
+        if (b_k == 1) {
+            int k = tid % terms;
+            for (int term = 0; term < terms; ++term) {
+                add_products<R, S>(sum, A + k * a_k, a, B + k, b);
+                k = k + 1 == terms ? 0 : k + 1;
             }
-            k = k + 1 == terms ? 0 : k + 1;
+        } else {
+            UNROLL_BY_4 for (int k = 0; k < terms; ++k) add_products<R, S>(sum, A + k * a_k, a, B + k * b_k, b);
         }
         UNROLL for (int r = 0; r < R; ++r) {
             UNROLL for (int s = 0; s < S; ++s) {
@@ -218,8 +228,10 @@ EACH void multiply_entries(Tile C, int width, int rows, int columns, Tile A, int
 EACH void multiply(Tile C, int width, int rows, int columns, Tile A, int a_i, int a_k, Tile B, int b_k, int b_j, int terms,
                    bool add, int tid, int threads) {
     next_statement();
-    if (rows * columns >= 8 * threads)
-        multiply_entries<4, 4>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
+    if (rows * columns >= 16 * threads)
+        multiply_entries<8, 4>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
+    else if (rows * columns >= 4 * threads)
+        multiply_entries<4, 2>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
     else
         multiply_entries<1, 1>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
 }
