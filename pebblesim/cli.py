@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 IN_FILES = {
     "advise": "pebblesim.cli_advise",
     "backlite": "pebblesim.sparsity.command",
+    "gpu": "pebblesim.gpu.cli",
     "plot": "pebblesim.plots.cli",
     "sweep": "pebblesim.cli_sweep",
 }

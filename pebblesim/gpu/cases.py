@@ -1,0 +1,121 @@
+"""What is measured: a schedule for certain sizes, as kernels with all sizes constant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pebblesim import api
+from pebblesim import program as ir
+from pebblesim.blocks import choose
+from pebblesim.errors import UsageError
+from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.readings.launches import layout
+from pebblesim.registry import Schedule, get
+from pebblesim.sizes import whole
+
+PREFIX = "pebblesim_"
+"""What our kernels' names start with, so that a profiler can tell them from others."""
+
+BYTES = 4
+"""Bytes in a word: float32."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule, its sizes and how it is launched.
+
+    Attributes:
+        schedule: its name.
+        dims, M, blocks: as for `pebblesim.count`.
+        workers: into how many blocks a loop that carries sums is split at most.
+        threads: of each block.
+    """
+
+    schedule: str
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    workers: int = 1
+    threads: int = 256
+
+    @property
+    def algorithm(self) -> Schedule:
+        """The schedule itself."""
+        return get(self.schedule)
+
+    @property
+    def program(self) -> ir.Program:
+        """Its traced program."""
+        return self.algorithm.program
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """All sizes, the number of workers among them."""
+        return {**self.dims, **self.blocks, WORKERS: self.workers}
+
+    @cached_property
+    def source(self) -> Source:
+        """Its kernels."""
+        return cuda(self.program, self.workers, self.sizes, PREFIX)
+
+    @property
+    def text(self) -> str:
+        """All that a compiler needs."""
+        return "\n".join([prelude(), self.source.text])
+
+    @property
+    def shared_words(self) -> int:
+        """Most words of shared memory that a block uses."""
+        return max(layout(kernel.launch, self.sizes).words for kernel in self.source.kernels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, from which `Case(**data)` makes it again."""
+        return {
+            "schedule": self.schedule,
+            "dims": dict(self.dims),
+            "M": self.M,
+            "blocks": dict(self.blocks),
+            "workers": self.workers,
+            "threads": self.threads,
+        }
+
+    def identity(self, **where: Any) -> str:
+        """A hash of all that defines a measurement: the case, the text of its kernels, and where it is measured."""
+        defined = {**self.to_dict(), "text": self.text, **where}
+        return hashlib.sha256(json.dumps(defined, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def case(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    blocks: str | Mapping[str, int] = "fit",
+    workers: int = 1,
+    threads: int | None = None,
+    **dims: int,
+) -> Case:
+    """A case, checked: blocks chosen as `pebblesim.count` chooses them, and threads by the words in use.
+
+    Raises:
+        Infeasible, UsageError: as for `pebblesim.count`; or the tiles need more than M words as they lie.
+    """
+    algorithm = get(schedule)
+    sizes, M, workers = api.problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)
+    if threads is not None and not (isinstance(threads, int) and threads % 32 == 0 and 32 <= threads <= 512):
+        raise UsageError(f"threads = {threads!r} was given; a block has 32, 64, … or 512 threads.")
+    chosen = choose(algorithm, sizes, M, blocks)
+    made = Case(algorithm.name, sizes, M, chosen, workers, threads or 256)
+    words = made.shared_words
+    if words > M:
+        raise UsageError(
+            f"the tiles of {algorithm.name} take {words} words of shared memory, and M = {M}; give a larger M, or "
+            "smaller blocks."
+        )
+    if threads is None:  # a thread for 64 words in use, 64 at least
+        made = Case(algorithm.name, sizes, M, chosen, workers, min(512, max(64, 2 ** (words // 64).bit_length() // 2)))
+    return made

@@ -1,0 +1,79 @@
+"""Run cases on the GPU in a process of its own: `python -m pebblesim.gpu.child cases.json [results.json]`.
+
+With a second file, numbers are checked and time is taken, and what was found is written there. Without, each kernel is
+launched once: that is what the profiler watches.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pebblesim import schedules  # noqa: F401 - importing it registers them
+from pebblesim.errors import PebblesimError
+from pebblesim.gpu.cases import Case
+from pebblesim.gpu.device import Runner
+from pebblesim.readings.rounding import rounding
+from pebblesim.readings.totals import totals
+
+MOST_STEPS = 20_000
+"""Most primitives of a program for which the bound on float32's error is worked out, entry by entry."""
+
+LARGEST_ERROR = 1e-4
+"""Where it is not: the largest ‖output − reference‖ / ‖reference‖. Each of the k additions of a sum is off by at most
+2^-24 of it: together by k·2^-24 at the very most, and by √k·2^-24 if they are off by chance, 4e-6 for k = 4096. Outputs
+are made of sums of sums that partly cancel; a wrong or missing tile is off by its share of all, 1/k or more."""
+
+
+def main(cases: Path, results: Path | None) -> None:
+    found = []
+    for given in json.loads(cases.read_text(encoding="utf-8")):
+        case = Case(**given)
+        inputs = case.algorithm.problem.random_inputs(case.dims, kept=case.algorithm.kept)
+        runner = Runner(case, inputs)
+        runner.run()
+        if results is not None:
+            found.append(_checked(runner, inputs))
+            results.write_text(json.dumps(found), encoding="utf-8")
+        del runner
+
+
+def _checked(runner: Runner, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The outputs' errors, the time of each launch, and what the kernels use.
+
+    Raises:
+        PebblesimError: an output is further from the reference than float32 explains.
+    """
+    import numpy as np
+
+    case, outputs = runner.case, runner.outputs()
+    reference = case.algorithm.problem.reference(inputs)
+    steps = sum(
+        sum(totals(phase.body, case.sizes, lambda node, words: [("steps", 1)]).values())
+        for phase in case.program.phases
+    )
+    bounds = rounding(case.program, case.sizes, inputs, case.workers) if steps <= MOST_STEPS else {}
+    checks = {}
+    for name, value in outputs.items():
+        off, size = np.abs(value - reference[name]), float(np.linalg.norm(reference[name]))
+        error = float(np.linalg.norm(off)) / (size or 1)
+        of_bound = float(np.max(off / bounds[name][1])) if name in bounds else None
+        checks[name] = {"error": error, "of_bound": of_bound}
+        if not (error <= LARGEST_ERROR if of_bound is None else of_bound <= 1):
+            raise PebblesimError(f"{case.schedule}: {name} is not the reference's: {checks[name]}, {case.to_dict()}.")
+    return {
+        "checks": checks,
+        "seconds": runner.seconds(),
+        "registers": runner.registers(),
+        "resident": runner.resident(),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    except PebblesimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,65 @@
+"""Two schedules measured over M: the points, where their curves cross, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import UsageError
+
+Point = dict[str, Any]
+
+
+def points(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Point]:
+    """For each M, of each schedule: words predicted and measured, reads and writes together, and seconds."""
+    found: dict[int, Point] = {}
+    for row in rows:
+        predicted, measured = row["total"]["predicted"], row["total"]["measured"]
+        found.setdefault(row["M"], {"M": row["M"]})[row["schedule"]] = {
+            "predicted": predicted["words_read"] + predicted["words_written"],
+            "measured": measured["words_read"] + measured["words_written"],
+            "bytes": measured["sm_read"] + measured["sm_written"],
+            "seconds": row["seconds"],
+        }
+    return [found[M] for M in sorted(found) if all(name in found[M] for name in names)]
+
+
+def summary(found: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
+    """Between which neighbouring M the order of the two schedules changes, by each quantity."""
+    a, b = names
+    return {
+        "crossings": {
+            what: [
+                (left["M"], right["M"])
+                for left, right in pairwise(found)
+                if (left[a][what] < left[b][what]) != (right[a][what] < right[b][what])
+            ]
+            for what in ("predicted", "measured", "bytes", "seconds")
+        }
+    }
+
+
+def draw(found: Sequence[Point], names: Sequence[str], path: Path) -> None:
+    """Words over M: predicted as lines, measured as marks; and seconds below."""
+    import matplotlib.pyplot as plt
+
+    figure, (words, time) = plt.subplots(2, 1, sharex=True, figsize=(7, 8))
+    Ms = [point["M"] for point in found]
+    for name in names:
+        (line,) = words.plot(Ms, [point[name]["predicted"] for point in found], label=f"{name}, counted")
+        measured = [point[name]["measured"] for point in found]
+        words.plot(Ms, measured, "o", color=line.get_color(), label=f"{name}, measured")
+        time.plot(Ms, [point[name]["seconds"] for point in found], "o-", color=line.get_color(), label=name)
+    for axes, label in ((words, "words moved"), (time, "seconds")):
+        axes.set(xscale="log", yscale="log", ylabel=label)
+        axes.legend()
+    time.set_xlabel("M: words of shared memory of a block")
+    figure.tight_layout()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{str(path)!r} cannot be drawn: {error}.") from None
+    finally:
+        plt.close(figure)

@@ -1,0 +1,111 @@
+"""What the GPU harness needs, what of it is here, and how to get the rest."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pebblesim.errors import PebblesimError
+from pebblesim.gpu import ncu
+
+INSTALL_TOOLKIT = "install the CUDA toolkit, https://developer.nvidia.com/cuda-downloads"
+
+TINY = (
+    "import cupy; text = 'extern \"C\" __global__ void pebblesim_try(float* x) { *x = 1; }';"
+    "cupy.RawKernel(text, 'pebblesim_try')((1,), (1,), (cupy.zeros(1, 'f4'),)); cupy.cuda.runtime.deviceSynchronize()"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is needed `for` some command.
+
+    Attributes:
+        what: its name.
+        found: what was found, or None.
+        needed_for: the commands that need it.
+        get: how to get it.
+    """
+
+    what: str
+    found: str | None
+    needed_for: str
+    get: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look for everything; none of it must be there."""
+    from pebblesim.gpu.host import compiler
+
+    gpu = _quiet(_gpu)
+    profiler = ncu.find()
+    counters = _quiet(_counters) if gpu and profiler else None
+    nvcc = shutil.which("nvcc")
+    return [
+        Finding("driver and GPU", gpu or _quiet(_driver), "measure, crossover", "an NVIDIA GPU, and its driver"),
+        Finding("CuPy", _quiet(_cupy), "measure, crossover", "pip install 'pebblesim[gpu]'"),
+        Finding(
+            "Nsight Compute", profiler and f"{profiler}, {ncu.version(profiler)}", "measure, crossover", INSTALL_TOOLKIT
+        ),
+        Finding(
+            "permission to read counters",
+            counters,
+            "measure, crossover",
+            "run as root, or set the driver's option NVreg_RestrictProfilingToAdminUsers=0",
+        ),
+        Finding("nvcc", nvcc, "compiling what `emit` writes, and some tests", INSTALL_TOOLKIT),
+        Finding("C++ compiler", compiler(), "the simulated GPU of the tests", "install g++ or clang++"),
+    ]
+
+
+def ready(findings: list[Finding]) -> bool:
+    """Whether `measure` can work here."""
+    return all(finding.found for finding in findings if "measure" in finding.needed_for)
+
+
+def _quiet(look: Callable[[], str | None]) -> str | None:
+    try:
+        return look()
+    except (PebblesimError, OSError, subprocess.SubprocessError, ImportError):
+        return None
+
+
+def _gpu() -> str:
+    from pebblesim.gpu.device import describe
+
+    found = describe()
+    return (
+        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda'] // 1000}.{found['cuda'] % 1000 // 10}, "
+        f"{found['multiprocessors']} multiprocessors, {found['l2_bytes'] / 2**20:.0f} MiB of L2, "
+        f"{found['shared_bytes_per_block'] // 4:,} words of shared memory in a block"
+    )
+
+
+def _driver() -> str | None:
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _cupy() -> str:
+    import cupy
+
+    return str(cupy.__version__)
+
+
+def _counters() -> str:
+    found = ncu.profile([sys.executable, "-c", TINY], kernels="^pebblesim_try$", timeout=120)
+    return f"yes ({len(found[0].values)} counters of a small kernel were read)"

@@ -1,0 +1,123 @@
+"""Run kernels without a GPU: a C++ compiler builds the same text, and a simulated GPU runs it and counts."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim import program as ir
+from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.readings.cuda import Kernel, memory, prelude
+from pebblesim.readings.sectors import Moved, pitch
+
+Array = NDArray[Any]
+
+ALIGNMENT = 256
+"""Bytes: where arrays in memory start."""
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine."""
+    return next((found for name in ("g++", "clang++", "c++") if (found := shutil.which(name))), None)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What the simulated GPU saw of a launch; `faults` are accesses outside the tiles and tensors."""
+
+    name: str
+    moved: Moved
+    faults: int
+
+
+class Simulated:
+    """A simulated GPU with some kernels."""
+
+    def __init__(self, texts: Iterable[str], folder: Path) -> None:
+        """Build the texts of some kernels, in a folder that is kept as long as they are used.
+
+        Raises:
+            UsageError: there is no C++ compiler.
+            PebblesimError: it does not take the text.
+        """
+        found = compiler()
+        if found is None:
+            raise UsageError("no C++ compiler is on the path (g++, clang++ or c++); install one to simulate kernels.")
+        source, library = folder / "kernels.cpp", folder / "kernels.so"
+        source.write_text("\n".join([prelude(), *texts]), encoding="utf-8")
+        flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC"]
+        built = subprocess.run([found, *flags, "-o", library, source], capture_output=True, text=True, check=False)
+        if built.returncode:
+            raise PebblesimError(f"{found} does not build the kernels: {built.stderr.strip()}")
+        self._library = ctypes.CDLL(str(library))
+        self._library.gpu_memory.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
+        self._library.gpu_launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_int]
+
+    def run(
+        self,
+        kernels: Iterable[Kernel],
+        program: ir.Program,
+        sizes: ir.Sizes,
+        inputs: Mapping[str, Array],
+        *,
+        threads: int = 64,
+        backwards: bool = False,
+    ) -> tuple[dict[str, Array], list[Launched]]:
+        """Launch the kernels of a program one after the other.
+
+        Args:
+            kernels: as `cuda` gives them, built into this GPU.
+            program, sizes, inputs: as for the reading `numbers`; `workers` among the sizes.
+            threads: in each block, a multiple of 32.
+            backwards: let the last thread of a block be the first to run.
+
+        Returns:
+            The outputs, in float32, and what each launch moved.
+        """
+        kernels = list(kernels)
+        arrays = {name: _aligned(words) for name, words in memory(kernels, program, sizes).items()}
+        for name in program.inputs:
+            rows(arrays[name], program.tensors[name], sizes)[...] = inputs[name]
+        self._library.gpu_memory(None, 0)
+        for array in arrays.values():
+            self._library.gpu_memory(array.ctypes.data, array.size)
+        seen = [self._launch(kernel, sizes, arrays, threads, backwards) for kernel in kernels]
+        return {name: rows(arrays[name], program.tensors[name], sizes) for name in program.outputs}, seen
+
+    def _launch(
+        self, kernel: Kernel, sizes: ir.Sizes, arrays: Mapping[str, Array], threads: int, backwards: bool
+    ) -> Launched:
+        function, counts = getattr(self._library, kernel.name), (ctypes.c_longlong * 5)()
+        pointers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in kernel.tensors]
+        arguments = [*pointers, *(ctypes.c_int(value) for value in kernel.values(sizes))]
+        number = kernel.blocks(sizes) or 3
+        self._library.gpu_launch(number, threads, kernel.shared_words(sizes), backwards)
+        for block in range(number):
+            self._library.gpu_block(block)
+            function(*arguments)
+        self._library.gpu_counts(counts)
+        reads, writes, sectors_read, sectors_written, faults = counts
+        return Launched(kernel.launch.name, Moved(reads, writes, sectors_read, sectors_written), faults)
+
+
+def rows(array: Array, tensor: ir.Tensor, sizes: ir.Sizes) -> Array:
+    """The entries of a tensor in an array with padded rows, as a view."""
+    columns = sizes[tensor.shape[-1]]
+    if len(tensor.shape) == 1:
+        return array[:columns]
+    return array[: sizes[tensor.shape[0]] * pitch(tensor, sizes)].reshape(sizes[tensor.shape[0]], -1)[:, :columns]
+
+
+def _aligned(words: int) -> Array:
+    """An array of so many float32, all NaN."""
+    room = np.full(words + ALIGNMENT // 4, np.nan, np.float32)
+    skip = -room.ctypes.data % ALIGNMENT // 4
+    return room[skip : skip + words]

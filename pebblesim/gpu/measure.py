@@ -1,0 +1,198 @@
+"""Measure cases on a GPU and lay what the counters say beside what is predicted, launch by launch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.gpu import ncu
+from pebblesim.gpu.cases import BYTES, PREFIX, Case
+from pebblesim.gpu.device import copy_bandwidth, describe
+from pebblesim.gpu.l2 import replay
+from pebblesim.gpu.results import Row, load, save
+from pebblesim.readings.cuda import memory
+from pebblesim.readings.sectors import moved
+from pebblesim.readings.work import coarse
+
+CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
+
+MOST_ACCESSES = 5_000_000
+"""Most tiles moved in a launch for which the traffic to HBM is predicted: a few seconds."""
+
+QUANTITIES = ("words_read", "words_written", "sm_read", "sm_written", "hbm_read", "hbm_written")
+"""What is predicted and measured: words, and bytes at the boundary between the SMs and L2, and at that of HBM."""
+
+_MEASURED_AS = {
+    "words_read": (ncu.WORD_READ_BYTES, 1 / BYTES),
+    "words_written": (ncu.WORD_WRITE_BYTES, 1 / BYTES),
+    "sm_read": (ncu.SM_READ_BYTES, 1),
+    "sm_written": (ncu.SM_WRITE_SECTORS, ncu.SECTOR),
+    "hbm_read": (ncu.HBM_READ_BYTES, 1),
+    "hbm_written": (ncu.HBM_WRITE_BYTES, 1),
+}
+
+
+def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | None = None) -> list[Row]:
+    """Measure cases; those that the file of results has already, for this very GPU, are not measured again.
+
+    Args:
+        cases: what to measure; all run in one process, and in one more under the profiler.
+        output: a file of results to take rows from and to add rows to.
+        timeout: seconds after which to give up.
+
+    Raises:
+        UsageError: no GPU, no CuPy, no Nsight Compute, no permission to read the counters, or too little shared memory.
+        PebblesimError: a kernel did not do what it must.
+    """
+    where = _where()
+    room = where["gpu"]["shared_bytes_per_block"]
+    for case in cases:
+        if case.shared_words * BYTES > room:
+            raise UsageError(
+                f"{case.schedule} at M = {case.M} uses {case.shared_words * BYTES} bytes of shared memory in a block, and "
+                f"this GPU has {room}; give an M of at most {room // BYTES} words."
+            )
+    ids = [case.identity(**where) for case in cases]
+    known = {row["id"]: row for row in (load(output) if output else [])}
+    missing = [case for case, identity in zip(cases, ids, strict=True) if identity not in known]
+    for row in _rows(missing, where, timeout) if missing else ():
+        known[row["id"]] = row
+        if output:
+            save(output, known.values())
+    return [known[identity] for identity in ids]
+
+
+def _where() -> dict[str, Any]:
+    """All that defines a measurement besides the case."""
+    found = ncu.require()
+    return {"gpu": describe(), "ncu": ncu.version(found), "metrics": list(ncu.METRICS), "caches": "cold"}
+
+
+def _rows(cases: list[Case], where: Mapping[str, Any], timeout: float | None) -> Iterator[Row]:
+    bandwidth = copy_bandwidth()
+    with tempfile.TemporaryDirectory() as folder:
+        given, results = Path(folder) / "cases.json", Path(folder) / "results.json"
+        given.write_text(json.dumps([case.to_dict() for case in cases]), encoding="utf-8")
+        done = subprocess.run([*CHILD, given, results], capture_output=True, text=True, check=False, timeout=timeout)
+        if done.returncode:
+            raise PebblesimError(f"the kernels did not run: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+        checked = json.loads(results.read_text(encoding="utf-8"))
+        profiled = iter(ncu.profile([*CHILD, str(given)], kernels=f"^{PREFIX}", timeout=timeout))
+    for case, check in zip(cases, checked, strict=True):
+        yield _row(case, where, check, [next(profiled) for _ in case.source.kernels], bandwidth)
+
+
+def _row(
+    case: Case, where: Mapping[str, Any], check: Mapping[str, Any], seen: list[ncu.Profiled], bandwidth: float
+) -> Row:
+    launches = []
+    for kernel, profiled, seconds in zip(case.source.kernels, seen, check["seconds"], strict=True):
+        if profiled.kernel.partition("(")[0] != kernel.name:
+            raise PebblesimError(f"the profiler saw {profiled.kernel}, where {kernel.name} was expected.")
+        at_once = check["resident"][kernel.name] * where["gpu"]["multiprocessors"]
+        launches.append(
+            {
+                "name": kernel.launch.name,
+                "kernel": kernel.name,
+                "blocks": kernel.blocks(case.sizes),
+                "registers": check["registers"][kernel.name],
+                "at_once": at_once,
+                "seconds": seconds,
+                "profiled_seconds": profiled.values[ncu.TIME] / 1e9,
+                "clock": profiled.values[ncu.CLOCK],
+                "predicted": predicted(case, kernel, at_once, where["gpu"]["l2_bytes"]),
+                "measured": {
+                    name: _whole(profiled.values[metric] * factor) for name, (metric, factor) in _MEASURED_AS.items()
+                },
+                "counters": dict(profiled.values),
+            }
+        )
+    total = {
+        side: {name: _sum(launch[side][name] for launch in launches) for name in QUANTITIES}
+        for side in ("predicted", "measured")
+    }
+    seconds, operations = sum(launch["seconds"] for launch in launches), coarse(case.program, case.sizes)
+    clock = max(launch["clock"] for launch in launches)
+    return {
+        "id": case.identity(**where),
+        **case.to_dict(),
+        **where,
+        "shared_words": case.shared_words,
+        "checks": check["checks"],
+        "total": total,
+        "seconds": seconds,
+        "operations": operations,
+        "roofline": roofline(total["measured"], operations, seconds, where["gpu"], clock, bandwidth),
+        "launches": launches,
+    }
+
+
+def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str, int | None]:
+    """What a launch is predicted to move; None at HBM where the replay would take too long."""
+    exact = moved(kernel.launch, case.sizes, case.workers)
+    made = {
+        "words_read": exact.words_read,
+        "words_written": exact.words_written,
+        "sm_read": exact.sectors_read * ncu.SECTOR,
+        "sm_written": exact.sectors_written * ncu.SECTOR,
+    }
+    room = memory(case.source.kernels, case.program, case.sizes)
+    hbm = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes, most=MOST_ACCESSES)
+    return {**made, "hbm_read": hbm.read if hbm else None, "hbm_written": hbm.written if hbm else None}
+
+
+def roofline(
+    moved: Mapping[str, Any], operations: int, seconds: float, gpu: Mapping[str, Any], clock: float, bandwidth: float
+) -> dict[str, float]:
+    """Where a case stands: what it reaches, and the least time by arithmetic and by HBM over the time it takes.
+
+    The roofs: 128 fused multiply-adds of float32 in each multiprocessor and cycle, and the bandwidth of a large copy.
+    """
+    hbm = (moved["hbm_read"] or 0) + (moved["hbm_written"] or 0)
+    peak = gpu["multiprocessors"] * 128 * 2 * clock
+    return {
+        "sm_bandwidth": (moved["sm_read"] + moved["sm_written"]) / seconds,
+        "hbm_bandwidth": hbm / seconds,
+        "hbm_roof": bandwidth,
+        "flops": operations / seconds,
+        "flops_roof": peak,
+        "fraction": max(operations / peak, hbm / bandwidth) / seconds,
+    }
+
+
+def kernels_of(command: Sequence[str], timeout: float | None = None) -> list[dict[str, Any]]:
+    """What each kernel of a user's own program moves: its launches together, by name, in the order of the first.
+
+    Raises:
+        UsageError: as for `measure`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for launch in ncu.profile(command, timeout=timeout):
+        row = found.setdefault(launch.kernel, {"kernel": launch.kernel, "launches": 0, "seconds": 0.0})
+        row["launches"] += 1
+        row["seconds"] += launch.values[ncu.TIME] / 1e9
+        for name, (metric, factor) in _MEASURED_AS.items():
+            row[name] = _sum((row.get(name, 0), _whole(launch.values[metric] * factor)))
+    return list(found.values())
+
+
+def error_of(row: Mapping[str, Any], quantity: str) -> int | None:
+    """Measured less predicted, of a row's total or of a launch; None where one is not known."""
+    sides = row.get("total", row)
+    predicted, measured = sides["predicted"][quantity], sides["measured"][quantity]
+    return None if predicted is None or measured is None else measured - predicted
+
+
+def _whole(value: float) -> int | None:
+    return round(value) if value == value else None  # NaN: the counter is not there
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if any(value is None for value in found) else sum(value for value in found if value is not None)

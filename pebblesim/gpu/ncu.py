@@ -1,0 +1,170 @@
+"""Hardware counters, kernel by kernel, through Nsight Compute's command line."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pebblesim.errors import UsageError
+
+SECTOR = 32
+"""Bytes in a sector."""
+
+SM_READ_BYTES = "l1tex__m_xbar2l1tex_read_bytes.sum"
+L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
+SM_WRITE_SECTORS = "l1tex__m_l1tex2xbar_write_sectors.sum"
+L2_WRITE_SECTORS = "lts__t_sectors_srcunit_tex_op_write.sum"
+HBM_READ_BYTES = "dram__bytes_read.sum"
+HBM_WRITE_BYTES = "dram__bytes_write.sum"
+WORD_READ_BYTES = "smsp__sass_data_bytes_mem_global_op_ld.sum"
+WORD_WRITE_BYTES = "smsp__sass_data_bytes_mem_global_op_st.sum"
+TIME = "gpu__time_duration.sum"
+CLOCK = "sm__cycles_elapsed.avg.per_second"
+METRICS = (
+    SM_READ_BYTES,
+    SM_WRITE_SECTORS,
+    L2_READ_SECTORS,
+    L2_WRITE_SECTORS,
+    HBM_READ_BYTES,
+    HBM_WRITE_BYTES,
+    WORD_READ_BYTES,
+    WORD_WRITE_BYTES,
+    TIME,
+    CLOCK,
+)
+"""What is read: bytes into the SMs and sectors out of them; sectors read and written as L2 sees them, which are fewer
+where it serves several SMs at once; bytes at HBM; bytes that the instructions asked for, sector or not; and time."""
+
+ROOTS = ("/usr/local/cuda*/bin", "/usr/local/NVIDIA-Nsight-Compute*", "/opt/nvidia/nsight-compute/*")
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A launch of a kernel: its name, and the value of each metric in its base unit (bytes, ns, Hz)."""
+
+    kernel: str
+    values: Mapping[str, float]
+
+
+def find() -> str | None:
+    """Nsight Compute's command line, on the path or where it is usually installed."""
+    if found := shutil.which("ncu"):
+        return found
+    for pattern in ROOTS:
+        places = sorted(Path("/").glob(f"{pattern[1:]}/ncu"), reverse=True)
+        if places:
+            return str(places[0])
+    return None
+
+
+def require() -> str:
+    """As `find`.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    found = find()
+    if found is None:
+        raise UsageError(
+            "Nsight Compute (ncu) was not found, and nothing else reads the counters; `pebblesim gpu doctor` says how "
+            "to get it."
+        )
+    return found
+
+
+def version(ncu: str) -> str:
+    """Its version."""
+    printed = subprocess.run([ncu, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"Version ([\d.]+)", printed)
+    return match[1] if match else "unknown"
+
+
+def profile(
+    command: Sequence[str],
+    *,
+    kernels: str | None = None,
+    cold: bool = True,
+    timeout: float | None = None,
+) -> list[Profiled]:
+    """Run a command and read the counters of each kernel that it launches.
+
+    Args:
+        command: a program and its arguments.
+        kernels: a regular expression that the names of the kernels must match; all by default.
+        cold: empty the caches before each kernel; else they are as the kernel before left them.
+        timeout: seconds after which to give up.
+
+    Raises:
+        UsageError: there is no Nsight Compute, it may not read the counters, or the command launched nothing.
+    """
+    ncu = require()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        options = [
+            "--csv",
+            "--page",
+            "raw",
+            "--print-units",
+            "base",
+            "--log-file",
+            str(log),
+            "--metrics",
+            ",".join(METRICS),
+        ]
+        options += ["--clock-control", "none", "--cache-control", "all" if cold else "none"]
+        options += ["--target-processes", "all"]
+        if kernels:
+            options += ["--kernel-name", f"regex:{kernels}"]
+        try:
+            done = subprocess.run(
+                [ncu, *options, *command], capture_output=True, text=True, check=False, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"ncu was still running after {timeout} s; measure smaller sizes.") from None
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    found = parse(text)
+    if not found or done.returncode:
+        raise UsageError(_complaint(text, done.stdout + done.stderr, done.returncode))
+    return found
+
+
+def parse(text: str) -> list[Profiled]:
+    """The launches in ncu's CSV, in order: lines that start with ==, a header, a line of units, and a line for each."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    if not lines:
+        return []
+    header, _, *records = csv.reader(lines)
+    names = {name: at for at, name in enumerate(header)}
+    return [
+        Profiled(
+            record[names["Kernel Name"]],
+            {metric: _number(record[names[metric]]) if metric in names else float("nan") for metric in METRICS},
+        )
+        for record in records
+    ]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:  # "n/a": the device does not have it
+        return float("nan")
+
+
+def _complaint(log: str, printed: str, code: int) -> str:
+    """Why there are no numbers, in a sentence."""
+    both = log + printed
+    if "ERR_NVGPUCTRPERM" in both:
+        return (
+            "ncu may not read the hardware counters here (ERR_NVGPUCTRPERM): run as root, or let the driver allow it "
+            "(NVreg_RestrictProfilingToAdminUsers=0)."
+        )
+    errors = re.findall(r"==(?:ERROR|WARNING)== *(.*)", both)
+    said = errors[0] if errors else (printed.strip().splitlines() or ["nothing"])[-1]
+    return f"ncu measured no kernel (it exited with {code} and said: {said})."

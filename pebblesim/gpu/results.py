@@ -1,0 +1,46 @@
+"""Results on disk: a JSON object in each line, each with the `id` of all that defines it, so that runs resume."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import UsageError
+
+Row = dict[str, Any]
+
+
+def load(path: Path) -> list[Row]:
+    """The rows of a file; none if there is no file.
+
+    Raises:
+        UsageError: the file holds something else.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        if any(not isinstance(row, dict) or "id" not in row for row in found):
+            raise ValueError("a row without an id")
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{str(path)!r} is no file of results ({error}); give another with --output.") from None
+    return found
+
+
+def save(path: Path, rows: Iterable[Row]) -> None:
+    """Write the rows, all or none; of rows with the same id the last one counts.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    kept = {row["id"]: row for row in rows}
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept.values()), encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,287 @@
+"""The kernels, without a GPU: a C++ compiler builds them, a simulated GPU runs the threads in turn and counts.
+
+They must give the reference's numbers within the bound on float32's error, and move the words that `count` says and the
+sectors that `sectors` says. What the simulated GPU counts comes from addresses alone.
+"""
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pebblesim import program as ir
+from pebblesim.gpu.host import Simulated, compiler
+from pebblesim.language import Block, Machine, Tensor
+from pebblesim.readings.accesses import block_accesses, number_of_blocks
+from pebblesim.readings.count import count
+from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.readings.launches import launches, layout, shares
+from pebblesim.readings.rounding import rounding
+from pebblesim.readings.sectors import Moved, moved, sectors_of
+from pebblesim.registry import SCHEDULES, Schedule
+from pebblesim.registry import schedule as register
+
+
+@register(problem="matmul", source="this test")
+def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
+    """Tiles of tiles, ragged twice over, in a sum that is read from memory and written back."""
+    (rows, terms), (_, columns) = A.shape, B.shape
+    C = m.tensor("C", rows, columns)
+    m.write(C, 0)
+    for k in m.tiles(terms, b):
+        for i in m.tiles(rows, a):
+            A_ik = m.read(A[i, k])
+            for r in m.tiles(i, b):
+                for j in m.tiles(columns, a):
+                    C_rj = m.read(C[r, j])
+                    C_rj += A_ik[r, :] @ m.read(B[k, j])
+                    m.write(C[r, j], C_rj)
+
+
+NESTED = SCHEDULES.pop("nested")
+TESTED = {**SCHEDULES, "nested": NESTED}
+every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
+
+SPLIT = {
+    "flash": {"dQ"},
+    "flash1-backward": {"dQ"},
+    "flash2-backward": {"dQ"},
+    "large-cache": {"g"},
+    "projected-flash1-backward": {"dQ"},
+    "projected-flash2-backward": {"dQ"},
+    "row-stationary-fused": {"g"},
+    "nested": {"C"},
+}
+"""The schedules with a loop that workers can share, and the tensors that they have copies of."""
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[tuple[str, bool], Source]:
+    return {
+        (name, split): cuda(schedule.program, 1 + split, prefix=f"k{number}_{split:d}_")
+        for number, (name, schedule) in enumerate(TESTED.items())
+        for split in (False, True)
+        if not split or name in SPLIT
+    }
+
+
+@pytest.fixture(scope="module")
+def gpu(sources: dict[tuple[str, bool], Source], tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    if compiler() is None:
+        pytest.skip("no C++ compiler on the path, which the simulated GPU needs")
+    return Simulated([source.text for source in sources.values()], tmp_path_factory.mktemp("kernels"))
+
+
+def total(launched: Any) -> Moved:
+    return sum((each.moved for each in launched), Moved())
+
+
+@every_schedule
+@settings(max_examples=4)
+@given(data=st.data())
+def test_kernels_move_what_is_counted_and_give_the_reference(
+    schedule: Schedule, gpu: Simulated, sources: dict[tuple[str, bool], Source], data: st.DataObject
+) -> None:
+    split = schedule.name in SPLIT and data.draw(st.booleans())
+    workers = data.draw(st.integers(2, 5)) if split else 1
+    sizes = data.draw(strategies.sizes(schedule, largest=20)) | {WORKERS: workers}
+    threads = data.draw(st.sampled_from([32, 64, 96]))
+    kernels = sources[schedule.name, split].kernels
+    inputs = schedule.problem.random_inputs(sizes, seed=data.draw(st.integers(0, 9)), kept=schedule.kept)
+
+    outputs, seen = gpu.run(kernels, schedule.program, sizes, inputs, threads=threads)
+    assert [each.moved for each in seen] == [moved(kernel.launch, sizes, workers) for kernel in kernels]
+    assert not any(each.faults for each in seen)
+    counted, words = count(schedule.program, sizes), total(seen)
+    if not split:
+        assert (words.words_read, words.words_written) == (counted.total.reads, counted.total.writes)
+    else:
+        extra_reads, extra_writes = extra(schedule, kernels, sizes, workers)
+        assert words.words_read == counted.total.reads + extra_reads
+        assert words.words_written == counted.total.writes + extra_writes
+    assert max(kernel.shared_words(sizes) for kernel in kernels) == counted.peak_words
+
+    reference = schedule.problem.reference(inputs)
+    for name, (value, bound) in rounding(schedule.program, sizes, inputs, workers).items():
+        np.testing.assert_allclose(value, reference[name], rtol=1e-9, atol=1e-12)
+        assert np.all(np.abs(outputs[name] - reference[name]) <= bound), name
+
+    backwards, _ = gpu.run(kernels, schedule.program, sizes, inputs, threads=threads, backwards=True)
+    for name, output in outputs.items():
+        np.testing.assert_array_equal(output, backwards[name], err_msg="the order of threads matters")
+
+
+def extra(schedule: Schedule, kernels: Any, sizes: dict[str, int], workers: int) -> tuple[int, int]:
+    """Words that workers read and write besides those of the schedule: each has a copy, and a sum is made of them."""
+    reads = writes = 0
+    for kernel in kernels:
+        launch = kernel.launch
+        for tensor in launch.copies if launch.kind == "sum" else ():
+            assert launch.split is not None and launch.split.range.parent is not None
+            size = sizes[launch.split.range.block] if isinstance(launch.split.range.block, str) else 1
+            tiles = len(range(0, sizes[launch.split.range.dim], size))
+            share = next(s for s in range(1, tiles + 1) if s * workers >= tiles)
+            copies = len(range(0, tiles, share))
+            words = int(np.prod([sizes[dim] for dim in tensor.shape]))
+            reads += copies * words
+            writes += copies * words  # instead of once, and the sum
+    return reads, writes
+
+
+@every_schedule
+def test_which_loops_workers_can_share(schedule: Schedule) -> None:
+    copied = {tensor.name for launch in launches(schedule.program, 2) for tensor in launch.copies}
+    assert copied == SPLIT.get(schedule.name, set())
+    assert all(launch.split is None for launch in launches(schedule.program, 1))
+
+
+@every_schedule
+@settings(max_examples=6)
+@given(data=st.data())
+def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
+    workers = data.draw(st.integers(1, 4))
+    sizes = data.draw(strategies.sizes(schedule, largest=24))
+    for launch in launches(schedule.program, workers):
+        seen: Counter[bool] = Counter()
+        for block in range(number_of_blocks(launch, sizes, workers)):
+            for access in block_accesses(launch, sizes, workers, block):
+                seen[access.write] += access.rows * access.sectors
+        predicted = moved(launch, sizes, workers)
+        assert (predicted.sectors_read, predicted.sectors_written) == (seen[False], seen[True])
+
+
+@given(start=st.integers(0, 100), words=st.integers(1, 100))
+def test_sectors_of_a_run_of_words(start: int, words: int) -> None:
+    assert sectors_of(start, words) == len({word // 8 for word in range(start, start + words)})
+
+
+def test_sectors_of_astronomical_sizes() -> None:
+    """All of a matrix product by tiles of 8: each word is 1/8 of a sector, however many there are."""
+    n, b = 2**20, 8
+    (launch,) = launches(SCHEDULES["matmul-tiled"].program)
+    predicted = moved(launch, {"m": n, "k": n, "n": n, "b": b})
+    assert predicted == Moved(2 * n**3 // b, n**2, 2 * n**3 // b // 8, n**2 // 8)
+
+
+@every_schedule
+@settings(max_examples=6)
+@given(data=st.data())
+def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:
+    sizes = data.draw(strategies.sizes(schedule, largest=40))
+    for launch in launches(schedule.program):
+        at = layout(launch, sizes)
+        for held in _held_together(launch.block, []):
+            taken = sorted((at.offsets[tile], at.offsets[tile] + _words(tile, launch, sizes)) for tile in held)
+            assert all(end <= start for (_, end), (start, _) in pairwise(taken))
+            assert not taken or (taken[0][0] >= 0 and taken[-1][1] <= at.words)
+
+
+def _held_together(body: list[ir.Node], held: list[ir.Tile]) -> Any:
+    """What is in cache after each node, in the order of the program."""
+    for node in body:
+        if isinstance(node, ir.Loop):
+            yield from _held_together(node.body, held)
+        if tile := ir.entering(node):
+            held.append(tile)
+        elif tile := ir.leaving(node):
+            held.remove(tile)
+        yield list(held)
+
+
+def _words(tile: ir.Tile, launch: Any, sizes: dict[str, int]) -> int:
+    words = 1
+    for rng in tile.ranges:
+        length, ranges = sizes[rng.dim], []
+        while rng is not None:
+            ranges.append(rng)
+            rng = rng.parent  # type: ignore[assignment]
+        for each in ranges[:-1]:
+            length = min(length, sizes[each.block] if isinstance(each.block, str) else each.block)
+        words *= length
+    return words
+
+
+@given(tiles=st.integers(1, 300), workers=st.integers(1, 40))
+def test_no_worker_is_idle(tiles: int, workers: int) -> None:
+    launch = next(launch for launch in launches(SCHEDULES["large-cache"].program, 2) if launch.kind == "sum")
+    used = shares(launch, {"n": tiles, "d": 1, "B_r": 1, "B_c": 1}, workers)
+    share = -(-tiles // workers)
+    assert used <= workers
+    assert (used - 1) * share < tiles <= used * share
+
+
+def run_one(text: str, source: Source, folder: Path, schedule: Schedule, **sizes: int) -> tuple[Any, Any]:
+    if compiler() is None:
+        pytest.skip("no C++ compiler on the path, which the simulated GPU needs")
+    inputs = schedule.problem.random_inputs(sizes, kept=schedule.kept)
+    simulated = Simulated([text], folder)
+    outputs, seen = simulated.run(source.kernels, schedule.program, sizes | {WORKERS: 1}, inputs)
+    return outputs, (seen, schedule.problem.reference(inputs))
+
+
+def test_a_missing_barrier_is_seen(tmp_path: Path) -> None:
+    schedule = SCHEDULES["matmul-tiled"]
+    source = cuda(schedule.program)
+    without = re.sub(r"\} BARRIER\s+SECTION \{", "", source.text)
+    assert without != source.text
+    outputs, (_, reference) = run_one(without, source, tmp_path, schedule, m=9, k=9, n=9, b=4)
+    assert not np.allclose(outputs["C"], reference["C"], rtol=1e-3)
+
+
+def test_a_word_outside_its_tile_or_tensor_is_seen(tmp_path: Path) -> None:
+    schedule = SCHEDULES["matmul-tiled"]
+    source = cuda(schedule.program)
+    wrongs = [(r"read_tile\((\w+), (\w+),", r"read_tile(\1, \2 + 1,"), (r"part\(C_pitch, i,", "part(C_pitch, i + 1,")]
+    for number, (right, wrong) in enumerate(wrongs):
+        text, folder = re.sub(right, wrong, source.text), tmp_path / str(number)
+        assert text != source.text
+        folder.mkdir()
+        _, (seen, _) = run_one(text, source, folder, schedule, m=9, k=9, n=9, b=9)
+        assert seen[0].faults > 0
+
+
+def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
+    schedule = SCHEDULES["flash2-forward"]
+    sizes = {"n": 13, "d": 5, "B_r": 4, "B_c": 3}
+    source = cuda(schedule.program, sizes=sizes | {WORKERS: 1})
+    assert "constexpr int B_r = 4;" in source.text
+    outputs, (seen, reference) = run_one(source.text, source, tmp_path, schedule, **sizes)
+    np.testing.assert_allclose(outputs["O"], reference["O"], rtol=1e-4)
+    assert total(seen).words_read == count(schedule.program, sizes).total.reads
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
+    sizes = {"n": 1000, "d": 64, "B_r": 47, "B_c": 11, WORKERS: 4}
+    compiled(cuda(SCHEDULES["large-cache"].program, 4, sizes).text, architecture, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_nvcc_takes_every_kernel_and_spills_nothing(
+    architecture: str, tmp_path: Path, sources: dict[tuple[str, bool], Source]
+) -> None:
+    compiled("\n".join(source.text for source in sources.values()), architecture, tmp_path)
+
+
+def compiled(text: str, architecture: str, folder: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on the path; install the CUDA toolkit to compile kernels for real GPUs")
+    source = folder / "kernels.cu"
+    source.write_text(prelude() + text, encoding="utf-8")
+    options = ["-std=c++17", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", str(folder / "kernels.cubin")]
+    done = subprocess.run([nvcc, *options, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kernels = text.count("KERNEL(")
+    assert len(re.findall(r"Used \d+ registers", done.stderr)) == kernels
+    assert done.stderr.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == kernels
