@@ -55,8 +55,8 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
     for case in cases:
         if case.shared_words * BYTES > room:
             raise UsageError(
-                f"{case.schedule} at M = {case.M} uses {case.shared_words * BYTES} bytes of shared memory in a block, and "
-                f"this GPU has {room}; give an M of at most {room // BYTES} words."
+                f"{case.schedule} at M = {case.M} uses {case.shared_words * BYTES} bytes of shared memory in a block, "
+                f"and this GPU has {room}; give an M of at most {room // BYTES} words."
             )
     ids = [case.identity(**where) for case in cases]
     known = {row["id"]: row for row in (load(output) if output else [])}

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 
 from pebblesim import program as ir
 from pebblesim.errors import UsageError
+from pebblesim.readings.totals import words
 
 MOST_STEPS = 3_000_000
 """Most primitives that are run to find the peak of a summation tree that is no chain."""
@@ -79,10 +80,7 @@ class Occupancy:
         return self.peak
 
     def _words(self, ranges: ir.Ranges) -> int:
-        product = 1
-        for rng in ranges:
-            product *= self.sizes[rng.name] if rng.parent is None else self.length[rng]
-        return product
+        return words(ranges, self.sizes, self.length)
 
     def _reach(self, red: int) -> None:
         if red > self.peak:

@@ -9,11 +9,19 @@ the mean over the outer loop, a fraction, stands for all.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
 
 from pebblesim import program as ir
 from pebblesim.masks import Cut, Mask
+
+
+def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -> int:
+    """Number of elements of a tile, for the present lengths of the ranges around it."""
+    product: int = 1
+    for rng in ranges:
+        product *= sizes[rng.name] if rng.parent is None else lengths[rng]
+    return product
 
 
 class Place:
