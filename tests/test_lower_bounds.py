@@ -242,7 +242,7 @@ def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
 
 @pytest.mark.slow
 def test_no_bound_exceeds_the_optimum_of_many_graphs() -> None:
-    check_optima(seed=3, wanted=1500, names=["matmul", *PROBLEMS], largest_graph=64, states=1_000_000)
+    check_optima(seed=3, wanted=400, names=["matmul", *PROBLEMS], largest_graph=48, states=100_000)
 
 
 # -- against every schedule ------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st
 @every_schedule
 def test_no_schedule_moves_fewer_words_at_many_sizes(schedule: Schedule) -> None:
     rng = random.Random(schedule.name)
-    for _ in range(500):
+    for _ in range(100):
         dims = {dim: int(2 ** rng.uniform(0, rng.choice([2, 5, 9]))) for dim in schedule.problem.dims}
         with pytest.raises(Infeasible) as too_small:
             choose(schedule, dims, 1)
