@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import sympy
@@ -59,7 +60,7 @@ class Term:
     """A term of the closed form.
 
     Attributes:
-        expr, value: the term, and its words for the sizes.
+        expr, value: the term, and its words for the sizes; under a mask a term alone need not be whole.
         origins: who moves them.
         passes: the numbers of tiles in it.
         about: the term with blocks that fill the cache, in the dimensions and M alone; None if it does not depend on M.
@@ -67,11 +68,11 @@ class Term:
     """
 
     expr: sympy.Expr
-    value: int
+    value: Fraction
     origins: tuple[Origin, ...]
     passes: tuple[Passes, ...]
     about: sympy.Expr | None
-    doubled: int
+    doubled: Fraction
 
 
 def terms(program: ir.Program, sizes: Sizes, doubled: Sizes, words: int, mask: Band | None = None) -> list[Term]:
@@ -98,11 +99,13 @@ def terms(program: ir.Program, sizes: Sizes, doubled: Sizes, words: int, mask: B
     for rest, shares in found.items():
         expr = sympy.Add(*(times for times, _ in shares)) * rest
         passes = tuple(_passes(rest, limits, values))
-        exact = compile_exact(expr, variables)
+        halves = expr.as_coeff_Mul()[0].q  # under a mask a term alone need not be whole, as in n(n + 1)/2
+        exact = compile_exact(halves * expr, variables)
         about = _leading(expr, passes, {symbol(name) for name in program.dims})
         origins = tuple(origin for _, origin in shares)
-        result.append(Term(expr, exact(**sizes), origins, passes, about, exact(**doubled)))
-    return sorted(result, key=lambda term: -term.value)
+        words_now, words_then = Fraction(exact(**sizes), halves), Fraction(exact(**doubled), halves)
+        result.append(Term(expr, words_now, origins, passes, about, words_then))
+    return sorted(result, key=lambda term: -abs(term.value))
 
 
 class _Limit(NamedTuple):
@@ -172,11 +175,14 @@ def _largest(parts: Sequence[sympy.Expr], values: Mapping[sympy.Symbol, int]) ->
 
 def explained(found: list[Term], program: ir.Program, sizes: Sizes, words: int) -> str:
     """The terms for people, with their shares, origins and reasons."""
-    total, values = sum(term.value for term in found), {symbol(k): v for k, v in {**sizes, "M": words}.items()}
+    total, values = (
+        sum((term.value for term in found), Fraction(0)),
+        {symbol(k): v for k, v in {**sizes, "M": words}.items()},
+    )
     lines = []
     for term in found:
-        lines.append(f"{written(term.expr)} = {term.value:,} words, {_percent(term.value, total)}")
-        if term.value * 200 < total:
+        lines.append(f"{written(term.expr)} = {_words(term.value)} words, {_percent(term.value, total)}")
+        if abs(term.value) * 200 < total:
             continue
         lines += [f"  {line}" for line in _origins(term.origins, program)]
         for each in term.passes:
@@ -192,7 +198,9 @@ def explained(found: list[Term], program: ir.Program, sizes: Sizes, words: int) 
             about = f"{written(term.about)} = {int(term.about.subs(values)):,}"
             lines.append(f"  with {blocks} as large as that allows it is about {about}")
         change = (
-            "no change" if term.doubled == term.value else f"{term.doubled:,} words, {term.doubled / term.value:.2f} x"
+            "no change"
+            if term.doubled == term.value
+            else f"{_words(term.doubled)} words, {float(term.doubled / term.value):.2f} x"
         )
         lines.append(f"  with twice the cache: {change}")
     return "\n".join(lines)
@@ -218,16 +226,24 @@ def _role(tensor: str, program: ir.Program) -> str:
     return "input" if tensor in program.inputs else "output" if tensor in program.outputs else "made on the way"
 
 
-def _percent(part: int, total: int) -> str:
-    return f"{100 * part / total:.1f} %" if part * 1000 >= total else "less than 0.1 %"
+def _words(value: Fraction) -> str:
+    return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.1f}"
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _percent(part: Fraction, total: Fraction) -> str:
+    return f"{float(100 * part / total):.1f} %" if abs(part) * 1000 >= total else "less than 0.1 %"
 
 
 def as_data(term: Term, total: int) -> dict[str, Any]:
     """A term as plain data, ready for JSON."""
     return {
         "term": str(term.expr),
-        "words": term.value,
-        "share": term.value / total,
+        "words": _number(term.value),
+        "share": float(term.value / total),
         "origins": [{**origin._asdict(), "times": int(origin.times)} for origin in term.origins],
         "passes": [
             {
@@ -241,5 +257,5 @@ def as_data(term: Term, total: int) -> dict[str, Any]:
             for p in term.passes
         ],
         "about": None if term.about is None else str(term.about),
-        "with_twice_the_cache": term.doubled,
+        "with_twice_the_cache": _number(term.doubled),
     }

@@ -176,7 +176,7 @@ def test_no_schedule_fits() -> None:
 # -- The explanation -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.data())
 def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(BUILT_IN))
@@ -239,9 +239,12 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
     twice = ps.count(best.schedule, M=2 * advice.boundaries[0].M, blocks="best", n=4096, d=128)
     (first, *_) = advice.terms(advice.boundaries[0])
     assert first.doubled == 2 * 4096 * 128 * -(-4096 // twice.blocks["B_r"])
-    assert f"why {best.schedule} moves {best.io:,} words at the SM boundary\n2nd⌈n/B_r⌉ = {first.value:,} words" in text
+    assert (
+        f"why {best.schedule} moves {best.io:,} words at the SM boundary\n2nd⌈n/B_r⌉ = {int(first.value):,} words"
+        in text
+    )
     assert "phase g reads A2 (input), h (made on the way)" in text
-    assert f"with twice the cache: {first.doubled:,} words, 0.51 x" in text
+    assert f"with twice the cache: {int(first.doubled):,} words, 0.51 x" in text
     assert "it is about 6n²d²/M = " in text
 
 
@@ -249,7 +252,6 @@ def test_a_mask_without_closed_forms_has_no_explanation() -> None:
     advice = ps.advise(TOY, problem_name="forward", n=64, d=8, mask="bigbird:8:3:1:1")
     with pytest.raises(UsageError, match="no closed form to explain"):
         advice.explain()
-    assert "why " in ps.advise(TOY, problem_name="forward", n=64, d=8, mask="causal").explain()
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
