@@ -56,9 +56,8 @@ def replay(
     *,
     at_once: int,
     l2_bytes: int,
-    most: int | None = None,
-) -> Hbm | None:
-    """Replay a launch; None if it moves more than `most` tiles.
+) -> Hbm:
+    """Replay a launch.
 
     Args:
         launch, sizes, workers: as for `moved`.
@@ -72,11 +71,8 @@ def replay(
         base[name] = lines * SECTORS_IN_A_LINE
         lines += -(-words * 4 // (SECTOR * SECTORS_IN_A_LINE))
     l2 = _Cache(lines, int(l2_bytes * CAPACITY))
-    stream, taken = interleaved(launch, sizes, workers, at_once), 0
+    stream = interleaved(launch, sizes, workers, at_once)
     while chunk := [(base[a.array] + a.first, a.rows, a.sectors, a.stride, a.write) for a in islice(stream, CHUNK)]:
-        taken += len(chunk)
-        if most is not None and taken > most:
-            return None
         l2.take(np.array(chunk, np.int64))
     return Hbm(l2.fetched * SECTOR, l2.given_up * SECTOR)
 

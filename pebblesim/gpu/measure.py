@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pebblesim import program as ir
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
@@ -18,12 +19,13 @@ from pebblesim.gpu.l2 import replay
 from pebblesim.gpu.results import Row, load, save
 from pebblesim.readings.cuda import memory
 from pebblesim.readings.sectors import moved
+from pebblesim.readings.totals import totals
 from pebblesim.readings.work import coarse
 
 CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
 
-MOST_ACCESSES = 5_000_000
-"""Most tiles moved in a launch for which the traffic to HBM is predicted: a few seconds."""
+MOST_ACCESSES = 1_000_000
+"""Most tiles moved in a launch for which the traffic to HBM is predicted: some seconds."""
 
 QUANTITIES = ("words_read", "words_written", "sm_read", "sm_written", "hbm_read", "hbm_written")
 """What is predicted and measured: words, and bytes at the boundary between the SMs and L2, and at that of HBM."""
@@ -142,9 +144,16 @@ def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str,
         "sm_read": exact.sectors_read * ncu.SECTOR,
         "sm_written": exact.sectors_written * ncu.SECTOR,
     }
+    tiles = totals(kernel.launch.body, case.sizes, lambda node, words: [("moved", 1)] if _moves(node) else [])["moved"]
+    if tiles > MOST_ACCESSES:
+        return {**made, "hbm_read": None, "hbm_written": None}
     room = memory(case.source.kernels, case.program, case.sizes)
-    hbm = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes, most=MOST_ACCESSES)
-    return {**made, "hbm_read": hbm.read if hbm else None, "hbm_written": hbm.written if hbm else None}
+    hbm = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes)
+    return {**made, "hbm_read": hbm.read, "hbm_written": hbm.written}
+
+
+def _moves(node: ir.Node) -> bool:
+    return isinstance(node, ir.Read | ir.Write | ir.Init)
 
 
 def roofline(

@@ -228,8 +228,8 @@ EACH void multiply_entries(Tile C, int width, int rows, int columns, Tile A, int
 EACH void multiply(Tile C, int width, int rows, int columns, Tile A, int a_i, int a_k, Tile B, int b_k, int b_j, int terms,
                    bool add, int tid, int threads) {
     next_statement();
-    if (rows * columns >= 16 * threads)
-        multiply_entries<8, 4>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
+    if (rows * columns >= 8 * threads)
+        multiply_entries<4, 4>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
     else if (rows * columns >= 4 * threads)
         multiply_entries<4, 2>(C, width, rows, columns, A, a_i, a_k, B, b_k, b_j, terms, add, tid, threads);
     else
