@@ -122,7 +122,7 @@ def test_optima_that_take_minutes(graph: Cdag, M: int, least: int) -> None:
 
 
 def test_computing_again_can_save_io() -> None:
-    """v of a, x of v, b, c, y of x, e, f, w of a, v, y: when y is made, a must be read again, and then v is free."""
+    """v of a, x of v, b, c, y of x, e, f, and w of a, v, y: then a must be read again, and with it v is free."""
     a, b, c, e, f, v, x, y, w = range(9)
     edges = [(a, v), (v, x), (b, x), (c, x), (x, y), (e, y), (f, y), (a, w), (v, w), (y, w)]
     graph = Cdag.from_edges(9, edges, [a, b, c, e, f], [v, w])
