@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -249,13 +250,12 @@ class Advice:
             )
         else:
             lines.append(f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak, 'op/s')}")
-        needed, memory = (
-            self.boundaries[0].best.lower_bound.value * BYTES[self.dtype] * self.times,
-            self.card.rate("memory"),
-        )
-        if memory and needed > memory:
+        shapes = (*problem(self.problem).inputs.values(), *problem(self.problem).outputs.values())
+        held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
+        memory = self.card.rate("memory")
+        if memory and held > memory:
             lines.append(
-                f"  inputs and outputs are {_amount(needed, 'B')}, more than the {_amount(memory, 'B')} of the card"
+                f"  inputs and outputs are {_amount(held, 'B')}, more than the {_amount(memory, 'B')} of the card"
             )
         return "\n".join([*lines, LEFT_OUT])
 

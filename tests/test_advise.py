@@ -164,7 +164,10 @@ def test_what_is_not_known_is_said_and_left_out() -> None:
     assert "no peak rate for bfloat16 is known (known: float32)" in text
     assert "unknown" in text and advice.fastest[1] == "HBM"
     assert "no bandwidth is known here" in str(ps.advise("GTX1060", n=512, d=64))
-    assert "more than the 6.37 GB of the card" in str(ps.advise("GTX1060", n=2**14, d=64, batch=4096))
+    words = 4 * 2**14 * 64 + 3 * 64 * 64  # A1, A2, A3, dO; X, Y, g
+    large, small = (ps.advise("GTX1060", n=2**14, d=64, batch=6366756864 // (4 * words) + more) for more in (1, 0))
+    assert ", more than the 6.37 GB of the card" in str(large)
+    assert "inputs and outputs" not in str(small)
 
 
 def test_no_schedule_fits() -> None:
