@@ -11,7 +11,7 @@ RUN_M := 1024 4096 16384 65536
 # One worker for each core, four at most: each pays for its own imports.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup run test test-all bench lint format smoke clean distclean
+.PHONY: help setup run test test-all bench notebooks lint format smoke clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -33,6 +33,9 @@ test-all: $(READY)  ## run the tests, the slow ones too
 
 bench: $(READY)  ## measure, and print ratios side by side
 	$(BIN)/python benchmarks/bench.py
+
+notebooks: $(READY)  ## run the notebooks, and keep what they print and show
+	$(BIN)/python tests/test_notebooks.py
 
 lint: $(READY)  ## check style, format and types
 	$(BIN)/python -m ruff check
