@@ -4,6 +4,7 @@ if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
 
 import inspect
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from pebblesim.graphs.builder import Builder
     from pebblesim.graphs.cdag import Cdag
 
-DECLARATIONS: Final = {  # of each problem, the module and its function that declares the graph
+# Of each problem, the function that declares its graph; of ours, the module and the name of it, for it costs an import.
+DECLARATIONS: Final[dict[str, tuple[str, str] | Callable[..., "Builder"]]] = {
     "backward": ("backward", "declare"),
     "forward": ("forward", "declare"),
     "backward-qkv": ("backward_qkv", "declare"),
@@ -65,8 +67,10 @@ def plan(problem: str, summation: str = "chain", mask: Any = None, **options: An
 def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) -> "Builder":
     if problem not in DECLARATIONS:
         raise UnknownName("graph", problem, DECLARATIONS)
-    module, function = DECLARATIONS[problem]
-    declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
+    declare: Any = DECLARATIONS[problem]
+    if isinstance(declare, tuple):
+        module, function = declare
+        declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
     signature = inspect.signature(declare)
     try:
         bound = signature.bind(summation=summation, **options)

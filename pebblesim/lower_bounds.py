@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pebblesim.errors import UsageError
 from pebblesim.masks import Cut, Mask
-from pebblesim.problems import Problem
+from pebblesim.problems import ACTIVATIONS, Problem
 from pebblesim.registry import Schedule
 from pebblesim.segments import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
 
@@ -261,14 +261,14 @@ def _claims(case: _Case) -> Iterator[_Claim]:
         yield _linear(case)
     elif core == "linear":
         yield from _forward(case, made=("S", "h"), weights=("X", "Y"), V="A3")
-    elif core.startswith("forward"):
+    elif core in ("forward", *(f"forward-{activation}" for activation in ACTIVATIONS)):
         weights, V = (("W_Q", "W_K", "W_V"), "A3") if projected else ((), "V")
         yield from _forward(case, made=("Q", "K", "V") if projected else (), weights=weights, V=V)
     elif core == "backward-qkv" and "P" in case.way.kept:
         yield from _backward_qkv_from_P(case, projected)
     elif core == "backward-qkv":
         yield from _backward_qkv(case, projected)
-    else:
+    elif core in ("backward", *(f"backward-{activation}" for activation in ACTIVATIONS)):
         yield from _backward(case, regrouped="row_block" in graph)
 
 

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal, localcontext
 from itertools import product
 from math import isqrt
@@ -445,3 +446,9 @@ def test_a_larger_cache_never_raises_the_best_bound_by_much(name: str, size: int
     """The truth falls as M grows. The bounds are chosen for each M alone, so they may rise a little, never by a lot."""
     dims = {dim: d if dim in ("d", "k") else size for dim in PROBLEMS[name].dims}
     assert best(PROBLEMS[name], dims, 2 * M).value <= best(PROBLEMS[name], dims, M).value * 1.1 + 10
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "backward-qkv", "linear", "projected-forward"])
+def test_a_problem_that_only_sounds_like_one_of_ours_gets_no_bound_of_ours(name: str) -> None:
+    other = replace(PROBLEMS[name], name=f"{name}-of-someone-else")
+    assert [bound.name for bound in lower_bounds(other, {"n": 64, "d": 8}, 16)] == ["compulsory"]
