@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SITE   := $(VENV)/.site
 
 RUN_N := 4096
 RUN_D := 64
@@ -11,7 +12,7 @@ RUN_M := 1024 4096 16384 65536
 # One worker for each core, four at most: each pays for its own imports.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup run test test-all bench notebooks lint format smoke clean distclean
+.PHONY: help setup run test test-all bench notebooks docs lint format smoke clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -36,6 +37,9 @@ bench: $(READY)  ## measure, and print ratios side by side
 
 notebooks: $(READY)  ## run the notebooks, and keep what they print and show
 	$(BIN)/python tests/test_notebooks.py
+
+docs: $(SITE)  ## build the documents and the API reference into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)  ## check style, format and types
 	$(BIN)/python -m ruff check
@@ -77,16 +81,23 @@ smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
 	echo "smoke: fine"
 
 clean:  ## delete what was built and cached
-	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## delete the environment too
 	rm -rf $(VENV)
+
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable
 
 # Made anew when pyproject.toml changes; instant otherwise.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer: make PYTHON=...")'
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable '.[test]'
+	@$(INSTALL) '.[test]'
+	@touch $@
+
+$(SITE): $(READY)
+	@echo "installing what the documents are built with, once"
+	@$(INSTALL) '.[docs]'
 	@touch $@
