@@ -147,7 +147,7 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
         M: red pebbles.
 
     >>> sparse_product([5, 5], [5, 5], M=4).value
-    46
+    76
 
     Raises:
         UsageError: A has not as many columns as B has rows.

@@ -41,7 +41,7 @@ METRICS = (
 """What is read: bytes into the SMs and sectors out of them; sectors read and written as L2 sees them, which are fewer
 where it serves several SMs at once; bytes at HBM; bytes that the instructions asked for, sector or not; and time."""
 
-ROOTS = ("/usr/local/cuda*/bin", "/usr/local/NVIDIA-Nsight-Compute*", "/opt/nvidia/nsight-compute/*")
+ROOTS = ("usr/local/cuda*/bin", "usr/local/NVIDIA-Nsight-Compute*", "opt/nvidia/nsight-compute/*")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def find() -> str | None:
     if found := shutil.which("ncu"):
         return found
     for pattern in ROOTS:
-        places = sorted(Path("/").glob(f"{pattern[1:]}/ncu"), reverse=True)
+        places = sorted(Path("/").glob(f"{pattern}/ncu"), reverse=True)
         if places:
             return str(places[0])
     return None
