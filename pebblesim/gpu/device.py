@@ -15,6 +15,9 @@ from pebblesim.gpu.host import rows
 from pebblesim.readings.cuda import Kernel, memory
 
 OPTIONS = ("--std=c++17",)
+BOUND = "__launch_bounds__(512)"
+"""What kernels say of the threads in a block: no more than this."""
+
 FREE_BLOCKS = 1024
 """Blocks of a launch that any number of blocks can do."""
 
@@ -77,9 +80,10 @@ class Runner:
             PebblesimError: the compiler let registers spill, so that traffic would not be that of the tiles.
         """
         self.case, self._cp = case, cupy()
-        module = self._cp.RawModule(code=case.text, options=OPTIONS)
         kernels = case.source.kernels
-        self.kernels = [(kernel, module.get_function(kernel.name)) for kernel in kernels]
+        self.kernels = self._built(case.text)
+        if any(function.local_size_bytes for _, function in self.kernels):  # with fewer threads each has more registers
+            self.kernels = self._built(case.text.replace(BOUND, f"__launch_bounds__({case.threads})"))
         for kernel, function in self.kernels:
             if function.local_size_bytes:
                 raise PebblesimError(f"{kernel.name} spills {function.local_size_bytes} bytes of registers per thread.")
@@ -91,6 +95,10 @@ class Runner:
             if name in case.program.inputs:
                 rows(filled, case.program.tensors[name], case.sizes)[...] = inputs[name]
             self.arrays[name] = self._cp.asarray(filled)
+
+    def _built(self, text: str) -> list[tuple[Kernel, Any]]:
+        module = self._cp.RawModule(code=text, options=OPTIONS)
+        return [(kernel, module.get_function(kernel.name)) for kernel in self.case.source.kernels]
 
     def launch(self, kernel: Kernel, function: Any) -> None:
         """Launch a kernel; it runs when it can."""
