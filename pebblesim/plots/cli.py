@@ -138,6 +138,24 @@ def roofline(
     print(f"written {output}")
 
 
+@app.command(epilog="Example: [bold]pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png[/bold]")
+def measured(
+    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw measured over predicted traffic of the runs on a GPU."""
+    check(output)
+    from pebblesim.gpu.results import load
+    from pebblesim.plots.measured import measured as draw
+
+    for path in results:
+        if not path.is_file():
+            raise UsageError(f"{str(path)!r}: there is no such file of results.")
+    rows = [row for path in results for row in load(path)]
+    save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
+    print(f"written {output}")
+
+
 @app.command(epilog="Example: [bold]pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png[/bold]")
 def occupancy(
     schedule: ScheduleName,
