@@ -12,7 +12,7 @@ from typing import Any
 from pebblesim import api
 from pebblesim import program as ir
 from pebblesim.blocks import choose
-from pebblesim.errors import UsageError
+from pebblesim.errors import Infeasible, UsageError
 from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
 from pebblesim.readings.launches import layout
 from pebblesim.registry import Schedule, get
@@ -99,7 +99,10 @@ def case(
     threads: int | None = None,
     **dims: int,
 ) -> Case:
-    """A case, checked: blocks chosen as `pebblesim.count` chooses them, and threads by the words in use.
+    """A case, checked: threads by the words in use, and blocks as `pebblesim.count` chooses them for M words.
+
+    A sum that has no term yet takes room on a GPU, where in the game it has no pebbles; in the few cases in which that
+    does not fit, blocks are chosen for the largest smaller M for which it does.
 
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`; or the tiles need more than M words as they lie.
@@ -109,13 +112,19 @@ def case(
     if threads is not None and not (isinstance(threads, int) and threads % 32 == 0 and 32 <= threads <= 512):
         raise UsageError(f"threads = {threads!r} was given; a block has 32, 64, … or 512 threads.")
     chosen = choose(algorithm, sizes, M, blocks)
-    made = Case(algorithm.name, sizes, M, chosen, workers, threads or 256)
-    words = made.shared_words
-    if words > M:
-        raise UsageError(
-            f"the tiles of {algorithm.name} take {words} words of shared memory, and M = {M}; give a larger M, or "
-            "smaller blocks."
-        )
+    free = blocks in ("fit", "best") or (not isinstance(blocks, str) and len(blocks) < len(algorithm.blocks))
+    smaller = M
+    while (words := Case(algorithm.name, sizes, M, chosen, workers).shared_words) > M:
+        smaller -= words - M
+        try:
+            if not free or smaller < 1:
+                raise Infeasible("", words)
+            chosen = choose(algorithm, sizes, smaller, blocks)
+        except Infeasible:
+            raise UsageError(
+                f"the tiles of {algorithm.name} take {words} words of shared memory, and M = {M}; give a larger M, or "
+                "smaller blocks."
+            ) from None
     if threads is None:  # a thread for 64 words in use, 64 at least
-        made = Case(algorithm.name, sizes, M, chosen, workers, min(512, max(64, 2 ** (words // 64).bit_length() // 2)))
-    return made
+        threads = min(512, max(64, 2 ** (words // 64).bit_length() // 2))
+    return Case(algorithm.name, sizes, M, chosen, workers, threads)

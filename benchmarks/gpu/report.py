@@ -1,0 +1,160 @@
+"""Print the tables of docs/gpu.md from what was measured: `python benchmarks/gpu/report.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pebblesim as ps
+from pebblesim.gpu.crossings import points, summary
+from pebblesim.gpu.measure import QUANTITIES, error_of
+
+HERE = Path(__file__).parent
+Row = dict[str, Any]
+
+
+def rows(group: str) -> list[Row]:
+    return [json.loads(line) for line in (HERE / f"{group}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(columns) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *lines))
+
+
+def sizes(row: Row) -> str:
+    split = f", P = {row['workers']}" if row["workers"] > 1 else ""
+    return ", ".join(f"{name} = {size:,}" for name, size in {**row["dims"], "M": row["M"]}.items()) + split
+
+
+def megabytes(value: int | None) -> str:
+    return "" if value is None else f"{value / 1e6:,.1f}"
+
+
+def exact() -> str:
+    """Every group: launches, and those whose counters are not what was predicted, to the byte."""
+    lines = []
+    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads"):
+        found = rows(group)
+        launches = [launch for row in found for launch in row["launches"]]
+        wrong = [str(sum(error_of(launch, q) != 0 for launch in launches)) for q in QUANTITIES[:4]]
+        lines.append((group, str(len(found)), str(len(launches)), *wrong))
+    return table(("group", "cases", "launches", "words read", "words written", "SM reads", "SM writes"), lines)
+
+
+def samples() -> str:
+    """The first group: one line for each case."""
+    lines = []
+    for row in rows("exact"):
+        p, m = row["total"]["predicted"], row["total"]["measured"]
+        pairs = [f"{p[q]:,}" if p[q] == m[q] else f"{p[q]:,} / {m[q]:,}" for q in QUANTITIES[:4]]
+        lines.append((row["schedule"], sizes(row), *pairs))
+    return table(("schedule", "sizes", "words read", "words written", "SM reads, bytes", "SM writes, bytes"), lines)
+
+
+def merged() -> str:
+    """The launches that wrote fewer sectors than predicted."""
+    lines = []
+    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads"):
+        for row in rows(group):
+            for launch in row["launches"]:
+                if error := error_of(launch, "sm_written"):
+                    written = launch["predicted"]["sm_written"] // 32
+                    lines.append((row["schedule"], sizes(row), launch["name"], f"{written:,}", f"{error // 32:+,}"))
+    return table(("schedule", "sizes", "launch", "sectors predicted", "measured less predicted"), lines)
+
+
+def hbm(group: str) -> str:
+    lines = []
+    for row in rows(group):
+        p, m = row["total"]["predicted"], row["total"]["measured"]
+        cells = []
+        for q in ("hbm_read", "hbm_written"):
+            small = m[q] < 1e7
+            error = "" if small else f"{100 * (p[q] - m[q]) / m[q]:+.1f} %"
+            cells += [megabytes(p[q]), megabytes(m[q]), error]
+        lines.append((row["schedule"], sizes(row), *cells))
+    columns = (
+        "schedule",
+        "sizes",
+        "reads, MB: predicted",
+        "measured",
+        "error",
+        "writes, MB: predicted",
+        "measured",
+        "error",
+    )
+    return table(columns, lines)
+
+
+def crossings() -> str:
+    lines = []
+    names = ("small-cache", "flash")
+    for d in (32, 64, 128, 256):
+        found = summary(points([row for row in rows("crossover") if row["dims"]["d"] == d], names), names)["crossings"]
+        cells = []
+        for what in ("predicted", "measured", "bytes"):
+            spans = [f"{a:,} to {b:,}" for a, b in found[what]]
+            cells.append(", ".join(spans))
+        (first, last), *_ = found["measured"]
+        lines.append((str(d), *cells, f"{first / d**2:.2f} to {last / d**2:.2f}"))
+    return table(("d", "counted", "measured, words", "measured, bytes", "M/d²"), lines)
+
+
+def times() -> str:
+    lines = []
+    for row in rows("workers"):
+        m = row["total"]["measured"]
+        lines.append(
+            (
+                row["schedule"],
+                str(row["workers"]),
+                f"{(m['words_read'] + m['words_written']) / 1e6:.1f}",
+                megabytes(m["sm_read"] + m["sm_written"]),
+                megabytes(m["hbm_read"] + m["hbm_written"]),
+                f"{row['seconds'] * 1e3:.2f}",
+                f"{100 * row['roofline']['fraction']:.1f} %",
+            )
+        )
+    lines.sort(key=lambda line: (line[0], int(line[1])))
+    return table(("schedule", "P", "M words", "SM, MB", "HBM, MB", "ms", "of the roofline"), lines)
+
+
+def heads() -> Iterator[str]:
+    for problem in ("backward", "forward"):
+        lines = []
+        for row in rows("heads"):
+            if ps.count(row["schedule"], M=row["M"], **row["dims"]).problem != problem:
+                continue
+            m = row["total"]["measured"]
+            lines.append(
+                (
+                    str(row["dims"]["d"]),
+                    row["schedule"] + (f", P = {row['workers']}" if row["workers"] > 1 else ""),
+                    f"{(m['words_read'] + m['words_written']) / 1e6:.2f}",
+                    megabytes(m["sm_read"] + m["sm_written"]),
+                    megabytes(m["hbm_read"] + m["hbm_written"]),
+                    f"{row['seconds'] * 1e3:,.2f}",
+                )
+            )
+        yield table(("d", "schedule", "M words", "SM, MB", "HBM, MB", "ms"), lines)
+
+
+def framework() -> str:
+    lines = []
+    for row in rows("framework"):
+        n, d = row["n"], row["d"]
+        counted = ps.count("flash2-forward", n=n, d=d, M=2**20, blocks={"B_r": 128, "B_c": 128}).reads * 2
+        lines.append((str(n), str(d), f"{counted:,}", f"{row['sm_read']:,}", f"{row['sm_read'] - counted:+,}"))
+    return table(("n", "d", "counted, bytes", "measured, bytes", "difference"), lines)
+
+
+def main() -> None:
+    sections = [exact(), merged(), crossings(), hbm("unseen"), hbm("fitted"), *heads(), times(), framework(), samples()]
+    print("\n\n".join(sections))
+
+
+if __name__ == "__main__":
+    main()
