@@ -247,6 +247,7 @@ COMMANDS = {
     "tiles": "plot tiles flash2-forward -n 5 -d 2 -M 60 --mask causal",
     "graph": "plot graph small-cache -n 2 -d 2 -M 24 --at 60 --summation balanced",
     "graph of a problem": "plot graph matmul -n 2 -d 2",
+    "measured": f"plot measured {Path(__file__).parent.parent / 'benchmarks/gpu/exact.jsonl'}",
 }
 
 
@@ -256,6 +257,21 @@ def test_every_picture_has_a_command(command: str, suffix: str, pebblesim: Any, 
     assert pebblesim(f"{command} -o a.{suffix}") == (0, f"written a.{suffix}\n", "")
     assert [path.name for path in tmp_path.iterdir()] == [f"a.{suffix}"]
     assert (tmp_path / f"a.{suffix}").read_bytes().startswith(MAGIC[suffix])
+
+
+def test_measured_traffic_is_told_apart_from_predicted() -> None:
+    from matplotlib.figure import Figure
+
+    from pebblesim.plots.measured import QUANTITIES, measured
+
+    predicted = dict.fromkeys(QUANTITIES, 1000)
+    rows = [{"total": {"predicted": predicted, "measured": predicted | {"sm_read": 1032}}}, {"total": {"measured": {}}}]
+    ax = measured(rows, Figure().subplots())
+    labels = [mark.get_label() for mark in ax.lines]
+    assert "words read: 1 of 1 the same" in labels
+    assert "bytes into the SMs: 0 of 1 the same" in labels
+    with pytest.raises(UsageError, match="no run with a prediction"):
+        measured([], ax)
 
 
 @pytest.mark.parametrize("suffix", MAGIC)
@@ -295,6 +311,7 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
         ("plot graph small-cache -n 9 -d 3 -o a.png", "a game of small-cache needs a cache"),
         ("plot graph small-cache -n 2 -d 2 -M 99 --at 9999 -o a.png", "move 9999 was asked for"),
         ("plot graph backward -n 64 -d 16 -o a.png", "is no picture"),
+        ("plot measured nowhere.jsonl -o a.png", "'nowhere.jsonl': there is no such file of results"),
         ("plot occupancy nothing -n 9 -d 3 -M 99 -o a.png", "no schedule is called 'nothing'"),
     ],
 )
