@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from pebblesim import program as ir
 from pebblesim.gpu.host import Simulated, compiler
-from pebblesim.language import Block, Machine, Tensor
+from pebblesim.language import Block, Machine, Tensor, relu
 from pebblesim.readings.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.count import count
 from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
 from pebblesim.readings.launches import launches, layout, shares
+from pebblesim.readings.numbers import numbers
 from pebblesim.readings.rounding import rounding
 from pebblesim.readings.sectors import Moved, moved, sectors_of
 from pebblesim.registry import SCHEDULES, Schedule
@@ -120,6 +121,18 @@ def test_kernels_move_what_is_counted_and_give_the_reference(
         np.testing.assert_array_equal(output, backwards[name], err_msg="the order of threads matters")
 
 
+@pytest.mark.parametrize("b", [45, 64])
+@pytest.mark.parametrize("threads", [32, 96])
+def test_rows_longer_than_a_warp_touch_each_sector_once(
+    b: int, threads: int, gpu: Simulated, sources: dict[tuple[str, bool], Source]
+) -> None:
+    schedule, sizes = SCHEDULES["matmul-tiled"], {"m": 50, "k": 100, "n": 110, "b": b, WORKERS: 1}
+    kernels = sources["matmul-tiled", False].kernels
+    outputs, seen = gpu.run(kernels, schedule.program, sizes, schedule.problem.random_inputs(sizes), threads=threads)
+    assert seen[0].moved == moved(kernels[0].launch, sizes)
+    assert np.all(np.isfinite(outputs["C"]))
+
+
 def extra(schedule: Schedule, kernels: Any, sizes: dict[str, int], workers: int) -> tuple[int, int]:
     """Words that workers read and write besides those of the schedule: each has a copy, and a sum is made of them."""
     reads = writes = 0
@@ -144,6 +157,63 @@ def test_which_loops_workers_can_share(schedule: Schedule) -> None:
     assert all(launch.split is None for launch in launches(schedule.program, 1))
 
 
+def test_what_workers_cannot_share() -> None:
+    """A sum that is looked at, changed, or used after the loop before it is written."""
+
+    @register(problem="matmul", source="this test")
+    def looked_at(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+        C = m.tensor("C", A.shape[0], B.shape[1])
+        C_ = m.zeros(A.shape[0], B.shape[1])
+        for k in m.tiles(A.shape[1], b):
+            C_ += m.read(A[:, k]) @ m.read(B[k, :])
+            twice = m.compute(C_ + C_)
+            m.delete(twice)
+        m.write(C, C_)
+
+    @register(problem="matmul", source="this test")
+    def changed(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+        C = m.tensor("C", A.shape[0], B.shape[1])
+        C_ = m.zeros(A.shape[0], B.shape[1])
+        for k in m.tiles(A.shape[1], b):
+            A_k, B_k = m.read(A[:, k]), m.read(B[k, :])
+            C_ += A_k @ B_k
+            product = m.compute(A_k @ B_k)
+            C_[:] = relu(product)
+        m.write(C, C_)
+
+    @register(problem="matmul", source="this test")
+    def used_after(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+        C = m.tensor("C", A.shape[0], B.shape[1])
+        C_ = m.zeros(A.shape[0], B.shape[1])
+        for k in m.tiles(A.shape[1], b):
+            C_ += m.read(A[:, k]) @ m.read(B[k, :])
+        C_[:] = relu(C_)
+        m.write(C, C_)
+
+    for name in ("looked-at", "changed", "used-after"):
+        program = SCHEDULES.pop(name).program
+        assert [launch.split for launch in launches(program, 4)] == [None], name
+
+
+def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> None:
+    """Threads share the entries of a part in another way than those of the whole."""
+
+    @register(problem="matmul", source="this test")
+    def in_parts(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+        C = m.tensor("C", A.shape[0], B.shape[1])
+        C_ = m.compute(m.read(A) @ m.read(B))
+        for c in m.tiles(B.shape[1], b):
+            C_[:, c] = C_[:, c] + C_[:, c]
+            C_[:] = C_ * C_
+        m.write(C, C_)
+
+    schedule = SCHEDULES.pop("in-parts")
+    source, sizes = cuda(schedule.program), {"m": 9, "k": 4, "n": 11, "b": 3}
+    outputs, _ = run_one(source.text, source, tmp_path, schedule, **sizes)
+    expected = numbers(schedule.program, sizes, schedule.problem.random_inputs(sizes))
+    np.testing.assert_allclose(outputs["C"], expected["C"], rtol=1e-4)
+
+
 @every_schedule
 @settings(max_examples=6)
 @given(data=st.data())
@@ -157,6 +227,22 @@ def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.
                 seen[access.write] += access.rows * access.sectors
         predicted = moved(launch, sizes, workers)
         assert (predicted.sectors_read, predicted.sectors_written) == (seen[False], seen[True])
+
+
+def test_every_sector_of_a_product_is_moved() -> None:
+    sizes = {"m": 11, "k": 30, "n": 21, "b": 7}
+    (launch,) = launches(SCHEDULES["matmul-tiled"].program)
+    seen: dict[tuple[str, bool], set[int]] = {}
+    for block in range(number_of_blocks(launch, sizes, 1)):
+        for each in block_accesses(launch, sizes, 1, block):
+            for row in range(each.rows):
+                start = each.first + row * each.stride
+                seen.setdefault((each.array, each.write), set()).update(range(start, start + each.sectors))
+    assert seen == {
+        ("A", False): set(range(11 * 4)),  # 30 words are 4 sectors
+        ("B", False): set(range(30 * 3)),
+        ("C", True): set(range(11 * 3)),
+    }
 
 
 @given(start=st.integers(0, 100), words=st.integers(1, 100))

@@ -269,12 +269,13 @@ accesses = st.lists(
         Access,
         st.just("A"),
         st.booleans(),
-        first=st.integers(0, 150),
-        rows=st.integers(1, 3),
+        first=st.integers(0, 70),
+        rows=st.integers(1, 2),
         sectors=st.integers(1, 9),
         stride=st.integers(9, 20),
     ),
-    max_size=60,
+    min_size=20,
+    max_size=80,
 )
 
 
