@@ -76,7 +76,6 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) >= 5
 
 
-
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]) if sys.argv[1:] else NOTEBOOKS:
         nbformat.write(executed(read(path)), path)
