@@ -55,7 +55,7 @@ class Match:
 
     def __init__(self, n: int, d: int, M: int) -> None:
         import pebblesim as ps
-        from pebblesim.registry import get
+        from pebblesim.language.registry import get
 
         self.counted = ps.count("small-cache", n=n, d=d, M=M)
         self.program, self.sizes = get("small-cache").program, {"n": n, "d": d, **self.counted.blocks}
@@ -68,7 +68,7 @@ class Match:
 
     def play(self, stream: Any, after_chunk: Callable[[], Any] = lambda: None) -> int:
         """Play on a fresh referee, check the outcome, and return the number of moves."""
-        from pebblesim.game import Referee
+        from pebblesim.game.referee import Referee
 
         game = Referee(self.graph, self.M)
         for chunk in stream:

@@ -1,7 +1,7 @@
 """Build a graph tensor by tensor, in bulk.
 
 First the tensors are told in order, which costs nothing: sizes are known at once, however large. Then `finish` fills
-arrays that were allocated once. The numbering is the one stated in `pebblesim.layout`.
+arrays that were allocated once. The numbering is the one stated in `pebblesim.game.numbering`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.errors import UnknownName, UsageError
+from pebblesim.game.numbering import Family
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
 from pebblesim.graphs.filling import element_edges, fill
 from pebblesim.graphs.masked import Masking, Spread
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
-from pebblesim.layout import Family
 
 Mask: TypeAlias = NDArray[np.bool_] | None  # the pairs of rows that may meet, (n, n); None for all
 
@@ -35,7 +35,7 @@ class Builder:
     Operands are named; ".T" appended to a name means transposed.
 
     Args:
-        summation: the tree of every sum: "chain", "balanced" or "blocked:B" (see `pebblesim.layout`).
+        summation: the tree of every sum: "chain", "balanced" or "blocked:B" (see `pebblesim.game.numbering`).
         mask: booleans of shape (n, n), the pairs that may meet; None for all. Tensors over pairs are those that are
             told so, and what is made from them entry by entry. All sums must then be chains.
 

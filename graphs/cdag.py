@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pebblesim.errors import UnknownName, UsageError
+from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids
 from pebblesim.graphs.placement import placement
 from pebblesim.graphs.summation import Part, part
-from pebblesim.layout import Family
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -57,7 +57,7 @@ class Cdag:
         op: an `Op` for each vertex, uint8.
         indptr: the predecessors of v are `preds[indptr[v]:indptr[v + 1]]`, the left operand first.
         preds: vertex ids, int32 where they fit.
-        families: the tensors, in the order of their vertices (see `pebblesim.layout`); empty for a graph from
+        families: the tensors, in the order of their vertices (see `pebblesim.game.numbering`); empty for a graph from
             `from_edges`. With families, vertex ids are in topological order.
         inputs: ids of the vertices that start with a blue pebble.
         outputs: ids of the vertices that must end with one.

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked, summation
 from pebblesim.graphs.cdag import Op, index_dtype, sections
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
-from pebblesim.layout import Family
 
 
 def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any]]:

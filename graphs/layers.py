@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.errors import UsageError
+from pebblesim.game.numbering import Family
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import Part
-from pebblesim.layout import Family
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Families that a mask concerns: how many vertices each element has, where they are, and what is before them.
 
-The numbering is the one stated in `pebblesim.layout` under a mask. All sums are chains there.
+The numbering is the one stated in `pebblesim.game.numbering` under a mask. All sums are chains there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.errors import UsageError
+from pebblesim.game.numbering import Family
 from pebblesim.graphs.cdag import Op
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.placement import Placement, placement
-from pebblesim.layout import Family
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Where the elements of a family are under a mask: what `pebblesim.layout` says, and what the graph asks besides."""
+"""Where the elements of a family are under a mask: by `pebblesim.game.numbering`, and what the graph asks besides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.layout import Family, Table
+from pebblesim.game.numbering import Family, Table
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

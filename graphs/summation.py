@@ -1,4 +1,4 @@
-"""Summation trees: how the terms of one sum are added up, as stated in `pebblesim.layout`.
+"""Summation trees: how the terms of one sum are added up, as stated in `pebblesim.game.numbering`.
 
 Everything here is about a single element of a sum with k terms, tree block b and, perhaps, a constant 0 to start from.
 Offsets count from the element's first vertex: terms at 0 ... k-1, then the constant, then the partial sums.

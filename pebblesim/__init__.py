@@ -15,13 +15,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pebblesim.advice import Advice, advise
-    from pebblesim.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
-    from pebblesim.bounding import Bounds, Gaps, bounds, gaps
+    from pebblesim.advice.advise import Advice, advise
     from pebblesim.claims import verify
-    from pebblesim.crossings import Crossing, Crossover, crossover
     from pebblesim.errors import Infeasible, PebblesimError, TraceError, UsageError
-    from pebblesim.game import Game, IllegalMove, referee
+    from pebblesim.game.referee import Game, IllegalMove, referee
+    from pebblesim.growth.overtaking import bound_exponent
+    from pebblesim.growth.tropical import decide, parse
+    from pebblesim.jobs.api import Counted, Played, compare, count, formula, graph, numbers, optimum, play, show
+    from pebblesim.jobs.bounding import Bounds, Gaps, bounds, gaps
+    from pebblesim.jobs.crossings import Crossing, Crossover, crossover
+    from pebblesim.jobs.recording import Recording, record
+    from pebblesim.jobs.sweeps import sweep
     from pebblesim.language import (
         Block,
         Index,
@@ -37,23 +41,19 @@ if TYPE_CHECKING:
         sigmoid,
         step,
     )
-    from pebblesim.overtaking import bound_exponent
-    from pebblesim.recording import Recording, record
-    from pebblesim.registry import Schedule, schedule
+    from pebblesim.language.registry import Schedule, schedule
     from pebblesim.sparsity.backward import backlite
     from pebblesim.sparsity.inputs import load_head, synthetic_head
     from pebblesim.sparsity.result import BackLite
-    from pebblesim.sweeps import sweep
-    from pebblesim.tropical import decide, parse
 
 # Loaded when first used: some of these bring numpy or sympy, which a cold start must not pay for.
 _HOME = {
     "claims": ("verify",),
-    "crossings": ("Crossing", "Crossover", "crossover"),
-    "api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
-    "bounding": ("Bounds", "Gaps", "bounds", "gaps"),
+    "jobs.crossings": ("Crossing", "Crossover", "crossover"),
+    "jobs.api": ("Counted", "Played", "compare", "count", "formula", "graph", "numbers", "optimum", "play", "show"),
+    "jobs.bounding": ("Bounds", "Gaps", "bounds", "gaps"),
     "errors": ("Infeasible", "PebblesimError", "TraceError", "UsageError"),
-    "game": ("Game", "IllegalMove", "referee"),
+    "game.referee": ("Game", "IllegalMove", "referee"),
     "language": (
         "Block",
         "Index",
@@ -61,7 +61,6 @@ _HOME = {
         "Tensor",
         "Tile",
         "exp",
-        "load_head",
         "log",
         "maximum",
         "relu",
@@ -70,12 +69,12 @@ _HOME = {
         "sigmoid",
         "step",
     ),
-    "overtaking": ("bound_exponent",),
-    "recording": ("Recording", "record"),
-    "registry": ("Schedule", "schedule"),
-    "tropical": ("decide", "parse"),
-    "advice": ("Advice", "advise"),
-    "sweeps": ("sweep",),
+    "growth.overtaking": ("bound_exponent",),
+    "jobs.recording": ("Recording", "record"),
+    "language.registry": ("Schedule", "schedule"),
+    "growth.tropical": ("decide", "parse"),
+    "advice.advise": ("Advice", "advise"),
+    "jobs.sweeps": ("sweep",),
     "sparsity.backward": ("backlite",),
     "sparsity.inputs": ("load_head", "synthetic_head"),
     "sparsity.result": ("BackLite",),

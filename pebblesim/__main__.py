@@ -1,6 +1,6 @@
 """`python -m pebblesim`."""
 
-from pebblesim.cli import main
+from pebblesim.cli.main import main
 
 if __name__ == "__main__":
     main()

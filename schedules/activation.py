@@ -4,7 +4,7 @@ There is nothing to normalise, so neither O nor row sums have to be kept, and ev
 """
 
 from pebblesim.language import relu, sigmoid, step
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, rank_one_updates
 
 SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"

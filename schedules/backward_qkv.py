@@ -1,7 +1,7 @@
 """Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, ours for a large and a small cache."""
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums

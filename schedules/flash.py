@@ -6,7 +6,7 @@ Deviation: dK and dV, which dL/dX does not need, are left out.
 """
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
 from pebblesim.schedules.matmul import gemm
 

@@ -5,7 +5,7 @@ FlashAttention-2 leaves them open.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 
 INFINITY = float("inf")
 PRINTED = {  # of FlashAttention-1, Algorithm 1

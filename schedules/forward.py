@@ -1,7 +1,7 @@
 """Forward passes without a running maximum: Saha & Ye's for a small cache, and ours for a small and a large one."""
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import rank_one_updates
 
 

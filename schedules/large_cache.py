@@ -6,7 +6,7 @@ algorithm gives the columns, which is what its proof needs.
 """
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 
 
 @schedule(

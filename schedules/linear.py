@@ -1,6 +1,6 @@
 """Linear attention: without a softmax the product can be taken from the right, and the n x n matrix never exists."""
 
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
 
 

@@ -4,7 +4,7 @@ The three `gemm` functions are also what the attention schedules are made of. Wh
 pairs of queries and keys, they leave out the tiles that a mask empties.
 """
 
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 
 
 def seen(A, B, i, j, A_T, B_T):

@@ -1,7 +1,7 @@
 """Algorithm 1: a cache that holds everything. Every word moves once; its I/O is the compulsory floor."""
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 
 
 @schedule(problem="backward", source="Li et al., Algorithm 1")

@@ -6,7 +6,7 @@ laid beside those of its core.
 
 import inspect
 
-from pebblesim.registry import of_problem, schedule
+from pebblesim.language.registry import of_problem, schedule
 from pebblesim.schedules import backward_qkv, flash_forward, forward, standard  # noqa: F401 - what is composed
 from pebblesim.schedules.matmul import gemm_resident
 

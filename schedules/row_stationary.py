@@ -7,7 +7,7 @@ the forward pass.
 """
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
 from pebblesim.schedules.row_sums import add_row_sums
 

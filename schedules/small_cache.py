@@ -4,7 +4,7 @@ The phases are named after what they compute. Deviation: none; Algorithm 3's unu
 """
 
 from pebblesim.language import exp, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 

@@ -5,7 +5,7 @@ gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n
 """
 
 from pebblesim.language import exp
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
 from pebblesim.schedules.row_sums import write_row_sums
 

@@ -6,7 +6,7 @@ changes nothing of what moves: unfused kernels compute every tile and mask it af
 """
 
 from pebblesim.language import exp, rowmax, rowsum
-from pebblesim.registry import schedule
+from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import gemm
 
 

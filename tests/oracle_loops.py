@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pebblesim.problems import PROBLEMS
+from pebblesim.language.problems import PROBLEMS
 
 Slices = tuple[slice, ...]
 

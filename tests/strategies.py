@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pebblesim import schedules  # noqa: F401 - importing it registers them
-from pebblesim.masks import Blocks, Mask, from_array, of
-from pebblesim.registry import Schedule
+from pebblesim.language.masks import Blocks, Mask, from_array, of
+from pebblesim.language.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
 

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pebblesim as ps
-from pebblesim import cards, masks, schedules, terms  # noqa: F401 - importing schedules registers them
-from pebblesim.cards import FIGURES, Card, Figure
+from pebblesim import schedules  # noqa: F401 - importing schedules registers them
+from pebblesim.advice import cards
+from pebblesim.advice.cards import FIGURES, Card, Figure
 from pebblesim.errors import Infeasible, UsageError
+from pebblesim.language import masks
+from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.readings import terms
 from pebblesim.readings.masked_sums import symbol
-from pebblesim.registry import SCHEDULES, get
 from pebblesim.sizes import BYTES
 
 BUILT_IN = [schedule for schedule in SCHEDULES.values() if schedule.function.__module__.startswith("pebblesim.")]

@@ -19,7 +19,8 @@ from safetensors import TensorSpec, serialize_file
 from safetensors.numpy import save_file
 
 import pebblesim as ps
-from pebblesim import cli, masks
+from pebblesim.cli import main as cli
+from pebblesim.language import masks
 from pebblesim.sparsity.result import recording
 from pebblesim.sparsity.weights import levels, row_weights
 

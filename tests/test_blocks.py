@@ -10,13 +10,13 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pebblesim import api
-from pebblesim.blocks import choose
 from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.jobs import api
+from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor
+from pebblesim.language.registry import SCHEDULES, Schedule
+from pebblesim.language.registry import schedule as register
 from pebblesim.readings.count import count
-from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.registry import schedule as register
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]

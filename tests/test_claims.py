@@ -14,12 +14,12 @@ import pebblesim.claims
 from pebblesim.claims import FAILS, HOLDS, PROVED, UNDECIDED, Report, Row, verify
 from pebblesim.claims.claim import Claim, Effort, Finding
 from pebblesim.claims.sparse import diagonal_game, one_per_row_game
-from pebblesim.cli import app
+from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.language import exp
-from pebblesim.registry import SCHEDULES, get
+from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.schedules.matmul import gemm
-from pebblesim.theorems import SOURCES, STATEMENTS, TABLE_1, statement
+from pebblesim.theory.literature import SOURCES, STATEMENTS, TABLE_1, statement
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,10 +13,11 @@ import pytest
 import sympy
 from typer.testing import CliRunner
 
-from pebblesim import api, cli
-from pebblesim.game import IllegalMove
-from pebblesim.moves import load
-from pebblesim.registry import SCHEDULES, of_problem
+from pebblesim.cli import main as cli
+from pebblesim.game.moves import load
+from pebblesim.game.referee import IllegalMove
+from pebblesim.jobs import api
+from pebblesim.language.registry import SCHEDULES, of_problem
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pebblesim import api
+from pebblesim.jobs import api
 
 n, d = 2**22, 128
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim import crossings
-from pebblesim.blocks import choose
-from pebblesim.cli import app
-from pebblesim.crossings import Curve, crossover, sweep
+from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.lower_bounds import best
-from pebblesim.overtaking import bound_exponent, overtakes
+from pebblesim.growth.overtaking import bound_exponent, overtakes
+from pebblesim.jobs import crossings
+from pebblesim.jobs.blocks import choose
+from pebblesim.jobs.crossings import Curve, crossover, sweep
+from pebblesim.language.registry import SCHEDULES, get, of_problem
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.style import save
 from pebblesim.readings.count import io
-from pebblesim.registry import SCHEDULES, get, of_problem
+from pebblesim.theory.lower_bounds import best
 
 
 def words(name: str, M: int, n: int, d: int) -> float:

@@ -18,18 +18,18 @@ import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pebblesim import program as ir
 from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.language import Block, Machine, Tensor, relu
-from pebblesim.readings.accesses import block_accesses, number_of_blocks
+from pebblesim.language import program as ir
+from pebblesim.language.registry import SCHEDULES, Schedule
+from pebblesim.language.registry import schedule as register
 from pebblesim.readings.count import count
-from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
-from pebblesim.readings.launches import launches, layout, shares
+from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
+from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.readings.kernels.launches import launches, layout, shares
+from pebblesim.readings.kernels.sectors import Moved, moved, sectors_of
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.rounding import rounding
-from pebblesim.readings.sectors import Moved, moved, sectors_of
-from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.registry import schedule as register
 
 
 @register(problem="matmul", source="this test")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pebblesim import api, exhaustive
+from pebblesim.claims.fused import FusedProduct, undercut
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.exhaustive import optimum
-from pebblesim.fused import FusedProduct, undercut
-from pebblesim.game import referee
+from pebblesim.game import exhaustive, referee
+from pebblesim.game.exhaustive import optimum
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.registry import of_problem
+from pebblesim.jobs import api
+from pebblesim.language.registry import of_problem
 
 
 def pyramid(rows: int) -> Cdag:

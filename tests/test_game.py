@@ -14,8 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.game import RULES, Game, IllegalMove, Referee, referee
-from pebblesim.moves import COMPUTE, DELETE, KINDS, READ, TEXT_LIMIT, WRITE, chunks, load, moves, pack, saving, unpack
+from pebblesim.game.moves import (
+    COMPUTE,
+    DELETE,
+    KINDS,
+    READ,
+    TEXT_LIMIT,
+    WRITE,
+    chunks,
+    load,
+    moves,
+    pack,
+    saving,
+    unpack,
+)
+from pebblesim.game.referee import RULES, Game, IllegalMove, Referee, referee
 
 Pairs = list[tuple[int, int]]
 

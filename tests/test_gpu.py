@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pebblesim.cli import app
+from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.gpu import crossings, doctor, l2, measure, ncu, results
 from pebblesim.gpu.cases import Case, case
-from pebblesim.readings.accesses import Access, block_accesses
-from pebblesim.readings.cuda import memory
-from pebblesim.readings.launches import launches
-from pebblesim.readings.sectors import moved
-from pebblesim.registry import SCHEDULES, get
+from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.readings.kernels.accesses import Access, block_accesses
+from pebblesim.readings.kernels.cuda import memory
+from pebblesim.readings.kernels.launches import launches
+from pebblesim.readings.kernels.sectors import moved
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "gpu"

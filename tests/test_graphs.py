@@ -1,4 +1,4 @@
-"""Graphs: against numpy, against a slow scalar builder that follows the words of `pebblesim.layout`, and as files."""
+"""Graphs: against numpy, against a slow scalar builder that follows `pebblesim.game.numbering`, and as files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pebblesim.graphs import cdag as cdag_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag, Op
 from pebblesim.graphs.export import load, save
-from pebblesim.problems import problem
+from pebblesim.language.problems import problem
 
 SUMMATIONS = st.sampled_from(["chain", "balanced", "blocked:1", "blocked:2", "blocked:3", "blocked:16"])
 FEW = settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pebblesim import graphs
 from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.problems import problem
+from pebblesim.language.problems import problem
 
 SIZES = st.fixed_dictionaries({"n": st.integers(1, 9), "d": st.integers(1, 5)})
 OUTPUTS = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pebblesim import program as ir
-from pebblesim.api import show
 from pebblesim.errors import TraceError, UsageError
+from pebblesim.jobs.api import show
 from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum
+from pebblesim.language import program as ir
+from pebblesim.language.registry import SCHEDULES, Schedule, schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.numbers import numbers
-from pebblesim.registry import SCHEDULES, Schedule, schedule
 
 Function = Callable[..., None]
 

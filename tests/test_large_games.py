@@ -5,7 +5,7 @@ import random
 import pytest
 from test_schedules import TESTED, played
 
-from pebblesim import api
+from pebblesim.jobs import api
 from pebblesim.readings.count import count
 
 pytestmark = pytest.mark.slow

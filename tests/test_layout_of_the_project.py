@@ -130,7 +130,9 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
 
 def test_a_cold_start_loads_no_heavy_library() -> None:
     heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
-    code = f"import sys, json, pebblesim, pebblesim.cli; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    code = (
+        f"import sys, json, pebblesim, pebblesim.cli.main; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == []

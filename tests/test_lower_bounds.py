@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.blocks import choose
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.exhaustive import optimum
+from pebblesim.game.exhaustive import optimum
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.lower_bounds import STANDARD, LowerBound, Pairs, Way, best, largest, lower_bounds, sparse_product
-from pebblesim.masks import from_array, parse
-from pebblesim.problems import PROBLEMS
+from pebblesim.jobs.blocks import choose
+from pebblesim.language.masks import from_array, parse
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
-from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.segments import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
+from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
+from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Pairs, Way, best, largest, lower_bounds, sparse_product
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 SIDES = st.integers(1, 6)

@@ -1,4 +1,4 @@
-"""Graphs under a mask: against a slow builder that follows the words of `pebblesim.layout`, and the references."""
+"""Graphs under a mask: against a slow builder that follows `pebblesim.game.numbering`, and the references."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from pebblesim import graphs
 from pebblesim.errors import UsageError
+from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked as masked_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag, Op
 from pebblesim.graphs.export import save
-from pebblesim.layout import Family
-from pebblesim.problems import problem
-from pebblesim.registry import SCHEDULES, Schedule
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import SCHEDULES, Schedule
 
 Index = tuple[int, ...]
 Terms = dict[int, list[str]]  # the predecessors of each term, by its index in the summed dimension

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pebblesim.errors import UsageError
-from pebblesim.problems import ACTIVATIONS, PROBLEMS, problem
+from pebblesim.language.problems import ACTIVATIONS, PROBLEMS, problem
 
 SIZES = st.fixed_dictionaries({"n": st.integers(1, 6), "d": st.integers(1, 4)})
 MASKABLE = [name for name, p in PROBLEMS.items() if p.maskable]

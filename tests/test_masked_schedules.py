@@ -10,19 +10,20 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pebblesim import api, graphs
+from pebblesim import graphs
 from pebblesim.errors import UsageError
-from pebblesim.game import Game, IllegalMove, Referee
+from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.cdag import Op
-from pebblesim.masks import Mask, from_array, of
-from pebblesim.moves import COMPUTE, unpack
+from pebblesim.jobs import api
+from pebblesim.language.masks import Mask, from_array, of
+from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import Formula, formula
 from pebblesim.readings.masked_peak import masked_peak_red
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, work
-from pebblesim.registry import SCHEDULES, Schedule
 
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.problem.maskable}
 every_schedule = pytest.mark.parametrize("schedule", MASKABLE.values(), ids=list(MASKABLE))

@@ -8,9 +8,9 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pebblesim import masks
 from pebblesim.errors import UsageError
-from pebblesim.masks import Cut
+from pebblesim.language import masks
+from pebblesim.language.masks import Cut
 
 
 @given(data=st.data())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pebblesim.problems import PROBLEMS
+from pebblesim.language.problems import PROBLEMS
 from tests import oracle_loops as oracle
 
 BACKWARD, MATMUL = PROBLEMS["backward"], PROBLEMS["matmul"]

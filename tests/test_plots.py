@@ -13,18 +13,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from strategies import SUMMATIONS
 
-from pebblesim import api, cli
+from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
+from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
-from pebblesim.moves import COMPUTE, READ, unpack
+from pebblesim.jobs import api
+from pebblesim.jobs.recording import record
 from pebblesim.plots.game import LANE, move, occupancy, tiles
 from pebblesim.plots.graph import graph
 from pebblesim.plots.roofline import roofline
 from pebblesim.plots.skislope import gap, skislope
 from pebblesim.plots.style import line, save
 from pebblesim.plots.words import words
-from pebblesim.recording import record
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
 def dir_of_commands() -> list[str]:
     from typer.main import get_command
 
-    from pebblesim.plots.cli import app
+    from pebblesim.cli.plot import app
 
     return list(get_command(app).commands)
 

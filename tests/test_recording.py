@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import SUMMATIONS, allowed_pairs, sizes
 
-from pebblesim import api
 from pebblesim.errors import UsageError
-from pebblesim.masks import from_array
-from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.jobs import api
+from pebblesim.jobs.recording import Recording, record
+from pebblesim.language.masks import from_array
+from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings.pebbles import moves, steps
-from pebblesim.recording import Recording, record
-from pebblesim.registry import SCHEDULES, get
 
 NAMES = ("small-cache", "large-cache", "flash", "flash2-forward", "row-stationary-one-pass", "matmul-streamed")
 

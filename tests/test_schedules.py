@@ -14,20 +14,21 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pebblesim import api, graphs
-from pebblesim.blocks import choose
+from pebblesim import graphs
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.game import Game, IllegalMove, referee
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.jobs import api
+from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
-from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.language.registry import SCHEDULES, Schedule
+from pebblesim.language.registry import schedule as register
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import Formula, formula
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
-from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.registry import schedule as register
 
 
 @register(problem="matmul", source="this test")

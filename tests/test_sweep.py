@@ -19,8 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pebblesim as ps
-from pebblesim import masks, sweeps, tables
+from pebblesim import tables
 from pebblesim.errors import Infeasible, UsageError
+from pebblesim.jobs import sweeps
+from pebblesim.language import masks
 from pebblesim.sizes import parse_words, several
 from pebblesim.tables import Table
 

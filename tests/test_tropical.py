@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
-from pebblesim.tropical import Undecided, Verdict, decide
+from pebblesim.growth.tropical import Undecided, Verdict, decide
 
 NAMES = ("n", "d", "M")
 

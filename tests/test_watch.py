@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pebblesim import api, cli
+from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
-from pebblesim.moves import COMPUTE, DELETE, KINDS, READ, WRITE, unpack
-from pebblesim.recording import Recording, record
+from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, unpack
+from pebblesim.jobs import api
+from pebblesim.jobs.recording import Recording, record
 from pebblesim.replay import data, page, save
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

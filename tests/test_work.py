@@ -8,13 +8,14 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pebblesim import api, graphs
+from pebblesim import graphs
+from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.graphs.cdag import Op
-from pebblesim.moves import COMPUTE, unpack
+from pebblesim.jobs import api
+from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, coarse, work
-from pebblesim.registry import SCHEDULES, Schedule
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))

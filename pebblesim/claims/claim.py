@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.growth.tropical import parse
 from pebblesim.notation import written
-from pebblesim.theorems import Statement, region_in_words
-from pebblesim.tropical import parse
+from pebblesim.theory.literature import Statement, region_in_words
 
 PROVED, HOLDS, FAILS, UNDECIDED = "PROVED", "HOLDS", "FAILS", "UNDECIDED"
 """Proved for all sizes of a region; true wherever it was tried; false, by a counterexample; no answer, which no claim

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pebblesim.claims.claim import FAILS
-from pebblesim.theorems import SOURCES
+from pebblesim.theory.literature import SOURCES
 
 if TYPE_CHECKING:
     from pebblesim.claims import Row

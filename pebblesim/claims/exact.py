@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, decided, deciding, refuted, shown
-from pebblesim.closed_blocks import CLOSED_BLOCKS
 from pebblesim.errors import PebblesimError
-from pebblesim.known_bounds import THETA
-from pebblesim.registry import get
-from pebblesim.theorems import statement
+from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
+from pebblesim.language.registry import get
+from pebblesim.theory.literature import statement
+from pebblesim.theory.theta import THETA
 
 _GEMM = "({m})*({k})*ceiling(({n})/b) + ({k})*({n})*ceiling(({m})/a) + ({m})*({n})"
 

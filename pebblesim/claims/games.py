@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from pebblesim import api, fused  # noqa: F401 - what plays the game that is shown
+from pebblesim.claims import fused  # noqa: F401 - what plays the game that is shown
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, shown
-from pebblesim.closed_blocks import CLOSED_BLOCKS
 from pebblesim.errors import Infeasible
-from pebblesim.problems import PROBLEMS
-from pebblesim.registry import SCHEDULES, Schedule, get
+from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
+from pebblesim.jobs import api
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.sizes import evaluate_rule
 
 

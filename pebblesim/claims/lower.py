@@ -1,8 +1,8 @@
 """Lower bounds of the literature, derived from ours with constants; and ours against everything that was ever counted.
 
-`pebblesim.lower_bounds` states each bound as a closed form for small M and one for large; docs/lower-bounds.md proves
-them. That they imply a bound of the literature is decided, region by region. A form may hold from a multiple of d² on
-alone: that is enough, since nobody needs fewer words with less cache.
+`pebblesim.theory.lower_bounds` states each bound as a closed form for small M and one for large; docs/lower-bounds.md
+proves them. That they imply a bound of the literature is decided, region by region. A form may hold from a multiple of
+d² on alone: that is enough, since nobody needs fewer words with less cache.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from pebblesim import api, graphs
-from pebblesim.blocks import smallest
+from pebblesim import graphs
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, decided, deciding, in_words
 from pebblesim.claims.games import drawn, in_sizes
-from pebblesim.lower_bounds import Way, largest, lower_bounds
-from pebblesim.problems import problem
+from pebblesim.jobs import api
+from pebblesim.jobs.blocks import smallest
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.peak import peak_red
-from pebblesim.registry import SCHEDULES, Schedule
-from pebblesim.theorems import Statement, statement
+from pebblesim.theory.literature import Statement, statement
+from pebblesim.theory.lower_bounds import Way, largest, lower_bounds
 
 _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
 """Any sizes do: what is taken from the bounds is their text."""

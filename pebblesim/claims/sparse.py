@@ -17,9 +17,9 @@ from pebblesim.claims.claim import (
     refuted,
     shown,
 )
-from pebblesim.game import Game, referee
-from pebblesim.moves import COMPUTE, DELETE, READ, WRITE, moves
-from pebblesim.theorems import statement
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
+from pebblesim.game.referee import Game, referee
+from pebblesim.theory.literature import statement
 
 _INSTEAD = (
     "as a worst case over all inputs with so many nonzeros; for given ones, if the outputs are stored, Q ≥ 2N/√M - 2M "

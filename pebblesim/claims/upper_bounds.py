@@ -18,9 +18,9 @@ from pebblesim.claims.claim import (
     in_words,
     refuted,
 )
-from pebblesim.closed_blocks import CLOSED_BLOCKS
-from pebblesim.registry import get
-from pebblesim.theorems import LARGE, SMALL, STATEMENTS, TABLE_1, Statement, statement
+from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
+from pebblesim.language.registry import get
+from pebblesim.theory.literature import LARGE, SMALL, STATEMENTS, TABLE_1, Statement, statement
 
 
 def _form(of: Statement) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pebblesim import api
-from pebblesim import program as ir
-from pebblesim.blocks import choose
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.readings.cuda import WORKERS, Source, cuda, prelude
-from pebblesim.readings.launches import layout
-from pebblesim.registry import Schedule, get
+from pebblesim.jobs import api
+from pebblesim.jobs.blocks import choose
+from pebblesim.language import program as ir
+from pebblesim.language.registry import Schedule, get
+from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude
+from pebblesim.readings.kernels.launches import layout
 from pebblesim.sizes import whole
 
 PREFIX = "pebblesim_"

@@ -12,7 +12,7 @@ import numpy as np
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.gpu.cases import BYTES, Case
 from pebblesim.gpu.host import rows
-from pebblesim.readings.cuda import Kernel, memory
+from pebblesim.readings.kernels.cuda import Kernel, memory
 
 OPTIONS = ("--std=c++17",)
 BOUND = "__launch_bounds__(512)"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim import program as ir
 from pebblesim.errors import PebblesimError, UsageError
-from pebblesim.readings.cuda import Kernel, memory, prelude
-from pebblesim.readings.sectors import Moved, pitch
+from pebblesim.language import program as ir
+from pebblesim.readings.kernels.cuda import Kernel, memory, prelude
+from pebblesim.readings.kernels.sectors import Moved, pitch
 
 Array = NDArray[Any]
 

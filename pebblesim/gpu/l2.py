@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim import program as ir
-from pebblesim.readings.accesses import Access, block_accesses, number_of_blocks
-from pebblesim.readings.launches import Launch
+from pebblesim.language import program as ir
+from pebblesim.readings.kernels.accesses import Access, block_accesses, number_of_blocks
+from pebblesim.readings.kernels.launches import Launch
 
 SECTOR = 32
 SECTORS_IN_A_LINE = 4

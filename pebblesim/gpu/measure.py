@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pebblesim import program as ir
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
 from pebblesim.gpu.l2 import replay
 from pebblesim.gpu.results import Row, load, save
-from pebblesim.readings.cuda import memory
-from pebblesim.readings.sectors import moved
+from pebblesim.language import program as ir
+from pebblesim.readings.kernels.cuda import memory
+from pebblesim.readings.kernels.sectors import moved
 from pebblesim.readings.totals import totals
 from pebblesim.readings.work import coarse
 

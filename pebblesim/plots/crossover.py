@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pebblesim.plots.style import line
 
 if TYPE_CHECKING:
-    from pebblesim.crossings import Sweep
+    from pebblesim.jobs.crossings import Sweep
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.game.moves import unpack
 from pebblesim.graphs.layers import located
-from pebblesim.moves import unpack
 from pebblesim.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pebblesim.recording import Recording
+    from pebblesim.jobs.recording import Recording
 
 BINS = 2400
 """Columns of a picture: a longer game shows the least and the most of every few moves."""
@@ -27,7 +27,7 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
     """Red pebbles over the moves of a game, the peak marked, M as a line, phases as bands.
 
     Args:
-        game: a game that was played and kept, see `pebblesim.recording.record`.
+        game: a game that was played and kept, see `pebblesim.jobs.recording.record`.
         ax: where to draw.
     """
     red, M = np.append(0, game.red), game.match.M
@@ -73,7 +73,7 @@ def tiles(game: Recording, ax: Axes) -> Axes:
     Dark: the finished value is in cache. Light: parts of its sum are. Every red pebble of the game is in the picture.
 
     Args:
-        game: a game that was played and kept, see `pebblesim.recording.record`.
+        game: a game that was played and kept, see `pebblesim.jobs.recording.record`.
         ax: where to draw.
     """
     from matplotlib.colors import ListedColormap
@@ -118,7 +118,7 @@ def move(game: Recording, number: int) -> str:
     """A move in words, with the line of the pseudo-code that it comes from."""
     if number == 0:
         return "before the first move"
-    from pebblesim.moves import KINDS
+    from pebblesim.game.moves import KINDS
 
     kind, vertex = unpack(int(game.moves[number - 1]))
     line = game.text[game.line_at(number)].strip()

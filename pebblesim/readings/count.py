@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pebblesim import program as ir
-from pebblesim.masks import Mask
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.readings.peak import peak_red
 from pebblesim.readings.totals import Place, kinds, totals
 

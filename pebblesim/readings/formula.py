@@ -18,9 +18,9 @@ from typing import Any
 
 import sympy
 
-from pebblesim import program as ir
 from pebblesim.errors import UsageError
-from pebblesim.masks import Band
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.masked_sums import Tiles, size, symbol
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim import program as ir
-from pebblesim.masks import Mask
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.readings.peak import Occupancy, intermediates
 from pebblesim.readings.totals import over_pairs
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import sympy
 
-from pebblesim import program as ir
-from pebblesim.masks import Band
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band
 
 
 def symbol(name: str) -> sympy.Symbol:

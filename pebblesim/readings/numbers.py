@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim import program as ir
 from pebblesim.errors import UsageError
-from pebblesim.masks import Mask
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]

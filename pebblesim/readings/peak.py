@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from pebblesim import program as ir
 from pebblesim.errors import UsageError
+from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 
 MOST_STEPS = 3_000_000

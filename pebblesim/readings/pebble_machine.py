@@ -1,7 +1,7 @@
 """The machine that the `pebbles` reading runs a program on: it turns instructions on tiles into moves on vertices.
 
-It knows the numbering of `pebblesim.layout` and nothing of the graph itself. Each row of `code` is an instruction;
-it fills a buffer with moves, returns when the buffer is nearly full, and goes on where it stopped.
+It knows the numbering of `pebblesim.game.numbering` and nothing of the graph itself. Each row of `code` is an
+instruction; it fills a buffer with moves, returns when the buffer is nearly full, and goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import njit
 
-from pebblesim.moves import COMPUTE, DELETE, READ, WRITE
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 
 # instructions, and what their columns hold
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL = range(11)

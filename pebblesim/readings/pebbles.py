@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim import program as ir
 from pebblesim.errors import UsageError
-from pebblesim.layout import Family
-from pebblesim.masks import Mask
-from pebblesim.moves import COMPUTE, DELETE, READ, WRITE
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
+from pebblesim.game.numbering import Family
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.readings import pebble_machine as vm
 
 CHUNK = 1 << 16
@@ -32,7 +32,7 @@ def moves(
     chunk: int = CHUNK,
     mask: Mask | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """The moves of a program, packed (see `pebblesim.moves`), in arrays that are valid until the next one is asked for.
+    """The moves of a program, packed (see `pebblesim.game.moves`), in arrays valid until the next one is asked for.
 
     Args:
         program: a traced schedule.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim import program as ir
+from pebblesim.language import program as ir
 
 Array = NDArray[Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pebblesim import program as ir
+from pebblesim.language import program as ir
 
 _SIGNS = {"add": "+", "sub": "−", "mul": "∘", "div": "/"}
 

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
 
-from pebblesim import program as ir
-from pebblesim.masks import Cut, Mask
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Cut, Mask
 
 
 def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -> int:

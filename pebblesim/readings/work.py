@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from pebblesim import program as ir
-from pebblesim.masks import Mask
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.readings.totals import Place, over_pairs, totals
 
 KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmoid")

@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from pebblesim.files import whole_file
+from pebblesim.game.moves import KINDS
 from pebblesim.graphs.layers import layers
-from pebblesim.moves import KINDS
-from pebblesim.recording import Recording
+from pebblesim.jobs.recording import Recording
 
 MOST_MOVES: Final = 10**6
 """Longest game of a page: some 20 MB."""

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim import api, masks
-from pebblesim import blocks as block_rules
 from pebblesim.errors import UnknownName, UsageError
+from pebblesim.jobs import api
+from pebblesim.jobs import blocks as block_rules
+from pebblesim.language import masks
+from pebblesim.language.registry import get
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.peak import peak_red
-from pebblesim.registry import get
 from pebblesim.sizes import whole
 from pebblesim.sparsity.inputs import Array, checked, synthetic_head
 from pebblesim.sparsity.result import BackLite, Calibrated, Row, recording

@@ -1,0 +1,387 @@
+"""Advice for a real card: which schedule and blocks move least, and how fast the roofline allows them to be.
+
+Two boundaries are looked at, each by the game with one cache: a block on a multiprocessor, with M the words of its
+shared memory, and the whole card, with M the words of the last cache before the memory. Both give bounds, no forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pebblesim.advice import cards
+from pebblesim.advice.cards import Card
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.jobs import api
+from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.api import Counted
+from pebblesim.language import masks
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import get, of_problem
+from pebblesim.readings import terms
+from pebblesim.sizes import BYTES, dtype_of, whole
+from pebblesim.tables import aligned
+
+LEFT_OUT = (
+    "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold\n"
+    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. Heads are\n"
+    "taken one after the other, each with all of the last cache, which keeps what the schedule would keep."
+)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What crosses one boundary of the card.
+
+    Attributes:
+        name: "SM" (shared memory of a block) or "HBM" (the memory of the card).
+        cache: what M stands for.
+        M: the words that fit there.
+        rows: the schedules that fit, the one that moves least first; those within a factor of two of it with the blocks
+            that move least, the others with the largest that fit.
+        too_large: the least M of those that do not fit, by name.
+        bandwidth: bytes per second across it, None if it is not known.
+    """
+
+    name: str
+    cache: str
+    M: int
+    rows: tuple[Counted, ...]
+    too_large: Mapping[str, int]
+    bandwidth: float | None
+
+    @property
+    def best(self) -> Counted:
+        """The schedule that moves least."""
+        return self.rows[0]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to run on a card, and why.
+
+    Attributes:
+        card, problem, dims, dtype, heads, batch, mask: what was asked.
+        boundaries: at the multiprocessors and at the memory.
+    """
+
+    card: Card
+    problem: str
+    dims: Mapping[str, int]
+    dtype: str
+    heads: int
+    batch: int
+    mask: Mask | None
+    boundaries: tuple[Boundary, ...]
+
+    @property
+    def times(self) -> int:
+        """How often the problem is solved: once for each head of each sequence."""
+        return self.heads * self.batch
+
+    @property
+    def peak(self) -> float | None:
+        """Operations per second on words of that type, None if no figure is known."""
+        found = self.card.peak.get(self.dtype)
+        return None if found is None else float(found.value)
+
+    def bytes(self, row: Counted) -> int:
+        """What a schedule moves for all heads, in bytes."""
+        return row.io * BYTES[self.dtype] * self.times
+
+    def seconds(self, boundary: Boundary, row: Counted) -> float | None:
+        """The least time in which that crosses a boundary."""
+        return None if boundary.bandwidth is None else self.bytes(row) / boundary.bandwidth
+
+    def arithmetic(self, row: Counted) -> float | None:
+        """The least time that its arithmetic takes, in seconds."""
+        return None if self.peak is None else row.operations * self.times / self.peak
+
+    def bound_by(self, boundary: Boundary, row: Counted) -> str | None:
+        """ "memory" or "compute", whichever takes longer at this boundary; None if a figure is missing."""
+        moving, computing = self.seconds(boundary, row), self.arithmetic(row)
+        if moving is None or computing is None:
+            return None
+        return "memory" if moving > computing else "compute"
+
+    def limits(self, schedule: str) -> dict[str, float]:
+        """What keeps a schedule from being faster, in seconds: "arithmetic" and the boundaries, as far as known."""
+        found: dict[str, float | None] = {}
+        for boundary in self.boundaries:
+            for row in boundary.rows:
+                if row.schedule == schedule:
+                    found |= {boundary.name: self.seconds(boundary, row), "arithmetic": self.arithmetic(row)}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    @cached_property
+    def fastest(self) -> tuple[str, str, float]:
+        """(schedule, limit, seconds): of all that fit everywhere, the one whose largest limit is least.
+
+        A hundredth more does not count: then it is the one that moves least at the first boundary.
+        """
+        fit = [row.schedule for row in self.boundaries[0].rows]
+        worst = {name: max(self.limits(name).items(), key=lambda item: item[1]) for name in fit}
+        least = min(seconds for _, seconds in worst.values())
+        name = next(name for name in fit if worst[name][1] <= 1.01 * least)
+        return name, *worst[name]
+
+    def terms(self, boundary: Boundary) -> list[terms.Term]:
+        """The terms of the best schedule's closed form at a boundary.
+
+        Raises:
+            UsageError: the mask has no closed form.
+        """
+        if self.mask is not None and not isinstance(self.mask, Band):
+            raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
+        best = boundary.best
+        doubled = _best(best.schedule, self.dims, 2 * boundary.M, self.mask).blocks
+        program = self._program(best)
+        return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
+
+    def _program(self, row: Counted) -> Any:
+        algorithm = get(row.schedule)
+        return algorithm.program if self.mask is None else algorithm.masked
+
+    def to_dict(self, explain: bool = False) -> dict[str, Any]:
+        """As printed by `pebblesim advise --json`."""
+        head = {
+            "card": self.card.name,
+            "figures": {k: f._asdict() for k, f in self.card.figures.items()},
+            "peak": {k: f._asdict() for k, f in self.card.peak.items()},
+            "problem": self.problem,
+            **self.dims,
+            "dtype": self.dtype,
+            "heads": self.heads,
+            "batch": self.batch,
+            "mask": None if self.mask is None else str(self.mask),
+        }
+        boundaries = [
+            {
+                "boundary": each.name,
+                "cache": each.cache,
+                "M": each.M,
+                "bandwidth": each.bandwidth,
+                "too_large": dict(each.too_large),
+                "rows": [
+                    row.to_dict(self.dtype)
+                    | {
+                        "bytes": self.bytes(row),
+                        "seconds_moving": self.seconds(each, row),
+                        "seconds_computing": self.arithmetic(row),
+                        "bound_by": self.bound_by(each, row),
+                    }
+                    for row in each.rows
+                ],
+            }
+            | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
+            for each in self.boundaries
+        ]
+        schedule, limit, seconds = self.fastest
+        allowed = {"schedule": schedule, "limit": limit, "seconds": seconds, "limits": self.limits(schedule)}
+        return {**head, "boundaries": boundaries, "roofline": allowed, "left_out": LEFT_OUT}
+
+    def explain(self) -> str:
+        """Term by term, why the best schedule at each boundary moves what it moves."""
+        parts = []
+        for each in self.boundaries:
+            best = each.best
+            sizes = {**self.dims, **best.blocks}
+            text = terms.explained(self.terms(each), self._program(best), sizes, each.M)
+            parts.append(f"why {best.schedule} moves {best.io:,} words at the {each.name} boundary\n{text}")
+        return "\n\n".join(parts)
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        under = "" if self.mask is None else f", mask {self.mask}"
+        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
+        parts = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
+        parts += [self._shown(each) for each in self.boundaries]
+        parts.append(self._roofline())
+        return "\n\n".join(parts)
+
+    def _shown(self, each: Boundary) -> str:
+        head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
+        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        rows = [
+            (
+                row.schedule,
+                ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none",
+                row.io,
+                row.gap,
+                row.arithmetic_intensity(self.dtype),
+                _time(self.seconds(each, row)),
+                _time(self.arithmetic(row)),
+                self.bound_by(each, row) or "unknown",
+            )
+            for row in each.rows
+        ]
+        lines = [head, aligned(columns, rows)]
+        if each.too_large:
+            lines.append("too large: " + ", ".join(f"{name} (M ≥ {M:,})" for name, M in each.too_large.items()))
+        best = each.best
+        lines.append(
+            f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
+            f"{best.gap:.2f} x the lower bound of {best.lower_bound.value:,} words ({best.lower_bound.source})"
+        )
+        computing = self.arithmetic(best)
+        if each.bandwidth is None and computing:
+            needed = _amount(self.bytes(best) / computing, "B/s")
+            lines.append(f"no bandwidth is known here; {needed} would keep up with the arithmetic")
+        return "\n".join(lines)
+
+    def _regime(self, each: Boundary) -> str:
+        """On which side of M = d² this is, where the bound of the problem changes there."""
+        if "Min(" not in each.best.bound.expr:
+            return ""
+        ratio = each.M / self.dims["d"] ** 2
+        side = "large cache: n²d²/M is below n²d/√M" if ratio >= 1 else "small cache: n²d/√M is below n²d²/M"
+        return f" = {ratio:,.2f} d², {side}"
+
+    def _roofline(self) -> str:
+        name, limit, seconds = self.fastest
+        operations = next(row.operations for row in self.boundaries[0].rows if row.schedule == name) * self.times
+        lines = [f"roofline: {name} is allowed {_time(seconds)}, limited by {limit}; a real kernel takes longer"]
+        if self.peak is None:
+            known = ", ".join(self.card.peak) or "none"
+            lines.append(
+                f"  arithmetic: {_amount(operations, 'op')}; no peak rate for {self.dtype} is known (known: {known})"
+            )
+        else:
+            lines.append(f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak, 'op/s')}")
+        shapes = (*problem(self.problem).inputs.values(), *problem(self.problem).outputs.values())
+        held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
+        memory = self.card.rate("memory")
+        if memory and held > memory:
+            lines.append(
+                f"  inputs and outputs are {_amount(held, 'B')}, more than the {_amount(memory, 'B')} of the card"
+            )
+        return "\n".join([*lines, LEFT_OUT])
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _amount(value: float, unit: str) -> str:
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def _binary(size: int) -> str:
+    for unit, each in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= each:
+            return f"{size / each:.4g} {unit}"
+    return f"{size} bytes"
+
+
+def advise(
+    gpu: str | Card | None = None,
+    *,
+    dtype: str = "float32",
+    problem_name: str = "backward",
+    heads: int = 1,
+    batch: int = 1,
+    mask: api.AnyMask | None = None,
+    card: str | Path | None = None,
+    **dims: int,
+) -> Advice:
+    """Which schedule and blocks move least on a card, and what the roofline allows.
+
+    Args:
+        gpu: a card that pebblesim knows, such as "H200", or a `Card`.
+        dtype: type of a word, such as "bf16"; sums are taken to be of that type, too.
+        problem_name: what is computed.
+        heads, batch: how often; the traffic of one is counted, and the times are for all.
+        mask: as for `count`.
+        card: a TOML file with a card of the user's own instead.
+        dims: the dimensions of the problem.
+
+    >>> advise("A100", n=4096, d=128).boundaries[0].best.schedule
+    'row-stationary-fused'
+
+    Raises:
+        Infeasible: no schedule fits into a block's shared memory.
+        UsageError: a name, size or file that is not allowed.
+    """
+    if (gpu is None) == (card is None):
+        raise UsageError("name a card with --gpu, or give one of your own with --card FILE; one of the two.")
+    found = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
+    dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
+    sizes = api.problem_dims(solves, dims)
+    last = found.last_cache
+    boundaries = (
+        _boundary(
+            "SM", "shared_per_block", "shared memory of a block", "l2_bandwidth", found, dtype, solves.name, sizes, seen
+        ),
+        _boundary("HBM", last, last.upper(), "memory_bandwidth", found, dtype, solves.name, sizes, seen),
+    )
+    return Advice(found, solves.name, sizes, dtype, whole("heads", heads), whole("batch", batch), seen, boundaries)
+
+
+def _boundary(
+    name: str,
+    figure: str,
+    cache: str,
+    bandwidth: str,
+    found: Card,
+    dtype: str,
+    problem_name: str,
+    sizes: Mapping[str, int],
+    mask: Mask | None,
+) -> Boundary:
+    M = cards.words(found, figure, dtype)
+    rows, too_large = [], {}
+    for algorithm in of_problem(problem_name):
+        try:
+            rows.append(_best(algorithm.name, sizes, M, mask, "fit"))
+        except Infeasible as error:
+            too_large[algorithm.name] = error.least_M
+    if not rows:
+        least = min(too_large.values())
+        raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
+    least_io = min(row.io for row in rows)  # a search of blocks changes little, and is for those that may win
+    rows = [_best(row.schedule, sizes, M, mask) if row.io <= 2 * least_io else row for row in rows]
+    rows.sort(key=lambda row: row.io)
+    said = f"{cache}, {_binary(found.size(figure))}"
+    return Boundary(name, said, M, tuple(rows), too_large, found.rate(bandwidth))
+
+
+def _best(schedule: str, sizes: Mapping[str, int], M: int, mask: Mask | None, rule: str = "best") -> Counted:
+    """A schedule with the blocks that a rule chooses; with the largest that fit where a search would take too long.
+
+    Rules choose blocks without the mask. Under one, smaller tiles may leave out more: the largest that fit into M, M/2,
+    M/4, … are tried.
+    """
+    given: dict[str, Any] = dict(sizes)
+    found, room = [], M
+    while room and (room == M or mask is not None):
+        try:
+            blocks = _blocks(schedule, sizes, room, rule if mask is None else "fit")
+        except Infeasible:
+            if room == M:
+                raise
+            break
+        found.append(api.count(schedule, M=M, blocks=blocks, mask=mask, **given))
+        room //= 2
+    return min(found, key=lambda row: row.io)
+
+
+def _blocks(schedule: str, sizes: Mapping[str, int], M: int, rule: str) -> Mapping[str, int]:
+    algorithm = get(schedule)
+    fit = block_rules.choose(algorithm, sizes, M, "fit")
+    try:
+        return fit if rule == "fit" else block_rules.choose(algorithm, sizes, M, rule)
+    except UsageError:
+        return fit

@@ -1,0 +1,151 @@
+"""`pebblesim backlite`: dynamic sparsity of the backward pass, as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pebblesim.errors import UsageError
+from pebblesim.sizes import parse, parse_words
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+@app.command("backlite", epilog="Example: [bold]pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05[/bold]")
+def backlite(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            help="Q, K, V and, if there is one, dO: a .npz or .safetensors file, or Q=q.npy and so on.",
+            metavar="FILE",
+        ),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", help="Head to take: H of (heads, n, d); B,H of (batch, heads, n, d).")
+    ] = None,
+    n: Annotated[str | None, typer.Option("-n", help="Rows of a synthetic head: 4096, 4k.", metavar="N")] = None,
+    d: Annotated[str | None, typer.Option("-d", help="Its dimension.", metavar="D")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of synthetic inputs, or of a dO that is not given.")] = 0,
+    scale: Annotated[float | None, typer.Option("--scale", help="Of the scores; 1/√d by default.")] = None,
+    block: Annotated[
+        list[str] | None,
+        typer.Option("--block", help="B_r=64 and B_c=128 by default, or what fits in -M.", metavar="NAME=SIZE"),
+    ] = None,
+    m: Annotated[str | None, typer.Option("-M", help="Cache: words, or bytes with --dtype.", metavar="WORDS")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="Type of a word, if -M is in bytes: float32, …")] = None,
+    epsilon: Annotated[
+        str | None, typer.Option("--epsilon", help="Fractions of the weight to leave out at most: 0.001,0.01,0.1.")
+    ] = None,
+    by_row: Annotated[
+        bool, typer.Option("--by-row", help="ε of each row of tiles, as BackLite's kernels do it, not of the head.")
+    ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option("--threshold", help="Instead of ε: leave out tiles with exp(LSE_tile - LSE_row) below it."),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Find the largest ε (or threshold) that keeps --cosine and --l2.")
+    ] = False,
+    cosine: Annotated[float | None, typer.Option("--cosine", help="Least cosine similarity; 0.999.")] = None,
+    l2: Annotated[float | None, typer.Option("--l2", help="Largest relative L2 difference; 0.05.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV, too.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Leave tiles of little probability out of the backward pass: what that saves, and what it costs.
+
+    Without --inputs, a synthetic head with local attention, a few heavy columns and noise.
+    """
+    if threshold is not None and (epsilon is not None or by_row):
+        raise UsageError("--threshold is another rule than --epsilon and --by-row; choose one.")
+    if not calibrate and (cosine is not None or l2 is not None):
+        raise UsageError("--cosine and --l2 are limits for --calibrate; add it.")
+    if dtype is not None and m is None:
+        raise UsageError("--dtype says what -M is in; add -M.")
+    if inputs and (n is not None or d is not None):
+        raise UsageError("-n and -d are sizes of synthetic inputs; those of --inputs are their own.")
+    if head is not None and not inputs:
+        raise UsageError("--head chooses a head of --inputs; a synthetic one is alone.")
+    if not inputs and (n is None or d is None):
+        raise UsageError("give -n and -d for synthetic inputs, or --inputs with your own.")
+    if seed < 0:
+        raise UsageError(f"--seed {seed} was given; a seed is 0 or more.")
+    from pebblesim.cli import main as cli  # here, because it imports this file
+
+    values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
+    sizes = {name: parse(name, value) for name, value in cli._pairs(block, "--block")}
+    words = None if m is None else parse_words(m, dtype)
+    indices = _indices(head)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tiles are too small to be shared out among threads
+    from pebblesim.sparsity.backward import backlite as run
+    from pebblesim.sparsity.inputs import load_head, synthetic_head
+
+    arrays = (
+        load_head(inputs, indices, seed) if inputs else synthetic_head(parse("n", str(n)), parse("d", str(d)), seed)
+    )
+    with cli._progress("running") as progress:
+        found = run(
+            arrays,
+            seed=seed,
+            rule="threshold" if thresholds is not None else "row" if by_row else "head",
+            parameters=values if thresholds is None else thresholds,
+            limits=(0.999 if cosine is None else cosine, 0.05 if l2 is None else l2) if calibrate else None,
+            blocks=sizes,
+            M=words,
+            scale=scale,
+            progress=progress,
+        )
+    if csv_file is not None:
+        save(found.lines(), csv_file)
+    if as_json:
+        cli._print_json(found.to_dict())
+        return
+    shown = ", ".join(f"{name} = {size:,}" for name, size in (*found.dims.items(), *found.blocks.items()))
+    headings, rows = found.table()
+    cli._print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
+    for note in found.notes():
+        print(note)
+
+
+def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write lines as CSV, whole or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(lines[0]))
+            writer.writeheader()
+            writer.writerows(lines)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}.") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _values(option: str, text: str | None) -> list[float] | None:
+    """Numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r} was given; it takes numbers such as 0.001,0.01,0.1.") from None
+
+
+def _indices(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise UsageError(f"--head {text!r} was given; it takes whole numbers from 0, such as 3 or 0,3.")
+    return tuple(map(int, text.split(",")))

@@ -1,0 +1,261 @@
+"""The commands `pebblesim gpu …`. Exit codes: 0 fine, 1 measured and not as predicted, 2 nothing was measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.cli.main import (
+    AsJson,
+    Block,
+    Blocks,
+    D,
+    Dtype,
+    M,
+    N,
+    ScheduleName,
+    Sizes,
+    _dims,
+    _print_json,
+    _print_table,
+    _rule,
+)
+from pebblesim.errors import UsageError
+from pebblesim.sizes import parse, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.cases import Case
+
+app = typer.Typer(no_args_is_help=True, help="Kernels from the same schedules, and what hardware counters say of them.")
+
+Workers = Annotated[
+    int, typer.Option("--workers", "-P", min=1, help="Blocks that share a loop which carries sums; 1 is the paper.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", help="Threads of a block; by default by the words in use.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="File of results, to resume from and add to.")]
+
+
+@app.command(epilog="Example: [bold]pebblesim gpu doctor[/bold]")
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is here, what is missing, and how to get it."""
+    from pebblesim.gpu.doctor import examine, ready
+
+    findings = examine()
+    fine = ready(findings)
+    if as_json:
+        _print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
+    else:
+        for finding in findings:
+            print(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
+            if not finding.found:
+                print(f"         needed for {finding.needed_for}")
+        print("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
+    raise typer.Exit(0 if fine else 1)
+
+
+@app.command(epilog="Example: [bold]pebblesim gpu emit large-cache -n 4096 -d 64 -M 16384 -P 16 -o kernels.cu[/bold]")
+def emit(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    blocks: Blocks = "fit",
+    block: Block = None,
+    workers: Workers = 1,
+    threads: Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the CUDA source here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the CUDA source of a schedule, or write it; its launches and what they move with --json."""
+    from pebblesim.readings.kernels.sectors import moved
+
+    made = _case(schedule, _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block), workers, threads)
+    if output is not None:
+        part = output.with_name(f"{output.name}.part")
+        try:
+            part.write_text(made.text, encoding="utf-8")
+            part.replace(output)
+        except OSError as error:
+            raise UsageError(f"{str(output)!r} cannot be written: {error.strerror}.") from None
+    if as_json:
+        launches = []
+        for kernel in made.source.kernels:
+            exact = moved(kernel.launch, made.sizes, made.workers)
+            launches.append(
+                {
+                    "name": kernel.launch.name,
+                    "kernel": kernel.name,
+                    "blocks": kernel.blocks(made.sizes),
+                    "shared_words": kernel.shared_words(made.sizes),
+                    "arrays": list(kernel.tensors),
+                    **vars(exact),
+                }
+            )
+        _print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
+    elif output is None:
+        print(made.text)
+    else:
+        print(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+
+
+@app.command(epilog="Example: [bold]pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl[/bold]")
+def measure(
+    schedule: Annotated[str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.")] = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[str | None, typer.Option("-M", help="As for count.", metavar="WORDS")] = None,
+    dtype: Dtype = None,
+    blocks: Blocks = "fit",
+    block: Block = None,
+    workers: Workers = 1,
+    threads: Threads = None,
+    output: Output = None,
+    command: Annotated[
+        str | None, typer.Option("--command", help="Measure this program instead, kernel by kernel.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a schedule's kernels on this GPU, and lay measured traffic beside the predicted one."""
+    from pebblesim.gpu import measure as harness
+
+    if (command is None) == (schedule is None):
+        raise UsageError("measure takes a schedule with its sizes, or --command with a program of your own.")
+    if command is not None:
+        kernels = harness.kernels_of(shlex.split(command))
+        if as_json:
+            _print_json({"command": command, "kernels": kernels})
+        else:
+            _print_kernels(kernels)
+        return
+    if m is None or schedule is None:
+        raise UsageError("measure takes -M, the words of shared memory that a block may use.")
+    made = _case(schedule, _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block), workers, threads)
+    (row,) = harness.measure([made], output)
+    if as_json:
+        _print_json(row)
+    else:
+        _print_row(row)
+    raise typer.Exit(0 if _as_predicted(row) else 1)
+
+
+@app.command(epilog="Example: [bold]pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192[/bold]")
+def crossover(
+    schedules: Annotated[list[str] | None, typer.Argument(help="Two schedules; small-cache and flash if none.")] = None,
+    n: N = None,
+    d: D = None,
+    at: Annotated[str, typer.Option("--at", help="Values of M, in words, with commas between.", metavar="M,M,…")] = ...,  # type: ignore[assignment]
+    workers: Workers = 1,
+    output: Output = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure two schedules over M: where their traffic crosses, predicted and measured, and their times."""
+    from pebblesim.gpu import measure as harness
+    from pebblesim.gpu.crossings import draw, points, summary
+
+    names = tuple(schedules or ("small-cache", "flash"))
+    if len(names) != 2:
+        raise UsageError(f"crossover compares two schedules, and got {len(names)}.")
+    dims, sizes = _dims(n, d, None), sorted({parse("M", text) for text in at.split(",")})
+    cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
+    rows = harness.measure(cases, output)
+    found = points(rows, names)
+    if picture is not None:
+        draw(found, names, picture)
+    result = summary(found, names)
+    if as_json:
+        _print_json({"n": n, "d": d, "schedules": list(names), "points": found, **result})
+        return
+    table = [
+        (
+            f"{p['M']:,}",
+            *(f"{p[name]['predicted']:,}" for name in names),
+            *(f"{p[name]['measured']:,}" for name in names),
+            *(f"{p[name]['seconds'] * 1e3:,.3f}" for name in names),
+        )
+        for p in found
+    ]
+    columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
+    _print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
+    for kind, between in result["crossings"].items():
+        crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
+        print(f"{kind}: {crossed or 'no crossing'}")
+
+
+def _case(
+    schedule: str,
+    dims: Mapping[str, int],
+    words: int,
+    rule: str | Mapping[str, int],
+    workers: int,
+    threads: int | None,
+) -> Case:
+    from pebblesim.gpu.cases import case
+
+    return case(schedule, M=words, blocks=rule, workers=workers, threads=threads, **dims)
+
+
+def _as_predicted(row: Mapping[str, Any]) -> bool:
+    """Whether the traffic of the SMs is what was predicted, to the byte."""
+    from pebblesim.gpu.measure import error_of
+
+    return error_of(row, "sm_read") == error_of(row, "sm_written") == 0
+
+
+LABELS = {
+    "words_read": "words read",
+    "words_written": "words written",
+    "sm_read": "SM reads, bytes",
+    "sm_written": "SM writes, bytes",
+    "hbm_read": "HBM reads, bytes",
+    "hbm_written": "HBM writes, bytes",
+}
+
+
+def _print_row(row: Mapping[str, Any]) -> None:
+    from pebblesim.gpu.measure import QUANTITIES, error_of
+
+    sizes = ", ".join(f"{name} = {size:,}" for name, size in {**row["dims"], "M": row["M"], **row["blocks"]}.items())
+    total = row["total"]
+    lines = [
+        (LABELS[q], _number(total["predicted"][q]), _number(total["measured"][q]), _error(error_of(row, q), total, q))
+        for q in QUANTITIES
+    ]
+    title = f"{row['schedule']}: {sizes}; {row['workers']} workers, {row['threads']} threads, on {row['gpu']['device']}"
+    _print_table(title, ("", "predicted", "measured", "error"), lines)
+    for launch in row["launches"]:
+        wrong = [LABELS[q] for q in QUANTITIES[:4] if error_of(launch, q)]
+        note = f"  NOT AS PREDICTED: {', '.join(wrong)}" if wrong else ""
+        print(f"  {launch['name']:<24} {launch['seconds'] * 1e3:10.3f} ms{note}")
+    roof = row["roofline"]
+    print(f"time {row['seconds'] * 1e3:.3f} ms, {100 * roof['fraction']:.1f} % of the roofline; ", end="")
+    print(f"SMs {roof['sm_bandwidth'] / 1e9:,.1f} GB/s; ", end="")
+    print(f"HBM {roof['hbm_bandwidth'] / 1e9:,.1f} of {roof['hbm_roof'] / 1e9:,.0f} GB/s; ", end="")
+    print(f"{roof['flops'] / 1e9:,.0f} of {roof['flops_roof'] / 1e9:,.0f} GFLOP/s")
+    checks = ", ".join(f"{name} {check['error']:.1e}" for name, check in row["checks"].items())
+    print(f"error against the float64 reference: {checks}; {row['shared_words']:,} words of shared memory")
+
+
+def _print_kernels(kernels: Sequence[Mapping[str, Any]]) -> None:
+    for kernel in kernels:
+        print(f"{kernel['kernel'][:100]}: {kernel['launches']} launches, {kernel['seconds'] * 1e3:.3f} ms")
+        for quantity, label in LABELS.items():
+            print(f"  {label:<18} {_number(kernel[quantity])}")
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _error(error: int | None, total: Mapping[str, Any], quantity: str) -> str:
+    if error is None:
+        return ""
+    measured = total["measured"][quantity]
+    return "0" if error == 0 else f"{error:+,} ({100 * error / measured:+.2f} %)" if measured else f"{error:+,}"

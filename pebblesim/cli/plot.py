@@ -1,0 +1,372 @@
+"""`pebblesim plot`: pictures of counts, games and graphs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from pebblesim.cli.main import (
+    Block,
+    Blocks,
+    D,
+    Dtype,
+    M,
+    MaskText,
+    N,
+    Problem,
+    ScheduleName,
+    Sizes,
+    Summation,
+    _complete_schedule,
+    _dims,
+    _rule,
+)
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.plots.style import check, save
+from pebblesim.sizes import dtype_of, parse_words, several
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.api import Counted
+    from pebblesim.jobs.recording import Recording
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Draw pictures of counts, games and graphs: .png, .svg or .pdf.",
+)
+
+Schedules = Annotated[
+    list[str] | None,
+    typer.Argument(help="Schedules; all of the problem if none.", autocompletion=_complete_schedule),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
+Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
+
+
+@app.command(epilog="Example: [bold]pebblesim plot skislope -n 4096 -d 64 -M 256:2M -o skislope.png[/bold]")
+def skislope(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw I/O over M of all schedules of a problem, the least of all, and below it the gap to the lower bound."""
+    check(output)
+    from pebblesim.plots.skislope import figure
+
+    caches = _caches(m, dtype, points)
+    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, _dims(n, d, size))]
+    if not any(row.feasible for row in rows):
+        raise UsageError(
+            f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M."
+        )
+    save(lambda empty: figure(rows, empty), output, size=(8.5, 6))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png[/bold]")
+def words(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw where the words go: reads and writes of schedules, stacked by tensor and by phase."""
+    check(output)
+    from pebblesim.plots.words import figure
+
+    rows = _fitting(_compared(schedules, problem, parse_words(m, dtype), blocks, mask, _dims(n, d, size)))
+    save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
+    print(f"written {output}")
+
+
+@app.command(
+    epilog="Example: [bold]pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png[/bold]"
+)
+def roofline(
+    schedules: Schedules = None,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card, see `pebblesim advise --help`.")] = None,
+    level: Annotated[
+        str, typer.Option("--level", help="Of the card: shared (a block's memory) or l2, and what is behind it.")
+    ] = "shared",
+    m: Annotated[str | None, typer.Option("-M", help="Cache, in words, if not a card's.", metavar="WORDS")] = None,
+    peak: Annotated[str | None, typer.Option("--peak", help="Operations per second: 312T.", metavar="RATE")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option("--bandwidth", help="Bytes per second into the cache: 1.5T.", metavar="RATE")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word.")] = "float16",
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw the roofline of a machine and where the schedules of a problem stand on it."""
+    check(output)
+    from pebblesim.plots.roofline import roofline as draw
+
+    dtype = dtype_of(dtype)
+    machine = _machine(gpu, level, dtype, m, peak, bandwidth)
+    rows = _fitting(_compared(schedules, problem, machine.M, blocks, mask, _dims(n, d, size)))
+
+    def picture(empty: Any) -> None:
+        ax = draw(rows, empty.subplots(), peak=machine.peak, bandwidth=machine.bandwidth, dtype=dtype)
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in {**rows[0].dims, "M": machine.M}.items())
+        ax.set_title(f"{rows[0].problem}, {sizes} words{machine.name}", fontsize=11)
+
+    save(picture, output, size=(7.5, 5))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png[/bold]")
+def measured(
+    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw measured over predicted traffic of the runs on a GPU."""
+    check(output)
+    from pebblesim.gpu.results import load
+    from pebblesim.plots.measured import measured as draw
+
+    for path in results:
+        if not path.is_file():
+            raise UsageError(f"{str(path)!r}: there is no such file of results.")
+    rows = [row for path in results for row in load(path)]
+    save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png[/bold]")
+def occupancy(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw the red pebbles over the moves of a game, the peak marked."""
+    check(output)
+    from pebblesim.plots.game import occupancy as draw
+
+    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
+    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 3.8))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png[/bold]")
+def tiles(
+    schedule: ScheduleName,
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: M = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw which entries of each tensor are in cache when."""
+    check(output)
+    from pebblesim.plots.game import tiles as draw
+
+    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
+    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 6.2))
+    print(f"written {output}")
+
+
+@app.command(epilog="Example: [bold]pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png[/bold]")
+def graph(
+    name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
+    n: N = None,
+    d: D = None,
+    size: Sizes = None,
+    m: Annotated[str | None, typer.Option("-M", help="Cache, in words; for a schedule.", metavar="WORDS")] = None,
+    at: Annotated[int, typer.Option("--at", help="The move whose pebbles are drawn; 0: before the first.")] = 0,
+    rules: Rules = "hong-kung",
+    summation: Summation = "chain",
+    blocks: Blocks = "fit",
+    block: Block = None,
+    mask: MaskText = None,
+    output: Output = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
+    check(output)
+    from pebblesim.jobs import api
+    from pebblesim.language.problems import PROBLEMS
+    from pebblesim.plots.game import move
+    from pebblesim.plots.graph import graph as draw
+
+    dims: dict[str, Any] = _dims(n, d, size)
+    if name in PROBLEMS:
+        if m is not None or at:
+            raise UsageError(f"{name} is a problem: -M and --at are for the game of a schedule, see `pebblesim list`.")
+        board = _small(api.graph(name, summation=summation, mask=mask, **dims))
+        save(lambda empty: draw(board, empty.subplots()), output, size=(9, 5.8), dpi=115)
+    else:
+        if m is None:
+            raise UsageError(f"a game of {name} needs a cache: say how many words with -M.")
+        game = _recorded(name, m, None, rules, summation, blocks, block, mask, dims)
+        red, blue = game.pebbles(at)
+        _small(game.graph)
+        vertex = int(game.moves[at - 1]) >> 2 if at else None
+
+        def picture(empty: Any) -> None:
+            ax = empty.subplots()
+            ax.set_title(f"{game.title}\n{move(game, at)}", fontsize=11)
+            draw(game.graph, ax, red=red, blue=blue, vertex=vertex)
+
+        save(picture, output, size=(9, 5.8), dpi=115)
+    print(f"written {output}")
+
+
+MOST_VERTICES = 20_000
+"""Largest graph that is drawn: about two dots of a printed page for each vertex."""
+
+
+def _small(board: Any) -> Any:
+    if board.vertices > MOST_VERTICES:
+        raise UsageError(f"a graph of {board.vertices:,} vertices is no picture; at most {MOST_VERTICES:,} are drawn.")
+    return board
+
+
+def _titled(figure: Any, game: Recording) -> Any:
+    """Axes with the game's title; one that ended in an illegal move says so."""
+    ax = figure.subplots()
+    story = f"\nillegal {game.game.violation.message}" if game.game.violation else ""
+    ax.set_title(game.title + story, fontsize=11, wrap=True)
+    return ax
+
+
+def _recorded(
+    schedule: str,
+    m: str,
+    dtype: str | None,
+    rules: str,
+    summation: str,
+    blocks: str,
+    block: list[str] | None,
+    mask: str | None,
+    dims: dict[str, int],
+) -> Recording:
+    from pebblesim.jobs.recording import record
+
+    chosen = _rule(blocks, block)
+    return record(schedule, M=parse_words(m, dtype), rules=rules, summation=summation, blocks=chosen, mask=mask, **dims)
+
+
+def _compared(
+    names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
+) -> list[Counted]:
+    from pebblesim.jobs import api
+    from pebblesim.language.registry import get
+
+    solves = problem or (get(names[0]).problem.name if names else "backward")
+    return api.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
+
+
+def _fitting(rows: list[Counted]) -> list[Counted]:
+    """Those that fit.
+
+    Raises:
+        UsageError: there are none.
+    """
+    fit = [row for row in rows if row.feasible]
+    if not fit:
+        least = min((row.least_M for row in rows if row.least_M), default=None)
+        more = f"the least that works is {least:,}." if least else "leave --blocks at fit, or take a larger one."
+        raise UsageError(f"none of these schedules fits into a cache of M = {rows[0].M:,} words; {more}")
+    return fit
+
+
+def _caches(text: str, dtype: str | None, points: int) -> list[int]:
+    """Sizes of caches: a list or range as for `sweep`, or LOW:HIGH, each about the same factor larger than the last."""
+    ends = text.split(":")
+    if len(ends) != 2 or "," in text:
+        caches = sorted(several("M", text, lambda size: parse_words(size, dtype)))
+        if len(caches) < 2:
+            raise UsageError(f"-M {text!r} was given; here it takes several sizes, LOW:HIGH, such as 256:2M.")
+        return caches
+    first, last = (parse_words(end, dtype) for end in ends)
+    if first >= last:
+        raise UsageError(f"-M {text!r} was given; the first size must be less than the second.")
+    return sorted({round(first * (last / first) ** (step / (points - 1))) for step in range(points)})
+
+
+class _Machine(NamedTuple):
+    """Words of a cache, operations per second, bytes per second between the cache and what is behind it."""
+
+    M: int
+    peak: float
+    bandwidth: float
+    name: str = ""
+
+
+LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_bandwidth")}
+"""Of each cache of a card, the figures that say how large it is and how fast it is filled."""
+
+
+def _machine(
+    gpu: str | None, level: str, dtype: str, m: str | None, peak: str | None, bandwidth: str | None
+) -> _Machine:
+    """A card's cache, or one that was given in numbers."""
+    given = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
+    if gpu is None:
+        missing = [option for option, value in given.items() if value is None]
+        if m is None or peak is None or bandwidth is None:
+            raise UsageError(
+                f"a roofline needs a card, --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing."
+            )
+        return _Machine(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+    from pebblesim.advice.cards import card, words
+
+    if any(given.values()):
+        raise UsageError("--gpu says what -M, --peak and --bandwidth would say; give the one or the others.")
+    if level not in LEVELS:
+        raise UnknownName("level", level, LEVELS)
+    found, (cache, filled) = card(gpu), LEVELS[level]
+    rate = found.rate(filled)
+    if dtype not in found.peak or rate is None:
+        what = (
+            "the rate at which its shared memory is filled; take --level l2" if rate is None else f"a peak for {dtype}"
+        )
+        raise UsageError(f"the table of cards does not say of {found.name} {what}.")
+    return _Machine(words(found, cache, dtype), found.peak[dtype].value, rate, f", {found.name}")
+
+
+def _rate(option: str, text: str) -> float:
+    """A rate such as 312T or 1.555e12; k, M, G, T and P are powers of 1000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kMGTP])?", text.strip())
+    value = float(match[1]) * 1000.0 ** " kMGTP".index(match[2] or " ") if match else 0.0
+    if not 0 < value < 1e30:
+        raise UsageError(f"{option} {text!r} was given; it takes a rate per second, such as 312T, 900G or 1.5e12.")
+    return value

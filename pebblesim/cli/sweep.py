@@ -1,0 +1,112 @@
+"""`pebblesim sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pebblesim.cli import main as cli
+from pebblesim.errors import UsageError
+from pebblesim.sizes import parse_words, several
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+@app.command(
+    "sweep",
+    epilog="Example: [bold]pebblesim sweep --schedule large-cache -n 1k:1M:x4 -d 64 -M 16k:1M:x2 -o large.csv[/bold]",
+)
+def sweep(
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schedule",
+            "-s",
+            help="Schedules, several times or with commas; all of the problem if none.",
+            autocompletion=cli._complete_schedule,
+        ),
+    ] = None,
+    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None,
+    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
+    ] = None,
+    m: Annotated[
+        str | None, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype.", metavar="SIZES")
+    ] = None,
+    dtype: cli.Dtype = None,
+    problem: cli.Problem = None,
+    what: Annotated[
+        str, typer.Option("--what", help="count, formula (closed forms) or play (a game for each row).")
+    ] = "count",
+    blocks: cli.Blocks = "fit",
+    block: Annotated[
+        list[str] | None, typer.Option("--block", help="Sizes of a block, e.g. B=16:256:+16.", metavar="NAME=SIZES")
+    ] = None,
+    mask: cli.MaskText = None,
+    summation: cli.Summation = "chain",
+    rules: Annotated[str, typer.Option("--rules", help="Of games: hong-kung, replace or no-recompute.")] = "hong-kung",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The table: .csv, .json or .parquet.", metavar="FILE")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Rows as they are computed; beside the output if not given.", metavar="FILE"),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; all cores if not given.", min=1)] = None,
+    dask: Annotated[
+        str | None, typer.Option("--dask", help="Run on the workers of a Dask scheduler.", metavar="ADDRESS")
+    ] = None,
+    as_json: cli.AsJson = False,
+) -> None:
+    """Count, evaluate or play over ranges of sizes, into one table; a sweep that was stopped goes on.
+
+    Sizes are lists and ranges: 64,128 or 256:1M:x2 (doubling) or 64:512:+64.
+    """
+    from pebblesim.jobs.sweeps import sweep as run
+
+    named = [name.strip() for text in schedule or () for name in text.split(",")]
+    short: dict[str, Any] = {name: text for name, text in (("n", n), ("d", d)) if text is not None}
+    by_name = dict(cli._pairs(size, "--size"))
+    if short and by_name:
+        raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+    own = dict(cli._pairs(block, "--block"))
+    if own and blocks != "fit":
+        raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
+    if store is None and output is not None:
+        store = output.with_suffix(".sqlite")
+    with cli._progress("sweeping") as progress:
+        try:
+            table = run(
+                named,
+                what=what,
+                problem_name=problem,
+                M=None if m is None else several("M", m, lambda text: parse_words(text, dtype)),
+                blocks=own or blocks,
+                mask=mask,
+                summation=summation,
+                rules=rules,
+                output=output,
+                store=store,
+                jobs=jobs,
+                dask=dask,
+                progress=progress,
+                **short,
+                **by_name,
+            )
+        except KeyboardInterrupt:
+            kept = f"; the rows so far are in {store}, and the same command goes on" if store else ""
+            typer.echo(f"stopped{kept}.", err=True)
+            raise typer.Exit(130) from None
+    if as_json:
+        cli._print_json({"rows": list(table)})
+    elif output is None:
+        print(table)
+    else:
+        print(f"written {output}: {len(table):,} rows")
+    passed = table.columns.get("passed", ())
+    raise typer.Exit(1 if any(each is False for each in passed) else 0)

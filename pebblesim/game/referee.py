@@ -1,0 +1,362 @@
+"""The referee of the red-blue pebble game: is a stream of moves legal, and how many words does it move?
+
+It knows a graph, M, a table of rules and the moves, and nothing of tiles, tensors or schedules: whoever made the
+moves can be caught by it. One word is one pebble; reads, writes and I/O are in words.
+
+A rule set is a table with one row per kind of move: what must be true of the vertex and its predecessors, and what
+changes. Every row is interpreted by the same loop, so a variant of the game is another table, not other code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, unpack
+
+# What is known of a vertex. The kernel counts red pebbles by bit 0.
+RED: Final = 1
+BLUE: Final = 2
+COMPUTED: Final = 4  # at some time
+WRITTEN: Final = 8  # at some time
+INPUT: Final = 16
+
+
+class Graph(Protocol):
+    """What the referee asks of a graph: predecessors in CSR form, inputs, outputs, and names for its messages."""
+
+    @property
+    def vertices(self) -> int: ...
+    @property
+    def edges(self) -> int: ...
+    @property
+    def indptr(self) -> NDArray[Any]: ...
+    @property
+    def preds(self) -> NDArray[Any]: ...
+    @property
+    def inputs(self) -> NDArray[Any]: ...
+    @property
+    def outputs(self) -> NDArray[Any]: ...
+    def describe(self, v: int, /) -> str: ...
+
+
+class Rule(NamedTuple):
+    """One kind of move: flags its vertex needs, must not have, gains and loses, and those its predecessors need."""
+
+    needs: int = 0
+    forbids: int = 0
+    sets: int = 0
+    clears: int = 0
+    predecessors: int = 0
+
+
+HONG_KUNG: Final = {
+    READ: Rule(needs=BLUE, sets=RED),
+    WRITE: Rule(needs=RED, sets=BLUE | WRITTEN),
+    COMPUTE: Rule(forbids=INPUT, predecessors=RED, sets=RED | COMPUTED),
+    DELETE: Rule(needs=RED, clears=RED),
+}
+
+RULES: Final[dict[str, dict[int, Rule]]] = {
+    # Hong & Kung 1981: both colours may stand on a vertex, and it may be computed again.
+    "hong-kung": HONG_KUNG,
+    # Def. 3.4 of arXiv 2410.09397 to the letter: a pebble is replaced by one of the other colour.
+    "replace": HONG_KUNG
+    | {
+        READ: Rule(needs=BLUE, sets=RED, clears=BLUE),
+        WRITE: Rule(needs=RED, sets=BLUE | WRITTEN, clears=RED),
+    },
+    # One-shot game (Papp & Wattenhofer 2020, arXiv 2005.08609): each vertex is computed at most once.
+    "no-recompute": HONG_KUNG | {COMPUTE: Rule(forbids=INPUT | COMPUTED, predecessors=RED, sets=RED | COMPUTED)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The first illegal move of a game.
+
+    `number` counts moves from 1; `name` is what the graph calls the vertex; `red` are the pebbles before the move.
+    `reason` says in words which rule is broken, and `message` all of it in one line.
+    """
+
+    number: int
+    kind: str
+    vertex: int
+    name: str
+    reason: str
+    red: int
+    M: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """The outcome of a game; it prints as labelled lines. Reads, writes and I/O are in words.
+
+    Attributes:
+        rules: name of the rule set.
+        M: red pebbles allowed.
+        vertices, edges: size of the graph.
+        moves: legal moves played, of all four kinds.
+        reads, writes: moves of these kinds.
+        peak_red: most red pebbles on the graph at any moment.
+        missing_outputs: outputs without a blue pebble at the end, and `first_missing` the name of the first.
+        violation: the illegal move that ended the game, if there was one.
+    """
+
+    rules: str
+    M: int
+    vertices: int
+    edges: int
+    moves: int
+    reads: int
+    writes: int
+    peak_red: int
+    missing_outputs: int
+    first_missing: str | None
+    violation: Violation | None
+
+    @property
+    def io(self) -> int:
+        """Words moved between memory and cache: reads + writes."""
+        return self.reads + self.writes
+
+    @property
+    def legal(self) -> bool:
+        """Whether every move was legal."""
+        return self.violation is None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every move was legal and all outputs hold a blue pebble at the end."""
+        return self.legal and not self.missing_outputs
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, ready for JSON."""
+        return asdict(self) | {"io": self.io, "legal": self.legal, "complete": self.complete}
+
+    def __str__(self) -> str:
+        if self.violation:
+            verdict = f"illegal: {self.violation.message}"
+        elif self.missing_outputs:
+            verdict = f"legal but incomplete: outputs without a blue pebble: {self.missing_outputs:,}, "
+            verdict += f"the first is {self.first_missing}"
+        else:
+            verdict = "legal and complete"
+        lines = {
+            "rules": self.rules,
+            "graph": f"{self.vertices:,} vertices, {self.edges:,} edges",
+            "moves": f"{self.moves:,}",
+            "reads": _words(self.reads),
+            "writes": _words(self.writes),
+            "I/O": _words(self.io),
+            "peak red": f"{self.peak_red:,} of M = {_words(self.M)}",
+            "verdict": verdict,
+        }
+        return "\n".join(f"{label:<10}{value}" for label, value in lines.items())
+
+
+class IllegalMove(PebblesimError):
+    """A move that the rules do not allow. `game` is the game up to it; the other attributes are `Violation`'s."""
+
+    def __init__(self, game: Game) -> None:
+        super().__init__(game)
+        assert game.violation is not None
+        self.game = game
+        self.violation = game.violation
+        self.number, self.kind, self.vertex = self.violation.number, self.violation.kind, self.violation.vertex
+        self.reason, self.red, self.M = self.violation.reason, self.violation.red, self.violation.M
+
+    def __str__(self) -> str:
+        return self.violation.message
+
+
+class Referee:
+    """A game in progress: `play` it chunk by chunk, then `finish`.
+
+    Args:
+        graph: the graph; blue pebbles stand on its inputs, and only there.
+        M: most red pebbles at any moment.
+        rules: a name in `RULES`.
+
+    Attributes:
+        moves: legal moves played so far.
+
+    Raises:
+        UnknownName: there is no such rule set.
+        UsageError: M is no positive whole number, or the graph's arrays contradict each other.
+    """
+
+    def __init__(self, graph: Graph, M: int, rules: str = "hong-kung") -> None:
+        if rules not in RULES:
+            raise UnknownName("rule set", rules, RULES)
+        if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 1:
+            raise UsageError(f"M = {M!r} red pebbles were given; M must be a whole number, 1 or more.")
+        self.graph, self.M, self.rules, self.moves = graph, int(M), rules, 0
+        self._indptr, self._preds, inputs, self._outputs = _checked(graph)
+        self._table = np.array([RULES[rules][kind] for kind in range(len(KINDS))], dtype=np.uint8)
+        self._state = np.zeros(graph.vertices, dtype=np.uint8)
+        self._state[inputs] = INPUT | BLUE
+        self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, and at the peak
+        self._violation: Violation | None = None
+
+    @property
+    def reads(self) -> int:
+        """Words read so far."""
+        return int(self._counts[0])
+
+    @property
+    def writes(self) -> int:
+        """Words written so far."""
+        return int(self._counts[1])
+
+    @property
+    def write_takes_red(self) -> bool:
+        """Whether a write takes the red pebble away, so that nothing is left to delete."""
+        return bool(RULES[self.rules][WRITE].clears & RED)
+
+    @property
+    def red(self) -> int:
+        """Red pebbles on the graph now."""
+        return int(self._counts[2])
+
+    def play(self, chunk: NDArray[Any]) -> None:
+        """Play the next moves (packed, int64).
+
+        Raises:
+            IllegalMove: at the first illegal move. The game is over then, and playing on raises the same again.
+            UsageError: the chunk is no one-dimensional array of int64.
+        """
+        from pebblesim.game import referee_kernel as kernel
+
+        chunk = _readonly(as_chunk(chunk))
+        if self._violation is None:
+            limit = min(self.M, self._state.size)  # M itself may exceed any machine integer
+            played = kernel.play(chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts)
+            self.moves += played
+            if played < chunk.size:
+                self._violation = self._explain(int(chunk[played]))
+        if self._violation is not None:
+            raise IllegalMove(self.finish())
+
+    def finish(self) -> Game:
+        """The outcome, as the pebbles stand now."""
+        missing = self._outputs[self._state[self._outputs] & BLUE == 0]
+        return Game(
+            rules=self.rules,
+            M=self.M,
+            vertices=self.graph.vertices,
+            edges=self.graph.edges,
+            moves=self.moves,
+            reads=self.reads,
+            writes=self.writes,
+            peak_red=int(self._counts[3]),
+            missing_outputs=missing.size,
+            first_missing=self.graph.describe(int(missing[0])) if missing.size else None,
+            violation=self._violation,
+        )
+
+    def _explain(self, move: int) -> Violation:
+        """The story of a move that the kernel refused, from the state in which it left the vertices."""
+        kind, vertex = unpack(move)
+        name, detail = f"vertex {vertex}", f" (red {self.red} of {self.M})"
+        if not 0 <= vertex < self.graph.vertices:
+            reason = f"there is no such vertex, the graph has {self.graph.vertices}, numbered from 0"
+        else:
+            name = self.graph.describe(vertex)
+            broken = self._broken(RULES[self.rules][kind], vertex)
+            reason = broken or f"needs a {_ordinal(self.M + 1)} red pebble, M = {self.M}"
+            detail = detail if broken else ""
+        number = self.moves + 1
+        message = f"move {number}: {KINDS[kind]} {name}: {reason}{detail}"
+        return Violation(number, KINDS[kind], vertex, name, reason, self.red, self.M, message)
+
+    def _broken(self, rule: Rule, vertex: int) -> str | None:
+        """Which precondition of the rule fails at a vertex, in words; None if it is the limit of M pebbles."""
+        state, name = int(self._state[vertex]), self.graph.describe(vertex)
+        if state & rule.forbids & INPUT:
+            return f"{name} is an input, which can be read but not computed"
+        if state & rule.forbids & COMPUTED:
+            return f"{name} was already computed, and under {self.rules!r} that is allowed only once"
+        if rule.needs & BLUE & ~state:
+            return f"{name} has no blue pebble: {self._why_not_blue(state)}"
+        if rule.needs & RED & ~state:
+            return f"{name} has no red pebble{self._why_not_red(state)}"
+        for p in self._preds[int(self._indptr[vertex]) : int(self._indptr[vertex + 1])].tolist():
+            if rule.predecessors & ~int(self._state[p]):
+                why = self._why_not_red(int(self._state[p]))
+                return f"predecessor {self.graph.describe(p)} has no red pebble{why}"
+        return None
+
+    def _why_not_blue(self, state: int) -> str:
+        if not state & (INPUT | WRITTEN):
+            return "it is no input and was never written"
+        took = f"under {self.rules!r} a read takes the blue pebble away, and the red one"
+        if state & RED:
+            return f"{took} is still there"
+        return f"{took} was deleted later, so the value {'is lost' if state & INPUT else 'must be computed again'}"
+
+    def _why_not_red(self, state: int) -> str:
+        if self.write_takes_red and state & WRITTEN and state & BLUE:
+            return f": under {self.rules!r} a write takes the red pebble away"
+        return ""
+
+
+def referee(
+    graph: Graph, M: int, stream: Iterable[NDArray[Any]], rules: str = "hong-kung", *, strict: bool = True
+) -> Game:
+    """Play a whole game and judge it.
+
+    Args:
+        graph, M, rules: as for `Referee`.
+        stream: the moves, as arrays of packed moves of any length; only one of them is looked at at a time.
+        strict: raise at an illegal move; if False, return the game up to it, with its `violation`.
+
+    Returns:
+        The game. One whose outputs are not all blue at the end is legal but not `complete`.
+
+    Raises:
+        IllegalMove: at the first illegal move, if `strict`.
+        UnknownName, UsageError: as for `Referee`, or the stream holds something else than arrays of int64.
+    """
+    game = Referee(graph, M, rules)
+    try:
+        for chunk in stream:
+            game.play(chunk)
+    except IllegalMove:
+        if strict:
+            raise
+    return game.finish()
+
+
+def _checked(graph: Graph) -> tuple[NDArray[Any], ...]:
+    """(indptr, preds, inputs, outputs) of a graph on which the kernel cannot leave its arrays."""
+    n, indptr, preds = graph.vertices, _readonly(graph.indptr), _readonly(graph.preds)
+    inputs, outputs = np.asarray(graph.inputs, dtype=np.int64), np.asarray(graph.outputs, dtype=np.int64)
+    if indptr.size != n + 1 or indptr[0] != 0 or indptr[-1] != preds.size or (indptr[1:] < indptr[:-1]).any():
+        raise UsageError(f"indptr must be {n + 1} numbers that rise from 0 to the number of edges, {preds.size}.")
+    for what, ids in ("predecessors", preds), ("inputs", inputs), ("outputs", outputs):
+        if ids.size and not 0 <= ids.min() <= ids.max() < n:
+            raise UsageError(f"{what} must be vertices, 0 to {n - 1}; they range from {ids.min()} to {ids.max()}.")
+    return indptr, preds, inputs, outputs
+
+
+def _readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """The same data, contiguous and read-only: one type for numba, however the array came about."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
+def _words(number: int) -> str:
+    return f"{number:,} word" if number == 1 else f"{number:,} words"

@@ -1,0 +1,1 @@
+"""Θ decided: growth of closed forms on cones of exponents, in exact arithmetic."""

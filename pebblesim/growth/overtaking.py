@@ -1,0 +1,90 @@
+"""The exponent at which one growth overtakes another: b falls below a at M = Θ(d^x), proved on cones of exponents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
+from pebblesim.language.registry import Schedule
+from pebblesim.theory.literature import statement
+
+if TYPE_CHECKING:
+    from pebblesim.growth.cones import Cone, Vector
+    from pebblesim.growth.tropical import Expression
+
+    Cell = tuple[Cone, Vector | None, Vector | None]
+
+
+def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
+    """(x, proof) where b overtakes a at M = Θ(d^x) for n ≥ d and M ≤ nd; (None, reason) where that is not so.
+
+    The block sizes are those of `CLOSED_BLOCKS`, within a constant factor of the largest.
+    """
+    from pebblesim.readings.formula import formula
+    from pebblesim.readings.masked_sums import symbol
+
+    missing = [each.name for each in (a, b) if each.name not in CLOSED_BLOCKS]
+    if missing:
+        return None, f"no block sizes in closed form are known for {', '.join(missing)}"
+    forms: list[Expression] = []
+    rules: dict[str, Expression] = {}
+    for each in (a, b):
+        own = {name: f"{name}_of_{each.name}" for name in each.blocks}  # both may have a B
+        forms.append(formula(each.program).io.xreplace({symbol(old): symbol(new) for old, new in own.items()}))
+        rules |= {own[name]: rule for name, rule in CLOSED_BLOCKS[each.name].items()}
+    return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules)
+
+
+def bound_exponent() -> tuple[Fraction | None, str]:
+    """The same for the two regimes of the lower bound on the backward pass, for all n, d and M."""
+    small, large = (statement(f"Li et al., {name}") for name in ("Theorem E.10", "Theorem E.9"))
+    assert small.expr and large.expr
+    return overtakes(small.expr, large.expr)
+
+
+def overtakes(
+    a: Expression, b: Expression, region: str = "", rules: Mapping[str, Expression] | None = None
+) -> tuple[Fraction | None, str]:
+    """(x, proof) if b/a grows without bound inside M ≤ d^x, and a/b inside M ≥ d^x; else (None, reason).
+
+    The region falls into cones where b grows faster and cones where a does; the lead changes on the faces between them.
+    Where b has no upper bound because it has no blocks, it counts as larger.
+    """
+    from pebblesim.growth.tropical import growths, monomial
+
+    names, cells = growths(a, b, region, rules)
+    above: list[Cell] = []  # where b grows faster
+    below: list[Cell] = []
+    for cone, of_a, of_b in cells:
+        if of_a is None and of_b is None:
+            return None, "somewhere neither has blocks"
+        if of_a is None or of_b is None:
+            (below if of_a is None else above).append((cone, of_a, of_b))
+            continue
+        excess = [y - x for x, y in zip(of_a, of_b, strict=True)]
+        more, less = cone.signs(excess)
+        if not (more or less):
+            return None, f"both grow as {monomial(of_a, names)} on a whole cone"
+        if more:
+            above.append((cone.cut(excess), of_a, of_b))
+        if less:
+            below.append((cone.cut([-x for x in excess]), of_a, of_b))
+    d, M = names.index("d"), names.index("M")
+    turns = {ray for one, *_ in above for other, *_ in below for ray in one.meet(other).rays if ray[d] or ray[M]}
+    exponents = {Fraction(ray[M], ray[d]) if ray[d] else None for ray in turns}
+    x = exponents.pop() if len(exponents) == 1 else None
+    if x is None:
+        return None, "the lead changes at no single power of d"
+    side = [-x if i == d else Fraction(i == M) for i in range(len(names))]  # of M against d^x
+    if any(one.signs(side)[0] for one, *_ in above) or any(other.signs(side)[1] for other, *_ in below):
+        return None, f"the first overtakes the second at M = d^{x}"
+
+    def forms(parts: list[Cell]) -> str:
+        pairs = dict.fromkeys((of_a, of_b) for _, of_a, of_b in parts)
+        words = (["no blocks" if form is None else monomial(form, names) for form in pair] for pair in pairs)
+        return ", ".join(" against ".join(pair) for pair in words)
+
+    on = f"on {region}: " if region else ""
+    return x, f"{on}M ≤ d^{x}: {forms(above)}; M ≥ d^{x}: {forms(below)}"

@@ -1,0 +1,205 @@
+"""A game kept whole, to be looked at: its moves, the primitive and the line of pseudo-code that each comes from.
+
+Whoever draws a game takes it from here. What stands where at a move follows from the moves and the table of the rules;
+the referee has judged them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.errors import UsageError
+from pebblesim.game.moves import unpack
+from pebblesim.game.referee import BLUE, RED, RULES, Game, IllegalMove, Referee
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.jobs.api import AnyMask, BlockRule, Match, match
+from pebblesim.language.registry import Schedule
+from pebblesim.readings.pebbles import steps
+from pebblesim.readings.text import numbered
+
+Ints = NDArray[np.int64]
+
+MOST_MOVES: Final = 10**7
+"""Longest game that is kept: 80 MB of moves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A game from its first move to its last legal one. Moves are numbered from 1; "at move t" is behind move t.
+
+    Attributes:
+        match: what was played.
+        game: the referee's outcome.
+        moves: the legal moves, packed (see `pebblesim.game.moves`).
+        text: the pseudo-code, line by line.
+        starts, lines: a step is the moves of one primitive in turn; how many moves are in front of each step, and the
+            index in `text` of its line.
+        turns: one row for each iteration of a loop: moves in front of it, index of the loop's line, number of the tile.
+    """
+
+    match: Match
+    game: Game
+    moves: Ints
+    text: tuple[str, ...]
+    starts: Ints
+    lines: Ints
+    turns: Ints
+
+    @property
+    def graph(self) -> Cdag:
+        """The graph it was played on."""
+        return self.match.graph
+
+    @property
+    def title(self) -> str:
+        """Schedule and sizes, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
+        sizes = {**self.match.dims, "M": self.match.M, **self.match.blocks}
+        parts = [self.match.schedule.name, *(f"{name} = {size:,}" for name, size in sizes.items())]
+        parts += [f"mask {self.match.mask}"] if self.match.mask else []
+        parts += [f"summation {self.match.summation}"] if self.match.summation != "chain" else []
+        parts += [f"rules {self.game.rules}"] if self.game.rules != "hong-kung" else []
+        return ", ".join(parts)
+
+    @cached_property
+    def phases(self) -> tuple[tuple[str, int], ...]:
+        """The name of each phase, and how many moves are in front of it."""
+        heads = [index for index, line in enumerate(self.text) if not line.startswith(" ")]
+        phase = np.searchsorted(heads, self.lines, side="right") - 1  # of each step
+        first = np.append(self.starts, len(self.moves))[np.searchsorted(phase, np.arange(len(heads)))]
+        return tuple((self.text[head][6:-1], int(start)) for head, start in zip(heads, first, strict=True))
+
+    def line_at(self, move: int) -> int:
+        """The index in `text` of the line that a move comes from; for 0, that of the first move."""
+        return int(self.lines[max(0, bisect_right(self.starts, max(move, 1) - 1) - 1)]) if len(self.lines) else 0
+
+    @cached_property
+    def red(self) -> Ints:
+        """Red pebbles after each move; their largest number is the game's peak."""
+        change = np.zeros(len(self.moves), np.int64)
+        at, change_there = self._changes[1:]
+        change[at] = change_there
+        return np.cumsum(change)
+
+    @cached_property
+    def intervals(self) -> tuple[Ints, Ints, Ints]:
+        """When vertices are red: (vertex, first move, move that takes the pebble away or one behind the last)."""
+        vertex, at, change = self._changes
+        on, off = change > 0, change < 0
+        last = np.zeros(self.graph.vertices, bool)
+        last[vertex[on]] = True
+        last &= self.pebbles(len(self.moves))[0]
+        left = np.flatnonzero(last)
+        off_vertex = np.concatenate([vertex[off], left])
+        off_at = np.concatenate([at[off] + 1, np.full(len(left), len(self.moves) + 1)])
+        order = np.lexsort((off_at, off_vertex))  # pairs up with `on`, which is in this order
+        return vertex[on], at[on] + 1, off_at[order]
+
+    def pebbles(self, move: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which vertices hold a red pebble, and which a blue one, at a move; 0 is before the first.
+
+        Raises:
+            UsageError: the game has no such move.
+        """
+        if not 0 <= move <= len(self.moves):
+            raise UsageError(f"move {move} was asked for; this game has moves 0 (the start) to {len(self.moves)}.")
+        kind, vertex = unpack(self.moves[:move])
+        red, blue = (np.zeros(self.graph.vertices, bool) for _ in range(2))
+        blue[self.graph.inputs] = True
+        for flag, standing in ((RED, red), (BLUE, blue)):
+            after = self._after(flag)[kind]
+            touched = after >= 0
+            standing[vertex[touched]] = after[touched] > 0  # of several moves on a vertex, the last one counts
+        return red, blue
+
+    @property
+    def after(self) -> dict[str, list[int]]:
+        """What each kind of move does to the pebbles of its vertex, by colour: 1 puts one, 0 takes it, -1 neither."""
+        return {"red": self._after(RED).tolist(), "blue": self._after(BLUE).tolist()}
+
+    def _after(self, flag: int) -> Ints:
+        """For each kind of move: 1 if it sets the flag, 0 if it clears it, -1 if it leaves it alone."""
+        rules = RULES[self.game.rules]
+        return np.array([1 if rules[kind].sets & flag else 0 if rules[kind].clears & flag else -1 for kind in range(4)])
+
+    @cached_property
+    def _changes(self) -> tuple[Ints, Ints, Ints]:
+        """The moves that put a red pebble where none was (+1) or take one away (-1), by vertex and then by time."""
+        kind, vertex = unpack(self.moves)
+        after = self._after(RED)[kind]
+        at = np.flatnonzero(after >= 0)
+        at = at[np.argsort(vertex[at], kind="stable")]
+        vertex, after = vertex[at], after[at]
+        before = np.zeros_like(after)
+        before[1:] = np.where(vertex[1:] == vertex[:-1], after[:-1], 0)
+        changed = after != before
+        return vertex[changed], at[changed], (after - before)[changed]
+
+
+def record(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    rules: str = "hong-kung",
+    summation: str = "chain",
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    most: int = MOST_MOVES,
+    **dims: int,
+) -> Recording:
+    """Play a schedule and keep the game.
+
+    Args:
+        schedule, M, rules, summation, blocks, mask, dims: as for `play`.
+        most: longest game that is allowed, in moves.
+
+    Returns:
+        The game; one that ends in an illegal move is kept up to it, and `game.violation` tells the story.
+
+    >>> int(record("small-cache", n=8, d=4, M=24).red.max())
+    16
+
+    Raises:
+        Infeasible, UsageError: as for `play`, or the game is too long.
+    """
+    board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
+    if board.plan.vertices > most:
+        raise _too_long(f"it has {board.plan.vertices:,} vertices", most)
+    referee = Referee(board.graph, board.M, rules)
+    text, line_of = numbered(board.program)
+    chunks, starts, lines, turns, done = [np.empty(0, np.int64)], [], [], [], 0
+    taken = referee.write_takes_red
+    for step in steps(board.program, board.sizes, board.graph.families, write_takes_red=taken, mask=board.mask):
+        if step.tile is not None:
+            turns.append((done, line_of[step.node], step.tile))
+            continue
+        chunks.append(step.moves.copy())
+        starts.append(done)
+        lines.append(line_of[step.node])
+        done += len(step.moves)
+        if done > most:
+            raise _too_long(f"it has more than {most:,} moves", most)
+    moves = np.concatenate(chunks)
+    try:
+        referee.play(moves)
+    except IllegalMove as illegal:
+        done = illegal.game.moves
+    kept = [number for number, start in enumerate(starts) if start < done]
+    return Recording(
+        match=board,
+        game=referee.finish(),
+        moves=moves[:done],
+        text=tuple(text),
+        starts=np.array(starts, np.int64)[kept],
+        lines=np.array(lines, np.int64)[kept],
+        turns=np.array([turn for turn in turns if turn[0] <= done], np.int64).reshape(-1, 3),
+    )
+
+
+def _too_long(why: str, most: int) -> UsageError:
+    return UsageError(f"this game is too long to be kept: {why}, and {most:,} are allowed; take smaller sizes.")

@@ -1,0 +1,443 @@
+"""Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
+
+Closed forms are evaluated for all points at once. What takes longer, games above all, runs point by point on all
+cores or on a cluster, and each row is kept as soon as it is there (`pebblesim.jobs.row_store`). The rows come out in
+the order of the points, so that a sweep that was stopped and went on ends in the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
+from pebblesim.jobs import api
+from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.row_store import Row, RowStore
+from pebblesim.language import masks
+from pebblesim.language.masks import Mask
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.sizes import several, whole
+from pebblesim.tables import Table, format_of
+
+FORMAT = 1
+"""Version of the rows; rows of another one are not taken for ours."""
+
+MOST_POINTS = 10_000_000
+PATIENCE = 10
+"""Seconds in which a Dask scheduler must answer."""
+IDLE = 20
+"""Seconds after which a process without work ends, also one whose sweep was killed."""
+
+FEW = 100
+"""Up to so many points that take milliseconds each are not worth the start of other processes."""
+
+RESULTS = {
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "formula": ("reads", "writes", "io", "peak_words"),
+    "play": (
+        *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
+        *("legal", "complete", "passed", "violation"),
+    ),
+}
+"""What there can be in a row, and its columns."""
+
+Sizes = int | str | Iterable[int]
+
+
+@dataclass(frozen=True)
+class Point:
+    """All that defines a row.
+
+    Attributes:
+        what: "count", "formula" or "play".
+        schedule: its name, or the schedule itself where another process would not know the name.
+        dims, M: the sizes; no M where nothing depends on it.
+        blocks: a rule, or sizes by name.
+        mask, summation, rules: as for `count` and `play`.
+        program: a hash of what the schedule does under the mask.
+    """
+
+    what: str
+    schedule: str | Schedule
+    dims: Mapping[str, int]
+    M: int | None
+    blocks: str | Mapping[str, int]
+    mask: Mask | None
+    summation: str
+    rules: str
+    program: str
+
+    def key(self) -> str:
+        """A hash of everything that defines the row: the sizes, and the program itself rather than its name alone."""
+        sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
+        text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _described(algorithm: Schedule, mask: Mask | None) -> str:
+    """A schedule and what it does under a mask, as a hash."""
+    from pebblesim.readings.text import text
+
+    program = algorithm.program if mask is None else algorithm.masked
+    rules = (algorithm.name, algorithm.problem.name, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
+    pairs: object = str(mask)
+    if isinstance(mask, masks.Blocks) and not isinstance(mask, masks.BigBird):  # a name of a file says nothing
+        pairs = (mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest())
+    return hashlib.sha256(repr((rules, text(program), pairs)).encode()).hexdigest()
+
+
+def _version() -> str:
+    from pebblesim import __version__
+
+    return __version__
+
+
+def sweep(
+    schedules: str | Schedule | Iterable[str | Schedule] | None = None,
+    *,
+    what: str = "count",
+    problem_name: str | None = None,
+    M: Sizes | None = None,
+    blocks: str | Mapping[str, Sizes] = "fit",
+    mask: api.AnyMask | None = None,
+    summation: str = "chain",
+    rules: str = "hong-kung",
+    output: str | Path | None = None,
+    store: str | Path | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Callable[[float], None] | None = None,
+    **dims: Sizes,
+) -> Table:
+    """A row for each schedule and each combination of sizes.
+
+    Args:
+        schedules: one or several; all of the problem by default.
+        what: "count", "formula" (closed forms, the fastest) or "play" (a game for each row).
+        problem_name: "backward" unless a schedule says otherwise.
+        M: red pebbles, in words. Sizes are a number, several, or a text such as "64,128" or "256:1M:x2".
+        blocks: "fit", "paper", "best", or sizes by name; a block without sizes follows "fit".
+        mask, summation, rules: as for `count` and `play`.
+        output: a .csv, .json or .parquet for the table, written whole or not at all.
+        store: an SQLite file that keeps each row as soon as it is there; beside the output by default. The same sweep
+            goes on where it was stopped, and a larger one begins with what is there.
+        jobs: processes; as many as there are cores by default.
+        dask: address of a Dask scheduler whose workers compute the rows.
+        progress: called now and then with the fraction that is done.
+        dims: sizes of the dimensions of the problem, such as n="1k:1M:x4", d=(64, 128).
+
+    >>> table = sweep("small-cache", what="formula", n="1k:4k:x2", d=64, blocks={"B": (32, 64)})
+    >>> table.columns["io"][:3].tolist()
+    [23007232, 16322560, 90050560]
+
+    Raises:
+        UsageError: sizes, names or files that are not allowed, or rows that could not be computed; those that were
+            are kept in the store.
+    """
+    if what not in RESULTS:
+        raise UnknownName("kind of row", what, RESULTS)
+    named = [schedules] if isinstance(schedules, str | Schedule) else list(schedules or ())
+    algorithms = list({get(name).name: get(name) for name in named}.values())
+    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    algorithms = algorithms or of_problem(solves.name)
+    axes = {name: _axis(name, given) for name, given in dims.items()}
+    meant = api.dims_meant(solves, axes)
+    axes = axes if M is None else {**axes, "M": _axis("M", M)}
+    own = {} if isinstance(blocks, str) else {name: _axis(name, given) for name, given in blocks.items()}
+    seen = masks.of(mask)
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; sweep each by itself."
+            )
+        for name in own:
+            if name not in algorithm.blocks:
+                raise UnknownName(f"block of {algorithm.name}", name, algorithm.blocks)
+        if M is None and (what != "formula" or set(own) != set(algorithm.blocks)):
+            raise UsageError(
+                f"M is missing; without it {algorithm.name} is swept by formula alone, with sizes for all its blocks."
+            )
+    points = len(algorithms) * prod(map(len, (*axes.values(), *own.values())))
+    if points > MOST_POINTS:
+        raise UsageError(f"these are {points:,} points; a sweep has {MOST_POINTS:,} at most.")
+    if output is not None:
+        format_of(Path(output))
+    kept = Path(store) if store is not None else None if output is None else Path(output).with_suffix(".sqlite")
+    rule = blocks if isinstance(blocks, str) else "fit"
+    run = Run(kept, jobs, dask, progress)
+    swept = []
+    for algorithm in algorithms:
+        ours = algorithm.function.__module__.startswith("pebblesim.")
+        program = _described(algorithm, seen)
+        common = Point(what, algorithm.name if ours else algorithm, {}, None, rule, seen, summation, rules, program)
+        swept.append(_Swept(algorithm, axes, meant, own, common))
+    table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
+    if output is not None:
+        table.save(Path(output))
+    return table
+
+
+def _axis(name: str, given: Sizes) -> tuple[int, ...]:
+    if isinstance(given, str):
+        return several(name, given)
+    sizes = given if isinstance(given, Iterable) else (given,)
+    found = tuple(dict.fromkeys(whole(name, size) for size in sizes))
+    if not found:
+        raise UsageError(f"no sizes were given for {name}.")
+    return found
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """One schedule of a sweep: its axes in order, those of its blocks last, and what its points have in common."""
+
+    algorithm: Schedule
+    axes: Mapping[str, tuple[int, ...]]
+    meant: Mapping[str, str]
+    blocks: Mapping[str, tuple[int, ...]]
+    common: Point
+
+    @property
+    def all_axes(self) -> Mapping[str, tuple[int, ...]]:
+        return {**self.axes, **{f"block {name}": sizes for name, sizes in self.blocks.items()}}
+
+    def point(self, values: Mapping[str, int]) -> Point:
+        return replace(
+            self.common,
+            dims={dim: values[given] for dim, given in self.meant.items()},
+            M=values.get("M"),
+            blocks={name: values[f"block {name}"] for name in self.blocks} or self.common.blocks,
+        )
+
+    @property
+    def total(self) -> int:
+        """Number of points."""
+        return prod(map(len, self.all_axes.values()))
+
+    def points(self) -> Iterator[Point]:
+        names, sizes = self.all_axes.keys(), self.all_axes.values()
+        return (self.point(dict(zip(names, values, strict=True))) for values in product(*sizes))
+
+
+@dataclass(frozen=True)
+class Run:
+    """How points are computed: where rows are kept, on how many processes or which cluster, and who is told."""
+
+    store: Path | None
+    jobs: int | None
+    dask: str | None
+    progress: Callable[[float], None] | None
+
+    def rows(self, points: Sequence[Point]) -> list[Row]:
+        """A row for each point, in order; only those that are not there yet are computed.
+
+        Raises:
+            UsageError: some could not be; the others are kept.
+        """
+        keys = [point.key() for point in points]
+        with RowStore(self.store) as store:
+            done = store.known(keys)
+            pending = {key: point for key, point in zip(keys, points, strict=True) if key not in done}
+            failed = []
+            for key, row, failure in self._computed(pending):
+                if row is None:
+                    failed.append(failure)
+                else:
+                    store.keep(key, row)
+                    done[key] = row
+                if self.progress:
+                    self.progress((len(done) + len(failed)) / len(keys))
+        if failed:
+            where = f"; the others are kept in {self.store}" if self.store else ""
+            raise UsageError(f"{len(failed)} of {len(keys)} rows could not be computed{where}. The first: {failed[0]}")
+        return [done[key] for key in keys]
+
+    def _computed(self, pending: Mapping[str, Point]) -> Iterator[tuple[str, Row | None, str]]:
+        if not pending:
+            return
+        from joblib import Parallel, cpu_count, delayed, parallel_config
+
+        jobs = min(self.jobs or cpu_count(), len(pending))
+        if self.dask is None and len(pending) <= FEW and all(point.what != "play" for point in pending.values()):
+            jobs = 1
+        here = parallel_config(backend="loky", idle_worker_timeout=IDLE)
+        with here if self.dask is None else _cluster(self.dask):
+            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
+                delayed(_work)(_version(), key, point) for key, point in pending.items()
+            )
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    """What joblib does inside runs on the workers of a Dask scheduler.
+
+    Raises:
+        UsageError: there is none at that address, it has no workers, or Dask is missing.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("--dask takes the packages dask and distributed: pip install 'pebblesim[cluster]'.") from None
+    from joblib import parallel_config
+
+    connect: Any = distributed.Client
+    try:
+        client = connect(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no Dask scheduler answers at {address!r} ({error}); it is an address such as tcp://host:8786."
+        ) from None
+    with client:
+        if not client.ncores():
+            raise UsageError(
+                f"the Dask scheduler at {address} has no workers yet; start some with `dask worker {address}`."
+            )
+        with parallel_config(backend="dask", client=client):
+            yield
+
+
+def _work(version: str, key: str, point: Point) -> tuple[str, Row | None, str]:
+    """(key, row, "") or (key, None, why there is none); runs in another process."""
+    try:
+        if version != _version():
+            raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
+        return key, _row(point), ""
+    except PebblesimError as error:
+        return key, None, str(error)
+
+
+def _row(point: Point) -> Row:
+    """What is computed for a point, with its blocks; where M is too small, the least that works."""
+    try:
+        if point.what == "formula":
+            return {"blocks": block_rules.choose(get(point.schedule), point.dims, point.M or 0, point.blocks)}
+        assert point.M is not None
+        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}
+        if point.what == "count":
+            counted = api.count(point.schedule, M=point.M, **same)
+            return {name: getattr(counted, name) for name in RESULTS["count"]} | {"blocks": dict(counted.blocks)}
+        played = api.play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
+        game = played.game.to_dict()
+        game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
+        return {name: game[name] for name in RESULTS["play"]} | {"blocks": dict(played.blocks)}
+    except Infeasible as error:
+        return {"blocks": {}, "least_M": error.least_M} | ({"feasible": False} if point.what == "count" else {})
+
+
+def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
+    points = [point for each in swept for point in each.points()]
+    rows = run.rows(points)
+    columns = _head(swept)
+    for name in swept[0].meant:
+        columns[name] = [point.dims[name] for point in points]
+    columns["M"] = [point.M for point in points]
+    for name in _blocks(swept):
+        columns[f"block_{name}"] = [row["blocks"].get(name) for row in rows]
+    for name in (*RESULTS[swept[0].common.what], "least_M"):
+        columns[name] = [row.get(name) for row in rows]
+    return Table(columns)
+
+
+def _blocks(swept: Sequence[_Swept]) -> list[str]:
+    """The blocks of all schedules, each once."""
+    return list(dict.fromkeys(name for each in swept for name in each.algorithm.blocks))
+
+
+def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
+    """The columns that say what the rows are of, besides their sizes."""
+    common = swept[0].common
+    constants: dict[str, object] = {"problem": swept[0].algorithm.problem.name}
+    constants |= {"mask": None if common.mask is None else str(common.mask)}
+    constants |= {"blocks": "given" if swept[0].blocks else common.blocks}
+    constants |= {"summation": common.summation} if common.what != "formula" else {}
+    constants |= {"rules": common.rules} if common.what == "play" else {}
+    names = [each.algorithm.name for each in swept for _ in range(each.total)]
+    return {"schedule": names, **{name: [value] * len(names) for name, value in constants.items()}}
+
+
+def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
+    """Closed forms, evaluated for all points at once."""
+    import numpy as np
+
+    parts = [_formula(each, run) for each in swept]
+    columns: dict[str, Any] = dict(_head(swept))
+    blocks = (f"block_{name}" for name in _blocks(swept))
+    for name in (*swept[0].meant, "M", *blocks, *RESULTS["formula"], "least_M"):
+        found = (part.get(name, np.full(each.total, None)) for part, each in zip(parts, swept, strict=True))
+        columns[name] = np.concatenate(list(found))
+    return Table(columns)
+
+
+def _formula(each: _Swept, run: Run) -> dict[str, Any]:
+    """The columns of one schedule, as arrays."""
+    import numpy as np
+
+    from pebblesim.readings.compiled import compile_exact
+
+    grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
+    given = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
+    columns = {dim: given[name] for dim, name in each.meant.items()}
+    columns |= {"M": given["M"]} if "M" in given else {}
+    blocks, least_M = _chosen(each, run, given)
+    columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
+    feasible = least_M == np.array(None)
+    closed = api.formula(each.algorithm, each.common.mask)
+    sizes = {name: (columns | blocks)[name] for name in closed.variables}
+    if not feasible.all():
+        sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
+    for name, form in (("reads", closed.reads), ("writes", closed.writes), ("peak_words", closed.peak_words)):
+        values = np.broadcast_to(compile_exact(form, closed.variables)(**sizes), feasible.sum())
+        if not feasible.all():
+            values, some = np.full(each.total, None), values
+            values[feasible] = some
+        columns[name] = values
+    return columns | {"io": _sum(columns["reads"], columns["writes"])}
+
+
+def _array(sizes: Sequence[int]) -> Any:
+    """An array of exact integers."""
+    import numpy as np
+
+    return np.array(sizes, dtype=np.int64 if max(sizes, default=0) < 2**63 else object)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """a + b, exactly, and None where there are none."""
+    import numpy as np
+
+    if a.dtype == b.dtype == np.int64 and max(a.max(), b.max()) < 2**62:
+        return a + b
+    total = np.full(len(a), None)
+    total[:] = [None if x is None else x + y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    return total
+
+
+def _chosen(each: _Swept, run: Run, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """The blocks at all points, by name, and the least M that works where M is too small, None elsewhere."""
+    import numpy as np
+
+    names = each.algorithm.blocks
+    if "M" not in given or (names and set(each.blocks) == set(names)):
+        return {name: given[f"block {name}"] for name in names}, np.full(each.total, None)
+    if each.common.blocks != "paper":
+        chosen = run.rows(list(each.points()))
+    else:  # a printed rule depends on a few axes, and is asked once for each of their values
+        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.algorithm.paper.values())))
+        used = {each.meant.get(name, name) for name in used}
+        axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
+        points = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
+        rows = np.empty(list(map(len, axes.values())), dtype=object)
+        rows.ravel()[:] = [_row(point) for point in points]
+        chosen = np.broadcast_to(rows, list(map(len, each.axes.values()))).ravel().tolist()
+    blocks = {name: np.array([row["blocks"].get(name) for row in chosen]) for name in names}
+    return blocks, np.array([row.get("least_M") for row in chosen], dtype=object)

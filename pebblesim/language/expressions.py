@@ -1,0 +1,265 @@
+"""What a schedule computes with: tensors in memory, tiles in cache, indices, and expressions over tiles.
+
+They are symbols: each stands for all its values at once. `pebblesim.language.machine` makes and watches them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from pebblesim.errors import TraceError
+from pebblesim.language import program as ir
+from pebblesim.language.source import where
+
+if TYPE_CHECKING:
+    from pebblesim.language.machine import Machine
+
+CONSTANTS = (0, float("-inf"))
+
+
+class _Symbol:
+    """What stands for all its values at once, and so has no truth value, no order and no number."""
+
+    _what = "symbol"
+    __hash__ = object.__hash__
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TraceError(
+            f"{where()}: a schedule is traced once for all sizes, so it cannot look at the value of {self._what}; "
+            "use a loop of its own instead."
+        )
+
+    __bool__ = __int__ = __index__ = __len__ = __iter__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+class Block(_Symbol):
+    """A block size."""
+
+    _what = "a block size"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+
+class Index(_Symbol):
+    """A tile of a dimension, or the whole of it."""
+
+    _what = "an index"
+
+    def __init__(self, rng: ir.Range) -> None:
+        self._range = rng
+        self._alive = True
+
+
+class _InMemory:
+    """What lies in memory, and must be read before anything is computed from it."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TraceError(
+            f"{where()}: computes with what lies in memory; m.read(...) brings a tile of it into the cache."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = _refuse
+
+    @property
+    def T(self) -> NoReturn:
+        self._refuse()
+
+
+class Part(_InMemory):
+    """A part of a tensor in memory."""
+
+    def __init__(self, tensor: ir.Tensor, ranges: ir.Ranges) -> None:
+        self._tensor, self._ranges = tensor, ranges
+
+
+class Tensor(_InMemory):
+    """A tensor in memory; `T[i, k]` names a part of it, `T` the whole."""
+
+    def __init__(self, m: Machine, tensor: ir.Tensor) -> None:
+        self._m, self._tensor = m, tensor
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        """Its dimensions, to be looped over."""
+        return tuple(self._m._whole[dim] for dim in self._tensor.shape)
+
+    @property
+    def over_pairs(self) -> bool:
+        """Whether its entries belong to pairs of a query and a key."""
+        return self._tensor.shape == (ir.PAIRS, ir.PAIRS)
+
+    def __getitem__(self, key: Any) -> Part:
+        self._m._name_things()
+        whole = tuple(index._range for index in self.shape)
+        what = f"{self._tensor.name} has shape ({', '.join(self._tensor.shape)})"
+        return Part(self._tensor, ranges_of(key, whole, what))
+
+
+class Value(_Symbol):
+    """An expression over tiles, not yet computed."""
+
+    _what = "a tile"
+
+    def __init__(self, m: Machine, expr: ir.Expr) -> None:
+        self._m, self._expr, self._line = m, expr, where()
+        if not isinstance(expr, ir.Ref):
+            m._unused[id(self)] = self
+
+    def _use(self) -> ir.Expr:
+        """Its expression, as a part of another: all its tiles must be in cache, with something in them."""
+        for ref in ir.refs(self._expr):
+            self._m._check_resident(ref.tile)
+            for rng in ref.ranges:
+                if not self._m._indices[rng]._alive:
+                    part = f"a part of {label_of(ref.tile)} by index {rng.name}"
+                    raise TraceError(f"{where()}: {part} outlives its loop.")
+        self._m._unused.pop(id(self), None)
+        return self._expr
+
+    def __add__(self, other: Value) -> Value:
+        return _elementwise("add", self, other)
+
+    def __sub__(self, other: Value) -> Value:
+        return _elementwise("sub", self, other)
+
+    def __mul__(self, other: Value) -> Value:
+        return _elementwise("mul", self, other)
+
+    def __truediv__(self, other: Value) -> Value:
+        return _elementwise("div", self, other)
+
+    def __matmul__(self, other: Value) -> Value:
+        return self._m._matmul(self, other)
+
+
+class Tile(Value):
+    """A tile in cache, or a part of one, or its transpose."""
+
+    _expr: ir.Ref
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        """The indices of its rows and columns, to be looped over."""
+        return tuple(self._m._indices[rng] for rng in self._expr.shape)
+
+    @property
+    def T(self) -> Tile:
+        """Its transpose: the same words, read the other way."""
+        return Tile(self._m, ir.Ref(self._expr.tile, self._expr.ranges, not self._expr.transposed))
+
+    def __getitem__(self, key: Any) -> Tile:
+        self._m._name_things()
+        what = f"tile {self._expr.tile.name or 'here'} has {len(self._expr.ranges)} dimensions"
+        ranges, transposed = ranges_of(key, self._expr.shape, what), self._expr.transposed
+        return Tile(self._m, ir.Ref(self._expr.tile, ranges[::-1] if transposed else ranges, transposed))
+
+    def __setitem__(self, key: Any, value: Value) -> None:
+        target, updated = self[key]._expr, self._m._updated
+        if value is updated and (value._expr.tile, value._expr.ranges) == (target.tile, target.ranges):
+            return  # `x[:, j] += e` ends in x[:, j] = the part that was just updated
+        self._m._assign(self[key], value)
+
+    def __iadd__(self, value: Value) -> Tile:
+        self._m._add(self, value)
+        self._m._updated = self
+        return self
+
+
+def exp(x: Value) -> Value:
+    """The exponential, element by element."""
+    return _elementwise("exp", x)
+
+
+def log(x: Value) -> Value:
+    """The natural logarithm, element by element."""
+    return _elementwise("log", x)
+
+
+def relu(x: Value) -> Value:
+    """max(x, 0), element by element."""
+    return _elementwise("relu", x)
+
+
+def step(x: Value) -> Value:
+    """1 where x is positive and 0 elsewhere: the derivative of relu."""
+    return _elementwise("step", x)
+
+
+def sigmoid(x: Value) -> Value:
+    """1 / (1 + exp(-x)), element by element."""
+    return _elementwise("sigmoid", x)
+
+
+def maximum(x: Value, y: Value) -> Value:
+    """The larger of two, element by element."""
+    return _elementwise("max", x, y)
+
+
+def rowsum(x: Value) -> Value:
+    """The sum of each row, the paper's x · 1."""
+    return _reduced("rowsum", x)
+
+
+def rowmax(x: Value) -> Value:
+    """The maximum of each row."""
+    return _reduced("rowmax", x)
+
+
+def _elementwise(op: str, *values: Value) -> Value:
+    for value in values:
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+    return values[0]._m._elementwise(op, *values)
+
+
+def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
+    if not isinstance(x, Value):
+        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; m.read(...) brings a tile in.")
+    expr = x._use()
+    if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
+        raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
+    return Value(x._m, ir.RowReduction(op, expr, expr.shape[:1]))
+
+
+def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
+    """The ranges that an index expression such as [i, :] names."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if len(keys) == 1 and isinstance(keys[0], slice):
+        keys = keys * len(whole)
+    if len(keys) != len(whole):
+        raise TraceError(f"{where()}: {what}, but got {len(keys)} indices.")
+    ranges = []
+    for given, full in zip(keys, whole, strict=True):
+        if isinstance(given, slice) and given == slice(None):
+            ranges.append(full)
+        elif isinstance(given, Index) and given._alive and is_part_of(given._range, full):
+            ranges.append(given._range)
+        elif isinstance(given, Index) and not given._alive:
+            raise TraceError(f"{where()}: index {given._range.name} is used after its loop.")
+        else:
+            raise TraceError(f"{where()}: {what}; index it with loops over that dimension or with ':'.")
+    return tuple(ranges)
+
+
+def is_part_of(inner: ir.Range | None, outer: ir.Range) -> bool:
+    """Whether a range is a part of another: of the same dimension, or of that very tile."""
+    if outer.parent is None:
+        return inner is not None and inner.dim == outer.dim
+    while inner is not None and inner is not outer:
+        inner = inner.parent
+    return inner is outer
+
+
+def same(a: ir.Ranges, b: ir.Ranges) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+def names_of(ranges: ir.Ranges) -> str:
+    return ", ".join(rng.name for rng in ranges)
+
+
+def label_of(tile: ir.Tile) -> str:
+    return tile.name or f"a tile of shape ({names_of(tile.ranges)})"

@@ -1,0 +1,482 @@
+"""The language of schedules: what a schedule may say, and the tracer that turns it into a program.
+
+A schedule is a function `def name(m, A, B, *, B_r, B_c)`: `m` is the machine below, then come the problem's
+inputs, then, as keyword-only parameters, its block sizes. It is run once, on symbols: `for i in m.tiles(n, B)`
+runs its body once, for a tile that stands for all tiles.
+
+    m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
+    m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
+    m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
+    m.read(T[i, k])            memory → cache: a tile
+    m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills it with a constant
+    m.zeros(i, j)              make room for a sum
+    m.constant(0, i)           a tile of a constant, 0 or -inf
+    m.compute(expr)            a new tile
+    x[:] = expr                in place
+    acc += a @ b               add the terms of a product or a row sum
+    m.move(y, x)               x takes over the words of y, and its own leave the cache
+    m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
+    a @ b, a.T, + - * /, exp, log, relu, step, sigmoid, maximum, rowsum, rowmax
+
+Words that are in cache are not read again: in the game a value has one pebble, whichever tile holds it.
+An expression is not a tile: it is computed element by element, with no room for intermediates but a pebble or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pebblesim.errors import PebblesimError, TraceError
+from pebblesim.language import program as ir
+from pebblesim.language.expressions import (
+    CONSTANTS,
+    Block,
+    Index,
+    Part,
+    Tensor,
+    Tile,
+    Value,
+    exp,
+    is_part_of,
+    label_of,
+    log,
+    maximum,
+    names_of,
+    relu,
+    rowmax,
+    rowsum,
+    same,
+    sigmoid,
+    step,
+)
+from pebblesim.language.problems import Problem
+from pebblesim.language.source import frame, line, where, where_raised
+
+__all__ = [
+    "Block",
+    "Index",
+    "Machine",
+    "Tensor",
+    "Tile",
+    "Value",
+    "exp",
+    "log",
+    "maximum",
+    "relu",
+    "rowmax",
+    "rowsum",
+    "sigmoid",
+    "step",
+    "trace",
+]
+
+
+class Machine:
+    """The two-level memory that a schedule runs on, as it is being traced."""
+
+    def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
+        self._problem = problem
+        pairs = ir.PAIRS if masked else None
+        self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
+        self._whole = {dim: Index(ir.Range(dim)) for dim in problem.dims}
+        self._indices = {index._range: index for index in self._whole.values()}
+        self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
+        self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
+        self._copies: dict[ir.Tile, tuple[ir.Tensor, int]] = {}  # tiles that hold what was read, and the line
+        self._written: set[str] = set()
+        self._unused: dict[int, Value] = {}
+        self._updated: Tile | None = None
+        self._left_early: str | None = None
+        self._implicit = False
+
+    # -- structure -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A named part of the schedule; no tile outlives it."""
+        if self._left_early:
+            self._body()  # says so
+        if self._scopes:
+            raise TraceError(
+                f"{where()}: phase {name!r} starts inside "
+                f"{'statements that belong to no phase' if self._implicit else 'another phase or a loop'}; "
+                "phases follow one another at the top of a schedule."
+            )
+        if any(phase.name == name for phase in self._program.phases):
+            raise TraceError(f"{where()}: there is a phase {name!r} already; each has a name of its own.")
+        self._open_phase(name)
+        yield
+        self._close_scope(f"the end of phase {name!r}")
+
+    def tiles(
+        self,
+        over: Index,
+        block: Block | int,
+        *,
+        independent: bool = False,
+        keys_of: Index | None = None,
+        queries_of: Index | None = None,
+        otherwise: Mapping[Tensor, float] | None = None,
+    ) -> Iterator[Index]:
+        """Loop over the tiles of a dimension or of a tile, `block` indices each, the last one ragged.
+
+        Args:
+            over: a dimension (from a tensor's shape) or an index of an outer loop.
+            block: a block size of the schedule, or a number.
+            independent: the iterations may run in parallel.
+            keys_of: under a mask, run only for those tiles of columns that some of these rows may attend to.
+            queries_of: under a mask, run only for those tiles of rows that may attend to some of these columns.
+            otherwise: what to write, 0 or -inf, to a tensor's part for each tile that the loop leaves out.
+        """
+        started = line()
+        body = self._body()
+        if not isinstance(over, Index) or not over._alive:
+            raise TraceError(f"{where()}: tiles takes a dimension, or the index of a loop that is still open.")
+        if isinstance(block, bool) or not (isinstance(block, Block) or (isinstance(block, int) and block > 0)):
+            raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
+        index = Index(ir.Range("", over._range, block._name if isinstance(block, Block) else block))
+        self._indices[index._range] = index
+        loop = ir.Loop(index._range, [], independent, started, self._meeting(index._range, keys_of, queries_of))
+        body.append(loop)
+        self._scopes.append((loop.body, []))
+        try:
+            yield index
+        except GeneratorExit:
+            self._left_early = f"line {started}"
+            return
+        self._name_things()
+        index._range.name = index._range.name or f"{index._range.dim}'"
+        self._close_scope(f"the end of the loop in line {started}")
+        index._alive = False
+        if otherwise and loop.when:
+            body.append(self._left_out(loop, otherwise))
+
+    def _meeting(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.Meeting | None:
+        """The condition of a loop; None without a mask."""
+        other = queries_of if keys_of is None else keys_of
+        if other is None:
+            return None
+        if keys_of is not None and queries_of is not None:
+            raise TraceError(f"{where()}: tiles are the keys of rows or the queries of columns, not both.")
+        if not isinstance(other, Index) or not other._alive or other._range.dim != tiles.dim:
+            raise TraceError(f"{where()}: keys_of and queries_of take dimension {tiles.dim} or an open loop over it.")
+        if any(rng.parent and rng.parent.parent for rng in (tiles, other._range)):
+            raise TraceError(f"{where()}: a mask is looked up for tiles of a dimension, not for tiles of tiles.")
+        if not self._program.pairs:
+            return None
+        return ir.Meeting(tiles, other._range) if keys_of is None else ir.Meeting(other._range, tiles)
+
+    def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
+        """The loop over the other tiles, which writes constants."""
+        assert loop.when
+        rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
+        rows, columns = (rng if each is loop.range else each for each in (loop.when.rows, loop.when.columns))
+        body: list[ir.Node] = []
+        for tensor, value in values.items():
+            if not isinstance(tensor, Tensor) or value not in CONSTANTS:
+                raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
+            ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
+            body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
+            self._written.add(tensor._tensor.name)
+        return ir.Loop(rng, body, loop.independent, loop.line, ir.Meeting(rows, columns, none=True))
+
+    def tensor(self, name: str, *shape: Index) -> Tensor:
+        """A tensor in memory, to be written: an output of the problem or an intermediate."""
+        if name in self._program.tensors:
+            raise TraceError(f"{where()}: tensor {name} exists already.")
+        dims = tuple(index._range.name for index in shape if isinstance(index, Index) and index._range.parent is None)
+        if len(dims) != len(shape) or len(dims) not in (1, 2):
+            raise TraceError(f"{where()}: the shape of {name} must be one or two whole dimensions.")
+        results = {**self._problem.outputs, **self._problem.extra}
+        expected = results.get(name, dims)
+        if dims != tuple(expected):
+            raise TraceError(f"{where()}: output {name} has shape ({', '.join(expected)}), not ({', '.join(dims)}).")
+        if name in self._problem.extra:
+            self._program.outputs += (name,)
+        return self._declare(name, dims)
+
+    # -- primitives ------------------------------------------------------------------------------------------
+
+    def read(self, part: Tensor | Part) -> Tile:
+        """Memory → cache."""
+        tensor, ranges = _part(part)
+        if tensor.name not in self._program.inputs and tensor.name not in self._written:
+            raise TraceError(f"{where()}: reads {tensor.name}, which nobody has written.")
+        for other, (of, read_in) in self._copies.items():
+            if of is tensor and self._state[other] == "full" and _overlap(other.ranges, ranges):
+                raise TraceError(
+                    f"{where()}: {tensor.name}[{names_of(ranges)}] is in cache already, since line {read_in}; use that "
+                    "tile or a part of it."
+                )
+        tile = self._enter(ranges, "full")
+        self._copies[tile] = tensor, line()
+        self._emit(ir.Read(tile, tensor, line()))
+        return Tile(self, ir.Ref(tile, tile.ranges))
+
+    def write(self, part: Tensor | Part, value: Tile | float) -> None:
+        """Cache → memory: a tile that has been computed; or a constant, 0 or -inf."""
+        tensor, ranges = _part(part)
+        if tensor.name in self._program.inputs:
+            raise TraceError(f"{where()}: writes {tensor.name}, which is an input.")
+        if not isinstance(value, Value) and value in CONSTANTS:
+            self._emit(ir.Init(tensor, ranges, float(value), line()))
+        elif not isinstance(value, Tile):
+            raise TraceError(f"{where()}: writes what was never computed; m.compute(...) makes a tile of it.")
+        else:
+            ref = value._expr
+            self._check_resident(ref.tile)
+            if ref.transposed or ref.ranges != ref.tile.ranges or not same(ref.ranges, ranges):
+                raise TraceError(
+                    f"{where()}: a tile of shape ({names_of(ref.shape)}) does not fit "
+                    f"{tensor.name}[{names_of(ranges)}]; whole tiles are written, to the part of a tensor with the "
+                    "same indices."
+                )
+            self._emit(ir.Write(ref.tile, tensor, line()))
+        self._written.add(tensor.name)
+
+    def zeros(self, *shape: Index) -> Tile:
+        """Make room for a sum; shape as (rows, columns), or (rows,) for a vector."""
+        tile = self._enter(_open(shape), "empty")
+        self._emit(ir.Zeros(tile, line()))
+        return Tile(self, ir.Ref(tile, tile.ranges))
+
+    def constant(self, value: float, *shape: Index) -> Tile:
+        """A tile with 0 or -inf in each element, which has that value from the start; shape as for `zeros`."""
+        if value not in CONSTANTS:
+            raise TraceError(f"{where()}: a constant is 0 or -inf, not {value!r}.")
+        tile = self._enter(_open(shape), "full")
+        self._emit(ir.Constant(tile, float(value), line()))
+        return Tile(self, ir.Ref(tile, tile.ranges))
+
+    def move(self, source: Tile, target: Tile) -> None:
+        """`target` takes over the words of `source`, which is a tile no more; the words it had are gone."""
+        if not isinstance(source, Tile) or not isinstance(target, Tile):
+            raise TraceError(f"{where()}: move takes two tiles.")
+        self._check_resident(source._expr.tile)
+        self._check_entered_here(source._expr.tile)
+        self._check_in_cache(target._expr.tile)
+        if source._expr.tile is target._expr.tile or not same(source._expr.tile.ranges, target._expr.tile.ranges):
+            raise TraceError(f"{where()}: move takes two tiles of the same shape.")
+        self._copies.pop(target._expr.tile, None)
+        self._emit(ir.Move(target._expr.tile, source._expr.tile, line()))
+        self._state[target._expr.tile] = "full"
+        self._state[source._expr.tile] = f"was moved in line {line()}"
+
+    def compute(self, value: Value) -> Tile:
+        """A new tile that holds the value of an expression."""
+        if isinstance(value, Tile) or not isinstance(value, Value):
+            raise TraceError(f"{where()}: compute takes an expression such as a @ b or exp(x), and gives a new tile.")
+        expr = value._use()
+        tile = self._enter(expr.shape, "full")
+        target = ir.Ref(tile, tile.ranges)
+        self._emit(ir.Compute(target, expr, "new", line()))
+        return Tile(self, target)
+
+    def delete(self, *tiles: Tile) -> None:
+        """The tiles leave the cache."""
+        for tile in tiles:
+            if not isinstance(tile, Tile):
+                raise TraceError(f"{where()}: delete takes tiles.")
+            held = tile._expr.tile
+            self._check_in_cache(held)
+            self._check_entered_here(held)
+            self._emit(ir.Delete(held, False, line()))
+            self._state[held] = f"was deleted in line {line()}"
+
+    # -- expressions -----------------------------------------------------------------------------------------
+
+    def _elementwise(self, op: str, *values: Value) -> Value:
+        operands = tuple(value._use() for value in values)
+        for operand in operands:
+            if isinstance(operand, ir.MatMul | ir.RowReduction):
+                raise TraceError(f"{where()}: a product or row sum must be computed before {op} can use it.")
+            if isinstance(operand, ir.Ref) and operand.transposed:
+                raise TraceError(f"{where()}: {op} takes tiles as they lie; a transpose enters only products.")
+        shape = max((operand.shape for operand in operands), key=len)
+        for operand in operands:
+            if not same(operand.shape, shape[: len(operand.shape)]):
+                raise TraceError(
+                    f"{where()}: shapes do not match: {op} of ({names_of(operands[0].shape)}) and "
+                    f"({names_of(operands[-1].shape)})."
+                )
+        return Value(self, ir.Elementwise(op, operands, shape))
+
+    def _matmul(self, left: Value, right: Value) -> Value:
+        if not isinstance(left, Tile) or not isinstance(right, Tile):
+            raise TraceError(f"{where()}: a product takes two tiles; compute its operands first.")
+        a, b = left._use(), right._use()
+        assert isinstance(a, ir.Ref) and isinstance(b, ir.Ref)
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] is not b.shape[0]:
+            raise TraceError(f"{where()}: shapes do not match: ({names_of(a.shape)}) @ ({names_of(b.shape)}).")
+        return Value(self, ir.MatMul(a, b, (a.shape[0], b.shape[1])))
+
+    def _assign(self, target: Tile, value: Value) -> None:
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: only an expression over tiles can be put in place.")
+        expr = value._use()
+        self._check_in_cache(target._expr.tile)
+        _check_as_it_lies(target)
+        if not isinstance(expr, ir.Elementwise):
+            raise TraceError(f"{where()}: x[:] = ... takes an elementwise expression.")
+        if not same(expr.shape, target._expr.shape):
+            raise TraceError(
+                f"{where()}: shapes do not match: ({names_of(expr.shape)}) into ({names_of(target._expr.shape)})."
+            )
+        self._check_resident(target._expr.tile)
+        self._copies.pop(target._expr.tile, None)
+        self._emit(ir.Compute(target._expr, expr, "assign", line()))
+
+    def _add(self, target: Tile, value: Value) -> None:
+        if isinstance(value, Value) and not isinstance(value._expr, ir.MatMul | ir.RowReduction):
+            self._assign(target, self._elementwise("add", target, value))
+            return
+        if not isinstance(value, Value):
+            raise TraceError(f"{where()}: += takes a product, a row sum or an elementwise expression.")
+        expr = value._use()
+        self._check_in_cache(target._expr.tile)
+        _check_as_it_lies(target)
+        if isinstance(expr, ir.RowReduction) and expr.op == "rowmax":
+            raise TraceError(f"{where()}: += adds; for a running maximum use maximum(x, y).")
+        if not same(expr.shape, target._expr.shape):
+            raise TraceError(
+                f"{where()}: shapes do not match: ({names_of(target._expr.shape)}) += ({names_of(expr.shape)})."
+            )
+        if any(ref.tile is target._expr.tile for ref in ir.refs(expr)):
+            raise TraceError(f"{where()}: a tile cannot be a term of its own sum.")
+        self._copies.pop(target._expr.tile, None)
+        self._emit(ir.Compute(target._expr, expr, "add", line()))
+        self._state[target._expr.tile] = "full"
+
+    # -- bookkeeping -----------------------------------------------------------------------------------------
+
+    def _declare(self, name: str, dims: tuple[str, ...]) -> Tensor:
+        self._program.tensors[name] = ir.Tensor(name, dims)
+        return Tensor(self, self._program.tensors[name])
+
+    def _open_phase(self, name: str) -> None:
+        self._program.phases.append(ir.Phase(name))
+        self._scopes.append((self._program.phases[-1].body, []))
+
+    def _body(self) -> list[ir.Node]:
+        if self._left_early:
+            raise TraceError(
+                f"{where()}: the loop in {self._left_early} was left with break or return; a schedule "
+                "runs every loop to its end."
+            )
+        if not self._scopes:
+            if self._program.phases and not self._implicit:
+                raise TraceError(f"{where()}: a statement between phases; put it into one.")
+            self._implicit = True
+            self._open_phase(self._program.name)
+        self._name_things()
+        return self._scopes[-1][0]
+
+    def _emit(self, node: ir.Node) -> None:
+        self._body().append(node)
+
+    def _enter(self, ranges: ir.Ranges, state: str) -> ir.Tile:
+        self._body()
+        tile = ir.Tile("", ranges)
+        self._scopes[-1][1].append(tile)
+        self._state[tile] = state
+        return tile
+
+    def _close_scope(self, when: str) -> None:
+        body, tiles = self._scopes.pop()
+        for tile in tiles:
+            if self._state[tile] == "empty":
+                raise TraceError(f"{where()}: {label_of(tile)} has room for a sum that gets no terms before {when}.")
+            if self._state[tile] == "full":
+                body.append(ir.Delete(tile, True, 0))
+                self._state[tile] = f"left the cache at {when}"
+
+    def _check_in_cache(self, tile: ir.Tile) -> None:
+        if self._state[tile] not in ("empty", "full"):
+            raise TraceError(f"{where()}: {label_of(tile)} is not in cache: it {self._state[tile]}.")
+
+    def _check_entered_here(self, tile: ir.Tile) -> None:
+        if not any(tile is entered for entered in self._scopes[-1][1]):
+            raise TraceError(
+                f"{where()}: {label_of(tile)} came in outside this loop, which cannot make it leave in every iteration."
+            )
+
+    def _check_resident(self, tile: ir.Tile) -> None:
+        self._check_in_cache(tile)
+        if self._state[tile] == "empty":
+            raise TraceError(f"{where()}: {label_of(tile)} was never computed: it has room, but no value yet.")
+
+    def _name_things(self) -> None:
+        """Give tiles and loops the names that the schedule's own variables have."""
+        for name, value in frame().f_locals.items():
+            if isinstance(value, Tile) and not value._expr.tile.name and value._expr.ranges == value._expr.tile.ranges:
+                value._expr.tile.name = name
+            elif isinstance(value, Index) and not value._range.name:
+                value._range.name = name
+
+    def _finish(self, blocks: tuple[str, ...], where: str) -> ir.Program:
+        if self._left_early:
+            raise TraceError(f"{where}: the loop in {self._left_early} was left with break or return.")
+        if self._implicit:
+            self._close_scope("the end of the schedule")
+        for value in self._unused.values():
+            raise TraceError(f"{value._line}: an expression is never computed; m.compute(...) makes a tile of it.")
+        for output in self._program.outputs:
+            if output not in self._written:
+                raise TraceError(f"{where}: output {output} is never written.")
+        self._program.blocks = blocks
+        return self._program
+
+
+def trace(
+    function: Callable[..., None],
+    name: str,
+    problem: Problem,
+    inputs: tuple[str, ...],
+    blocks: tuple[str, ...],
+    masked: bool = False,
+) -> ir.Program:
+    """Run a schedule once on symbols; `masked` if there is a mask, so that loops say which tiles they leave out.
+
+    Raises:
+        TraceError: it does what no cache could do; the message names its source line.
+    """
+    beginning = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    m = Machine(name, problem, masked)
+    shapes = {**problem.inputs, **problem.kept}
+    tensors = [m._declare(tensor, tuple(shapes[tensor])) for tensor in inputs]
+    m._program.inputs = inputs
+    try:
+        function(m, *tensors, **{block: Block(block) for block in blocks})
+    except PebblesimError:
+        raise
+    except Exception as error:
+        raise TraceError(f"{where_raised(error, beginning)}: {type(error).__name__}: {error}") from error
+    return m._finish(blocks, beginning)
+
+
+def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
+    """Whether two parts of a tensor have words in common in every iteration: in each dimension, one holds the other."""
+    return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
+
+
+def _check_as_it_lies(target: Tile) -> None:
+    if target._expr.transposed:
+        raise TraceError(f"{where()}: a tile is changed as it lies; transpose the other side.")
+
+
+def _open(shape: tuple[Index, ...]) -> ir.Ranges:
+    if len(shape) not in (1, 2):
+        raise TraceError(f"{where()}: a shape has rows, or rows and columns, and got {len(shape)} indices.")
+    for index in shape:
+        if not isinstance(index, Index) or not index._alive:
+            raise TraceError(f"{where()}: a shape is made of dimensions and indices of loops that are still open.")
+    return tuple(index._range for index in shape)
+
+
+def _part(part: Tensor | Part) -> tuple[ir.Tensor, ir.Ranges]:
+    if isinstance(part, Tensor):
+        part = part[:]
+    if not isinstance(part, Part):
+        raise TraceError(f"{where()}: expected a part of a tensor in memory, such as A1[i, k].")
+    return part._tensor, part._ranges

@@ -1,0 +1,169 @@
+"""Schedules by name: what an algorithm solves, where it comes from, which inputs and block sizes it takes.
+
+`@schedule` registers a function of the language (see `pebblesim.language.machine`). Everything it can say by its
+signature it says there: the positional parameters after `m` are the inputs it reads, the keyword-only
+ones its block sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.language import machine as language
+from pebblesim.language.problems import Problem, problem
+from pebblesim.language.program import Program
+
+__all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An algorithm.
+
+    Attributes:
+        name: as on the command line.
+        problem: what it computes.
+        source: paper and algorithm.
+        function: the schedule in the language.
+        inputs: names of the inputs it reads; among them those that the forward pass must have kept.
+        blocks: names of its block sizes.
+        paper: the block sizes as printed in the source, expressions in the dimensions and M that sympy can parse.
+        fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
+        graph: options of the graph it is a game on, where a name of a block stands for that block's size.
+    """
+
+    name: str
+    problem: Problem
+    source: str
+    function: Callable[..., None]
+    inputs: tuple[str, ...]
+    blocks: tuple[str, ...]
+    paper: Mapping[str, str] = field(default_factory=dict)
+    fit: tuple[tuple[str, ...], ...] = ()
+    graph: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The inputs that the forward pass must have kept."""
+        return tuple(name for name in self.inputs if name in self.problem.kept)
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @cached_property
+    def program(self) -> Program:
+        """The traced loop-nest program.
+
+        Raises:
+            TraceError: the schedule does what no cache could do.
+        """
+        return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks)
+
+    @cached_property
+    def masked(self) -> Program:
+        """The program under a mask: loops say which tiles they leave out.
+
+        Raises:
+            TraceError: as for `program`.
+            UsageError: the problem has no pairs that a mask could forbid.
+        """
+        if not self.problem.maskable:
+            raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys, so it takes no mask.")
+        return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
+
+    def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
+        """The options of the graph it is a game on, for these block sizes."""
+        options = {
+            option: sizes[value] if isinstance(value, str) and value in self.blocks else value
+            for option, value in self.graph.items()
+        }
+        extra = self.program.outputs != tuple(self.problem.outputs)
+        return options | ({"outputs": self.program.outputs} if extra else {})
+
+
+SCHEDULES: dict[str, Schedule] = {}
+
+
+def schedule(
+    *,
+    problem: str,
+    source: str,
+    name: str | None = None,
+    paper: Mapping[str, str] | None = None,
+    fit: Sequence[str | tuple[str, ...]] | None = None,
+    graph: Mapping[str, object] | None = None,
+) -> Callable[[Callable[..., None]], Schedule]:
+    """Register a function as a schedule of a problem.
+
+    Args:
+        problem: the problem's name.
+        source: paper and algorithm, or whose idea it is.
+        name: its name; by default the function's, with dashes.
+        paper: the printed block sizes, e.g. {"B": "floor(sqrt(M/4))"}.
+        fit: the order in which blocks grow; by default that of the signature.
+        graph: options for the graph builder of the problem.
+
+    Raises:
+        UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
+    """
+    solves = _problem(problem)
+
+    def register(function: Callable[..., None]) -> Schedule:
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise UsageError(
+                f"schedule {function.__name__!r} takes no arguments; the first is the machine, then inputs."
+            )
+        del parameters[0]
+        inputs = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        called = name or function.__name__.replace("_", "-")
+        for given in blocks:
+            if given in (*solves.dims, "M"):
+                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
+        known = SCHEDULES.get(called)
+        if known and known.function.__code__.co_filename != function.__code__.co_filename:
+            raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
+        for given in inputs:
+            if given not in (*solves.inputs, *solves.kept):
+                raise UnknownName(f"input of problem {problem!r}", given, (*solves.inputs, *solves.kept))
+        groups = tuple((g,) if isinstance(g, str) else tuple(g) for g in (blocks if fit is None else fit))
+        for given in (*(paper or {}), *(b for group in groups for b in group)):
+            if given not in blocks:
+                raise UnknownName(f"block of schedule {called!r}", given, blocks)
+        if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
+            raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
+        SCHEDULES[called] = Schedule(
+            called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {})
+        )
+        return SCHEDULES[called]
+
+    return register
+
+
+_problem = problem  # `schedule` has a parameter of that name
+
+
+def get(name: str | Schedule) -> Schedule:
+    """The schedule of that name.
+
+    Raises:
+        UnknownName: there is none; the message suggests one.
+    """
+    if isinstance(name, Schedule):
+        return name
+    if name not in SCHEDULES:
+        raise UnknownName("schedule", name, SCHEDULES)
+    return SCHEDULES[name]
+
+
+def of_problem(name: str) -> list[Schedule]:
+    """All schedules of a problem, in the order of their registration."""
+    solves = problem(name)
+    return [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]

@@ -1,0 +1,1 @@
+"""Readings for real machines: CUDA source, launches, memory sectors, streams of accesses."""

@@ -1,0 +1,125 @@
+"""`accesses`: the tiles that each thread block of a launch moves, one after the other, where they lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pebblesim.language import program as ir
+from pebblesim.readings.kernels.launches import Launch, blocks, shares
+from pebblesim.readings.kernels.sectors import WORDS, pitch, sectors_of
+
+
+class Access(NamedTuple):
+    """A tile as it lies in memory: `rows` runs of `sectors` sectors, `stride` sectors apart, from sector `first` on.
+
+    `array` is a tensor's name, or "copies of T"; `first` counts from its start. `work` is the number of operations on
+    entries that the block has done since the access before.
+    """
+
+    array: str
+    write: bool
+    first: int
+    rows: int
+    sectors: int
+    stride: int
+    work: int = 0
+
+
+def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> Iterator[Access]:
+    """What one thread block of a launch moves, in order; a launch that any number of blocks can do has one here."""
+    walker = _Walker(launch, sizes, workers, block)
+    if launch.kind == "tiles":
+        return walker.body(launch.block)
+    return walker.fill() if launch.kind == "fill" else walker.sum()
+
+
+def number_of_blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
+    """How many blocks `block_accesses` tells apart."""
+    return blocks(launch, sizes, workers) if launch.kind == "tiles" else 1
+
+
+class _Walker:
+    def __init__(self, launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> None:
+        self.launch, self.sizes, self.block = launch, sizes, block
+        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self.work = 0
+        self.workers = shares(launch, sizes, workers)
+        for loop in reversed(launch.grid):
+            size = ir.length(loop.range.block, sizes)
+            tiles = -(-sizes[loop.range.dim] // size)
+            block, at = divmod(block, tiles)
+            self.bounds[loop.range] = at * size, min((at + 1) * size, sizes[loop.range.dim])
+        if launch.split:
+            rng = launch.split.range
+            size = ir.length(rng.block, sizes)
+            tiles = -(-sizes[rng.dim] // size)
+            self.share = -(-tiles // workers) * size
+
+    def _room(self, tensor: ir.Tensor) -> int:
+        """Sectors of a tensor."""
+        rows = self.sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
+        return rows * pitch(tensor, self.sizes) // WORDS
+
+    def _bounds(self, rng: ir.Range) -> tuple[int, int]:
+        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
+
+    def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool) -> Access:
+        *rows, (start, stop) = (self._bounds(rng) for rng in ranges)
+        top, bottom = rows[0] if rows else (0, 1)
+        stride = pitch(tensor, self.sizes) // WORDS
+        name, first = tensor.name, top * stride + start // WORDS
+        if tensor in self.launch.copies:
+            name, first = f"copies of {name}", first + self.block * self._room(tensor)
+        work, self.work = self.work, 0
+        return Access(name, write, first, bottom - top, sectors_of(start, stop - start), stride, work)
+
+    def _operations(self, node: ir.Compute) -> int:
+        """Operations on entries: a multiplication and an addition together are one."""
+        ranges = node.target.ranges
+        if isinstance(node.expr, ir.MatMul):
+            ranges = (*ranges, node.expr.left.shape[1])
+        elif isinstance(node.expr, ir.RowReduction):
+            ranges = node.expr.operand.shape
+        product = 1
+        for start, stop in map(self._bounds, ranges):
+            product *= stop - start
+        return product
+
+    def fill(self) -> Iterator[Access]:
+        (node,) = self.launch.body
+        assert isinstance(node, ir.Init)
+        for copy in range(self.workers):
+            self.block = copy
+            yield self._access(node.tensor, node.ranges, True)
+
+    def sum(self) -> Iterator[Access]:
+        (tensor,) = self.launch.copies
+        size = self._room(tensor)
+        for row in range(size // (stride := pitch(tensor, self.sizes) // WORDS)):
+            for copy in range(self.workers):
+                yield Access(f"copies of {tensor.name}", False, copy * size + row * stride, 1, stride, stride)
+            yield Access(tensor.name, True, row * stride, 1, stride, stride)
+
+    def body(self, body: list[ir.Node]) -> Iterator[Access]:
+        for node in body:
+            match node:
+                case ir.Loop(range=rng, body=inner):
+                    assert rng.parent is not None
+                    begin, end = self._bounds(rng.parent)
+                    first, last, size = begin, end, ir.length(rng.block, self.sizes)
+                    if node is self.launch.split:
+                        first, last = begin + self.block * self.share, min(end, begin + (self.block + 1) * self.share)
+                    for start in range(first, last, size):
+                        self.bounds[rng] = start, min(start + size, end)
+                        yield from self.body(inner)
+                case ir.Read(tile=tile, tensor=tensor):
+                    yield self._access(tensor, tile.ranges, False)
+                case ir.Write(tile=tile, tensor=tensor):
+                    yield self._access(tensor, tile.ranges, True)
+                case ir.Init(tensor=tensor, ranges=ranges):
+                    yield self._access(tensor, ranges, True)
+                case ir.Compute():
+                    self.work += self._operations(node)
+                case _:
+                    pass

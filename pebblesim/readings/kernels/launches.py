@@ -1,0 +1,284 @@
+"""The launches that a program becomes on a GPU: what runs in parallel, what waits for what, and where tiles lie.
+
+A phase is cut wherever the cache is empty; each piece is a launch, and the next one starts when it is over. Where a
+piece is a loop with independent iterations, each iteration is a thread block; nested ones give a grid. A loop that is
+not independent runs in one block, as on paper, or is dealt to P workers, a block each, if all that its iterations
+share are sums: then each worker has copies of its own, in memory, and a last launch adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from pebblesim.errors import UsageError
+from pebblesim.language import program as ir
+from pebblesim.readings.totals import words
+
+MOST_ORDERS = 1000
+"""Most orders in which tiles are tried to be laid out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel.
+
+    Attributes:
+        name: the phase, and a number where it has several launches.
+        kind: "tiles"; or "fill": write a constant; or "sum": add up the workers' copies of a tensor.
+        body: what it does, as in the program.
+        grid: independent loops; each of their iterations is a thread block. Empty: one block.
+        split: the loop that is dealt to the workers, a block each; also of launches that prepare or end that.
+        copies: tensors of which each worker has its own, and which it fills, writes or adds up.
+    """
+
+    name: str
+    kind: Literal["tiles", "fill", "sum"]
+    body: list[ir.Node]
+    grid: tuple[ir.Loop, ...] = ()
+    split: ir.Loop | None = None
+    copies: tuple[ir.Tensor, ...] = ()
+
+    @property
+    def block(self) -> list[ir.Node]:
+        """What a thread block does."""
+        return self.grid[-1].body if self.grid else self.body
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tiles of a launch lie in the shared memory of a block: the word each starts at, and words in all."""
+
+    offsets: dict[ir.Tile, int]
+    words: int
+
+
+def launches(program: ir.Program, workers: int = 1) -> list[Launch]:
+    """The launches of a program, in order.
+
+    Args:
+        program: a traced schedule.
+        workers: into how many blocks a loop that carries sums is split at most; 1 is the paper.
+
+    Raises:
+        UsageError: the program skips tiles under a mask, which thread blocks cannot do yet.
+    """
+    if program.pairs is not None:
+        raise UsageError(f"{program.name} under a mask has no kernels yet; leave the mask out.")
+    return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
+
+
+def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
+    """How many workers there are: each but the last gets as many iterations as any, and none gets none."""
+    if launch.split is None:
+        return 1
+    tiles = _tiles(launch.split.range, sizes)
+    return -(-tiles // -(-tiles // workers))
+
+
+def blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
+    """How many thread blocks a launch of tiles has."""
+    if launch.split is not None:
+        return shares(launch, sizes, workers)
+    product = 1
+    for loop in launch.grid:
+        product *= _tiles(loop.range, sizes)
+    return product
+
+
+def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
+    """Lay the tiles of a launch out so that they need as little room as can be found, at best the peak of words.
+
+    A tile has its place while it is in cache, and another may have it before and after.
+    """
+    lifetimes = lifetimes_of(launch.block)
+    lengths = largest_lengths(launch, sizes)
+    room = {tile: words(tile.ranges, sizes, lengths) for tile in lifetimes}
+    peak = max(
+        (sum(room[t] for t, (a, b) in lifetimes.items() if a <= at < b) for at, _ in lifetimes.values()), default=0
+    )
+    best: tuple[int, dict[ir.Tile, int]] | None = None
+    for order in _orders(list(lifetimes), lambda tile: -room[tile]):
+        found = _placed(order, room, lifetimes)
+        if best is None or found[0] < best[0]:
+            best = found
+        if best[0] == peak:
+            break
+    assert best is not None
+    return Layout(best[1], best[0])
+
+
+def _orders(tiles: list[ir.Tile], smallness: Callable[[ir.Tile], int]) -> Iterator[list[ir.Tile]]:
+    """As they come, the largest first, and then others that are tried by chance, the same each time."""
+    yield tiles
+    yield sorted(tiles, key=smallness)
+    chance = Random(0)
+    for _ in range(MOST_ORDERS):
+        yield chance.sample(tiles, len(tiles))
+
+
+def largest_lengths(launch: Launch, sizes: ir.Sizes) -> dict[ir.Range, int]:
+    """The length of each range that a loop of the launch runs over, in its first iteration, where it is largest."""
+    lengths: dict[ir.Range, int] = {}
+    for node in (*launch.grid, *ir.walk(launch.block)):
+        if isinstance(node, ir.Loop):
+            assert node.range.parent is not None
+            lengths[node.range] = min(words((node.range.parent,), sizes, lengths), ir.length(node.range.block, sizes))
+    return lengths
+
+
+def lifetimes_of(body: list[ir.Node]) -> dict[ir.Tile, tuple[int, int]]:
+    """When each tile is in cache: from the number of the node that brings it in to that of the node it leaves with."""
+    first: dict[ir.Tile, int] = {}
+    last: dict[ir.Tile, int] = {}
+    number = 0
+    for number, node in enumerate(ir.walk(body)):
+        if tile := ir.entering(node):
+            first[tile] = number
+        elif tile := ir.leaving(node):
+            last[tile] = number
+    return {tile: (start, last.get(tile, number + 1)) for tile, start in first.items()}
+
+
+def _placed(
+    order: list[ir.Tile], room: dict[ir.Tile, int], lifetimes: dict[ir.Tile, tuple[int, int]]
+) -> tuple[int, dict[ir.Tile, int]]:
+    """Each tile, in this order, at the lowest place that no other has at the same time."""
+    offsets: dict[ir.Tile, int] = {}
+    for tile in order:
+        start, end = lifetimes[tile]
+        taken = sorted(
+            (offsets[other], offsets[other] + room[other])
+            for other in offsets
+            if lifetimes[other][0] < end and start < lifetimes[other][1]
+        )
+        at = 0
+        for low, high in taken:
+            if low - at >= room[tile]:
+                break
+            at = max(at, high)
+        offsets[tile] = at
+    return max((offsets[tile] + room[tile] for tile in offsets), default=0), offsets
+
+
+def _tiles(rng: ir.Range, sizes: ir.Sizes) -> int:
+    assert rng.parent is not None and rng.parent.parent is None
+    return -(-sizes[rng.dim] // ir.length(rng.block, sizes))
+
+
+def _pieces(body: list[ir.Node]) -> Iterator[list[ir.Node]]:
+    """The parts of a phase between which the cache is empty."""
+    piece: list[ir.Node] = []
+    resident: set[ir.Tile] = set()
+    for node in body:
+        piece.append(node)
+        if tile := ir.entering(node):
+            resident.add(tile)
+        elif tile := ir.leaving(node):
+            resident.discard(tile)
+        if not resident:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Launch]:
+    made: list[Launch] = []
+    for number, piece in enumerate(pieces):
+        called = name if len(pieces) == 1 else f"{name} {number + 1}"
+        if len(piece) == 1 and isinstance(piece[0], ir.Init):
+            made.append(Launch(called, "fill", piece))
+            continue
+        zeroed = {tensor for other in made for node in other.body if (tensor := _zeroed(node))}
+        loop, copies = _split(piece, zeroed) if workers > 1 else (None, ())
+        if loop is None:
+            made.append(Launch(called, "tiles", piece, _grid(piece)))
+            continue
+        for at, other in enumerate(made):  # what the workers add to in memory starts at zero in each copy
+            if other.kind == "fill" and (own := tuple(t for t in copies if _fills(other, t))):
+                made[at] = replace(other, split=loop, copies=own)
+        made.append(Launch(called, "tiles", piece, (), loop, copies))
+        made += [Launch(f"{called}, sum of {each.name}", "sum", [], (), loop, (each,)) for each in copies]
+    return made
+
+
+def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None, tuple[ir.Tensor, ...]]:
+    """The loop of a piece that can be dealt to workers, and the tensors that each then has its own copy of.
+
+    It can where the iterations share nothing but sums that start at zero: tiles that the piece brings in, adds to and
+    writes, or parts of a tensor that are read, added to and written back.
+    """
+    nothing: tuple[None, tuple[()]] = None, ()
+    loops = [node for node in piece if isinstance(node, ir.Loop)]
+    if len(loops) != 1 or loops[0].independent:
+        return nothing
+    loop, at = loops[0], piece.index(loops[0])
+    assert loop.range.parent is not None
+    carried = {node.tile for node in piece[:at] if isinstance(node, ir.Zeros)}
+    written = [node for node in piece[at + 1 :] if isinstance(node, ir.Write)]
+    if (
+        loop.range.parent.parent is not None
+        or len(carried) != at
+        or not all(isinstance(node, ir.Write | ir.Delete) for node in piece[at + 1 :])
+        or {node.tile for node in written} != carried
+    ):
+        return nothing
+    inner = list(ir.walk(loop.body))
+    shared: dict[ir.Tensor, set[ir.Tile]] = {}  # tensors that several iterations write, and the tiles that hold them
+    for node in inner:
+        if isinstance(node, ir.Init):
+            return nothing
+        if isinstance(node, ir.Write):
+            shared.setdefault(node.tensor, set()).add(node.tile)
+    for tensor in list(shared):
+        moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
+        if all(any(_within(rng, loop.range) for rng in node.tile.ranges) for node in moves):
+            del shared[tensor]  # each iteration has a part of its own
+        elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
+            return nothing
+    sums = carried.union(*shared.values())
+    if not all(_only_adds(node, sums) for node in inner):
+        return nothing
+    return loop, tuple(dict.fromkeys((*(node.tensor for node in written), *shared)))
+
+
+def _only_adds(node: ir.Node, sums: set[ir.Tile]) -> bool:
+    """Whether a node uses these tiles for nothing but sums."""
+    if isinstance(node, ir.Compute):
+        return (node.target.tile not in sums or node.mode == "add") and not any(
+            ref.tile in sums for ref in ir.refs(node.expr)
+        )
+    return not (isinstance(node, ir.Move) and {node.tile, node.source} & sums)
+
+
+def _within(rng: ir.Range | None, outer: ir.Range) -> bool:
+    while rng is not None and rng is not outer:
+        rng = rng.parent
+    return rng is outer
+
+
+def _fills(launch: Launch, tensor: ir.Tensor) -> bool:
+    return any(isinstance(node, ir.Init) and node.tensor is tensor for node in launch.body)
+
+
+def _zeroed(node: ir.Node) -> ir.Tensor | None:
+    """The tensor that a node fills with zeros."""
+    if isinstance(node, ir.Init) and node.value == 0 and all(rng.parent is None for rng in node.ranges):
+        return node.tensor
+    return None
+
+
+def _grid(piece: list[ir.Node]) -> tuple[ir.Loop, ...]:
+    """The independent loops that hold nothing but each other, from outside in; the last one's body is a block's."""
+    grid: list[ir.Loop] = []
+    body = piece
+    while len(body) == 1 and isinstance(loop := body[0], ir.Loop) and loop.independent:
+        assert loop.range.parent is not None
+        if loop.range.parent.parent is not None:
+            break  # tiles of a tile: their number would differ from block to block
+        grid.append(loop)
+        body = loop.body
+    return tuple(grid)
