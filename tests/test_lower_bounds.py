@@ -10,8 +10,7 @@ from math import isqrt
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
