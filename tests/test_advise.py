@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
 from pebblesim import schedules  # noqa: F401 - importing schedules registers them

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+import pebblesim as ps
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.jobs import api
+from pebblesim.jobs.arguments import problem_dims
 from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor
-from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.language.registry import schedule as register
+from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.readings.count import count
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
@@ -157,7 +156,7 @@ def test_with_other_trees_the_m_that_is_named_is_that_of_blocks_of_one_index() -
 def test_all_blocks_may_be_given_and_need_not_fit() -> None:
     given = {"B_c": 100, "B_r": 3}
     assert choose(SCHEDULES["large-cache"], {"n": 8, "d": 4}, 1, given) == given
-    row = api.count("large-cache", n=8, d=4, M=1, blocks=given)
+    row = ps.count("large-cache", n=8, d=4, M=1, blocks=given)
     assert not row.feasible
     assert row.least_M is None
 
@@ -166,7 +165,7 @@ def test_at_sizes_that_no_table_holds() -> None:
     """Blocks of tens to thousands, where one more is one too many."""
     for name, M in (("small-cache", 2**20), ("large-cache", 2**17), ("flash", 2**16), ("matmul-streamed", 2**20)):
         schedule = SCHEDULES[name]
-        dims = api.problem_dims(schedule.problem, {"n": 2**20, "d": 128})
+        dims = problem_dims(schedule.problem, {"n": 2**20, "d": 128})
         fit = choose(schedule, dims, M)
         assert count(schedule.program, {**dims, **fit}).peak_red <= M
         for names in schedule.fit:
@@ -181,7 +180,7 @@ printed = [schedule for schedule in SCHEDULES.values() if schedule.paper]
 @pytest.mark.parametrize("schedule", printed, ids=[schedule.name for schedule in printed])
 @given(d=st.integers(1, 300), n=st.integers(1, 10**6), M=st.integers(1, 10**7))
 def test_printed_blocks_are_what_sympy_makes_of_the_rule(schedule: Schedule, n: int, d: int, M: int) -> None:
-    dims = api.problem_dims(schedule.problem, {"n": n, "d": d})
+    dims = problem_dims(schedule.problem, {"n": n, "d": d})
     values = {sympy.Symbol(name): sympy.Integer(value) for name, value in {**dims, "M": M}.items()}
     expected = {name: int(sympy.sympify(rule).subs(values)) for name, rule in schedule.paper.items()}
     if min(expected.values()) < 1:
@@ -206,12 +205,12 @@ def test_printed_blocks_are_what_sympy_makes_of_the_rule(schedule: Schedule, n: 
 )
 def test_printed_blocks_by_hand(name: str, M: int, expected: dict[str, int]) -> None:
     schedule = SCHEDULES[name]
-    assert choose(schedule, api.problem_dims(schedule.problem, {"n": 4096, "d": 64}), M, "paper") == expected
+    assert choose(schedule, problem_dims(schedule.problem, {"n": 4096, "d": 64}), M, "paper") == expected
 
 
 @pytest.mark.parametrize("schedule", printed, ids=[schedule.name for schedule in printed])
 def test_the_least_m_for_printed_blocks_is_the_least(schedule: Schedule) -> None:
-    dims = api.problem_dims(schedule.problem, {"n": 5, "d": 3})
+    dims = problem_dims(schedule.problem, {"n": 5, "d": 3})
     try:
         choose(schedule, dims, 1, "paper")
     except Infeasible as refusal:
@@ -242,7 +241,7 @@ def test_the_least_m_for_printed_blocks_is_the_least(schedule: Schedule) -> None
 def test_what_is_refused(name: str, rule: Any, error: type[Exception], message: str) -> None:
     schedule = SCHEDULES[name]
     with pytest.raises(error) as refusal:
-        choose(schedule, api.problem_dims(schedule.problem, {"n": 8, "d": 4}), 1000, rule)
+        choose(schedule, problem_dims(schedule.problem, {"n": 8, "d": 4}), 1000, rule)
     assert str(refusal.value) == message
 
 

@@ -13,10 +13,10 @@ import pytest
 import sympy
 from typer.testing import CliRunner
 
+import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.game.moves import load
 from pebblesim.game.referee import IllegalMove
-from pebblesim.jobs import api
 from pebblesim.language.registry import SCHEDULES, of_problem
 
 
@@ -441,7 +441,7 @@ def test_a_game_that_raises_leaves_no_file_and_an_older_one_alone(name: str, tmp
     file = tmp_path / name
     for kept in (None, b"older"):
         with pytest.raises(IllegalMove):
-            api.play("small-cache", n=8, d=4, M=24, rules="no-recompute", save=str(file))
+            ps.play("small-cache", n=8, d=4, M=24, rules="no-recompute", save=str(file))
         assert [path.read_bytes() for path in tmp_path.iterdir()] == ([] if kept is None else [kept])
         file.write_bytes(b"older")
 

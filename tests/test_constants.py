@@ -2,7 +2,7 @@
 
 import pytest
 
-from pebblesim.jobs import api
+import pebblesim as ps
 
 n, d = 2**22, 128
 
@@ -24,7 +24,7 @@ n, d = 2**22, 128
 def test_words_of_a_large_cache_are_a_constant_times_n2d2_over_M(name: str, constant: int) -> None:
     for mu in (16, 64):
         M = mu * d * d
-        words = api.count(name, n=n, d=d, M=M).io
+        words = ps.count(name, n=n, d=d, M=M).io
         assert constant <= words * M / (n * n * d * d) < 1.12 * constant
 
 
@@ -35,7 +35,7 @@ def test_words_of_a_large_cache_are_a_constant_times_n2d2_over_M(name: str, cons
 def test_words_of_a_small_cache_are_those_of_its_products(name: str, products: int, through_memory: int) -> None:
     """About `products`·n²d/√M for the products, and a few n² that go through memory."""
     for b in (32, 64):  # which divide d
-        row = api.count(name, n=n, d=d, M=2**20, blocks={"a": b, "b": b})
+        row = ps.count(name, n=n, d=d, M=2**20, blocks={"a": b, "b": b})
         leading = products * n * n * d / row.peak_red**0.5 + through_memory * n * n
         assert leading < row.io < 1.05 * leading
 
@@ -43,10 +43,10 @@ def test_words_of_a_small_cache_are_those_of_its_products(name: str, products: i
 def test_words_of_a_small_cache_are_halved_by_streaming() -> None:
     """About 6(n²d + nd²)/√M + 3n², against 12 and 9 of Algorithm 6 with its printed blocks."""
     for M in (256, 1024, 4096, 16384):
-        words = api.count("small-cache-streamed", n=n, d=d, M=M).io
+        words = ps.count("small-cache-streamed", n=n, d=d, M=M).io
         leading = 6 * n * n * d / M**0.5 + 3 * n * n
         assert leading < words < 1.12 * leading
-        printed = api.count("small-cache", n=n, d=d, M=M, blocks="paper").io
+        printed = ps.count("small-cache", n=n, d=d, M=M, blocks="paper").io
         assert 1.9 < printed / words < 2.3
 
 
@@ -54,6 +54,6 @@ def test_words_of_a_small_cache_are_halved_by_streaming() -> None:
 @pytest.mark.parametrize("M", [2**k for k in range(8, 23)])
 def test_the_best_is_ours(problem: str, M: int) -> None:
     """For n ≫ d, from M far below d² to M = nd, against the paper's and FlashAttention's."""
-    rows = [row for row in api.compare(problem_name=problem, n=2**16, d=64, M=M) if row.feasible]
+    rows = [row for row in ps.compare(problem_name=problem, n=2**16, d=64, M=M) if row.feasible]
     ours = min(row.io for row in rows if row.source.startswith("ours"))
     assert ours == min(row.io for row in rows)

@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pebblesim.gpu.host import Simulated, compiler
-from pebblesim.language import Block, Machine, Tensor, relu
-from pebblesim.language import program as ir
-from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.language.registry import schedule as register
+from pebblesim.language import Block, Machine, Tensor, program as ir, relu
+from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.readings.count import count
 from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude

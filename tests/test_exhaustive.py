@@ -4,15 +4,14 @@ from heapq import heappop, heappush
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
+import pebblesim as ps
 from pebblesim.claims.fused import FusedProduct, undercut
 from pebblesim.errors import Infeasible, UnknownName, UsageError
 from pebblesim.game import exhaustive, referee
 from pebblesim.game.exhaustive import optimum
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs import api
 from pebblesim.language.registry import of_problem
 
 
@@ -137,15 +136,15 @@ def test_no_schedule_goes_below_the_optimum(name: str, data: st.DataObject) -> N
     schedule = data.draw(st.sampled_from(of_problem(name)))
     dims = {dim: data.draw(st.integers(1, 3)) for dim in schedule.problem.dims}
     try:
-        api.count(schedule, M=1, **dims)
+        ps.count(schedule, M=1, **dims)
     except Infeasible as error:
         M = error.least_M + data.draw(st.integers(0, 3))
-    row = api.count(schedule, M=M, **dims)
+    row = ps.count(schedule, M=M, **dims)
     options = schedule.graph_options(row.blocks)
-    graph = api.graph(name, **dims, **options)
+    graph = ps.graph(name, **dims, **options)
     assume(graph.vertices <= 40)
     try:
-        found = api.optimum(graph, M=M, states=100_000)
+        found = ps.optimum(graph, M=M, states=100_000)
     except UsageError:
         assume(False)
     assert found.io <= row.io
@@ -163,7 +162,7 @@ def test_what_it_refuses() -> None:
     with pytest.raises(UnknownName, match="rule set"):
         optimum(graph, 3, "replace")
     with pytest.raises(UsageError, match="a graph takes no options"):
-        api.optimum(graph, M=3, n=4)
+        ps.optimum(graph, M=3, n=4)
 
 
 def test_an_output_that_is_an_input_costs_nothing() -> None:
@@ -172,7 +171,7 @@ def test_an_output_that_is_an_input_costs_nothing() -> None:
 
 
 def test_a_result_is_printed_in_words() -> None:
-    found = api.optimum("matmul", m=2, k=1, n=2, M=4)
+    found = ps.optimum("matmul", m=2, k=1, n=2, M=4)
     assert str(found).startswith("rules           hong-kung\nM               4 words\nleast I/O       8 words\ngame")
     assert found.to_dict()["io"] == 8
     assert exhaustive.STATES >= found.states > 0

@@ -10,13 +10,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pebblesim import graphs
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs import builder as builder_module
-from pebblesim.graphs import cdag as cdag_module
+from pebblesim.graphs import builder as builder_module, cdag as cdag_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag, Op
 from pebblesim.graphs.export import load, save

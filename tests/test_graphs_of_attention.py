@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim import graphs
 from pebblesim.errors import UsageError

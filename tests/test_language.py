@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pebblesim.errors import TraceError, UsageError
-from pebblesim.jobs.api import show
-from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum
-from pebblesim.language import program as ir
+from pebblesim.jobs.derive import show
+from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, program as ir, rowmax, rowsum
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.numbers import numbers

@@ -5,14 +5,14 @@ import random
 import pytest
 from test_schedules import TESTED, played
 
-from pebblesim.jobs import api
+import pebblesim as ps
 from pebblesim.readings.count import count
 
 pytestmark = pytest.mark.slow
 
 
 def test_algorithm_6_in_full() -> None:
-    assert api.play("small-cache", n=256, d=64, M=1024).passed
+    assert ps.play("small-cache", n=256, d=64, M=1024).passed
 
 
 @pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:3"])

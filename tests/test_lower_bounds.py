@@ -10,8 +10,7 @@ from math import isqrt
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
@@ -20,7 +19,7 @@ from pebblesim.game.exhaustive import optimum
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.blocks import choose
 from pebblesim.language.masks import from_array, parse
-from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
@@ -452,3 +451,27 @@ def test_a_larger_cache_never_raises_the_best_bound_by_much(name: str, size: int
 def test_a_problem_that_only_sounds_like_one_of_ours_gets_no_bound_of_ours(name: str) -> None:
     other = replace(PROBLEMS[name], name=f"{name}-of-someone-else")
     assert [bound.name for bound in lower_bounds(other, {"n": 64, "d": 8}, 16)] == ["compulsory"]
+
+
+def test_a_problem_says_itself_which_inputs_are_keys() -> None:
+    """One query meets three keys: three rows of keys and one of queries are compulsory, whatever they are called."""
+    table = np.zeros((5, 5), bool)
+    table[2, :3] = True
+    shape = ("n", "d")
+    mine = Problem(
+        "mine",
+        ("n", "d"),
+        {"n": "n", "d": "d"},
+        inputs={"left": shape, "K": shape, "right": shape},
+        outputs={"out": shape},
+        values=dict,
+        source="mine",
+        queries=("left", "K"),
+        keys=("right",),
+    )
+    assert best(mine, {"n": 5, "d": 4}, 50, pairs=from_array(table)).value == 4 * (1 + 1 + 3) + 5 * 4
+    with pytest.raises(UsageError, match=r"each input with one row .* \(left, K, right\) .* as keys: right, K"):
+        replace(mine, keys=("right", "K"))
+    with pytest.raises(UsageError, match="as keys: none"):
+        replace(mine, keys=())
+    assert not replace(mine, keys=(), queries=()).maskable

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pebblesim import graphs
 from pebblesim.errors import UsageError

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
 from pebblesim.language.problems import ACTIVATIONS, PROBLEMS, problem

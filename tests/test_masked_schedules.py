@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import strategies
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.cdag import Op
-from pebblesim.jobs import api
 from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
@@ -175,36 +174,34 @@ def test_tile_skipping_in_flash_attention_2() -> None:
     blocks = sympy.symbols("B_r B_c", integer=True, positive=True)
     W = sympy.Function("heights", integer=True, nonnegative=True)(*blocks)
     A = sympy.Function("columns", integer=True, nonnegative=True)(blocks[1])
-    assert sympy.expand(api.formula("flash2-backward", "any").io - (5 * n * d + n + 2 * A * d + (4 * d + 2) * W)) == 0
+    assert sympy.expand(ps.formula("flash2-backward", "any").io - (5 * n * d + n + 2 * A * d + (4 * d + 2) * W)) == 0
 
 
 def test_an_empty_mask_leaves_the_outputs_to_be_written() -> None:
     nothing = np.zeros((1, 1), bool)
-    row = api.count("flash2-forward", n=64, d=8, M=512, mask=nothing)
+    row = ps.count("flash2-forward", n=64, d=8, M=512, mask=nothing)
     assert (row.reads, row.writes) == (0, 64 * 8 + 64)
-    assert api.play("flash2-forward", n=8, d=2, M=64, mask=nothing).passed
+    assert ps.play("flash2-forward", n=8, d=2, M=64, mask=nothing).passed
 
 
 def test_masks_go_through_the_functions_of_the_package() -> None:
-    causal, window = (
-        api.count("flash2-forward", n=4096, d=64, M=16384, mask=name) for name in ("causal", "window:256")
-    )
-    dense = api.count("flash2-forward", n=4096, d=64, M=16384)
+    causal, window = (ps.count("flash2-forward", n=4096, d=64, M=16384, mask=name) for name in ("causal", "window:256"))
+    dense = ps.count("flash2-forward", n=4096, d=64, M=16384)
     assert window.io < causal.io < dense.io
     assert causal.pairs == 4096 * 4097 // 2
     assert "mask        causal, 8,390,656 pairs" in str(causal)
-    assert api.play("large-cache", n=9, d=3, M=90, mask="window:3").passed
-    outputs = api.numbers("flash2-forward", n=6, d=2, M=60, mask="causal")
+    assert ps.play("large-cache", n=9, d=3, M=90, mask="window:3").passed
+    outputs = ps.numbers("flash2-forward", n=6, d=2, M=60, mask="causal")
     assert sorted(outputs) == ["L", "O"]
 
 
 def test_problems_without_pairs_take_no_mask() -> None:
     with pytest.raises(UsageError, match="problem 'linear' has no pairs of queries and keys, so it takes no mask"):
-        api.count("linear", n=8, d=2, M=64, mask="causal")
+        ps.count("linear", n=8, d=2, M=64, mask="causal")
 
 
 def test_masks_without_a_closed_form_say_so() -> None:
     with pytest.raises(UsageError, match=r"mask blocks has no closed form; use 'any', 'causal'"):
-        api.formula("flash2-forward", np.ones((2, 2), bool))
+        ps.formula("flash2-forward", np.ones((2, 2), bool))
     with pytest.raises(UsageError, match="has columns, heights, which only a mask gives a value; name the mask"):
-        _ = api.formula("flash2-backward", "any").evaluate
+        _ = ps.formula("flash2-backward", "any").evaluate

@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from strategies import SUMMATIONS
 
+import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
-from pebblesim.jobs import api
 from pebblesim.jobs.recording import record
 from pebblesim.plots.game import LANE, move, occupancy, tiles
 from pebblesim.plots.graph import graph
@@ -34,10 +33,10 @@ def ax() -> Axes:
 
 
 CACHES = (40, 90, 250, 800)
-ROWS = [row for M in CACHES for row in api.compare(n=40, d=6, M=M)]
+ROWS = [row for M in CACHES for row in ps.compare(n=40, d=6, M=M)]
 
 
-def best(M: int) -> api.Counted:
+def best(M: int) -> ps.Counted:
     fit = [row for row in ROWS if row.M == M and row.peak_red <= M]
     return sorted(fit, key=lambda row: row.reads + row.writes)[0]
 
@@ -161,7 +160,7 @@ def test_the_pebbles_of_a_graph(ax: Axes) -> None:
     st.sampled_from([0.5, 1.6, 4]),
 )
 def test_no_vertex_stands_on_another_and_edges_lead_to_the_right(problem, n, d, summation, aspect) -> None:
-    cdag = api.graph(problem, n=n, d=d, summation=summation)
+    cdag = ps.graph(problem, n=n, d=d, summation=summation)
     at = layers(cdag, aspect)
     assert len({*zip(at.x.tolist(), at.y.tolist(), strict=True)}) == cdag.vertices
     target = np.repeat(np.arange(cdag.vertices), np.diff(cdag.indptr))
@@ -176,14 +175,14 @@ def test_no_vertex_stands_on_another_and_edges_lead_to_the_right(problem, n, d, 
 
 def test_a_balanced_sum_has_one_layer_for_each_doubling() -> None:
     """The paper's Fig. 3: 1 + log2 d layers."""
-    cdag = api.graph("matmul", m=1, k=8, n=1, summation="balanced")
+    cdag = ps.graph("matmul", m=1, k=8, n=1, summation="balanced")
     at = layers(cdag)
     of_sum = at.x[at.family == 2]
     assert sorted(np.unique(of_sum - of_sum.min(), return_counts=True)[1].tolist()) == [1, 2, 4, 8]
 
 
 def test_an_aspect_is_kept_where_it_is_possible() -> None:
-    at = layers(api.graph("backward", n=8, d=4), 1.6)
+    at = layers(ps.graph("backward", n=8, d=4), 1.6)
     assert 1.1 < at.width / at.height < 2
 
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from strategies import SUMMATIONS, allowed_pairs, sizes
 
+import pebblesim as ps
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
-from pebblesim.jobs import api
+from pebblesim.jobs.play import match
 from pebblesim.jobs.recording import Recording, record
 from pebblesim.language.masks import from_array
 from pebblesim.language.registry import SCHEDULES, get
@@ -38,7 +38,7 @@ def test_the_steps_of_a_game_are_its_moves(chosen) -> None:
     algorithm = get(name)
     dims = {dim: all_sizes[dim] for dim in algorithm.problem.dims}
     options = algorithm.graph_options({block: all_sizes[block] for block in algorithm.blocks})
-    families = api.graph(algorithm.problem.name, summation=summation, **dims, **options).families
+    families = ps.graph(algorithm.problem.name, summation=summation, **dims, **options).families
     keep = {"write_takes_red": rules == "replace"}
     whole = outcome(chunk.copy() for chunk in moves(algorithm.program, all_sizes, families, **keep))
     parts = outcome(step.moves.copy() for step in steps(algorithm.program, all_sizes, families, **keep))
@@ -49,7 +49,7 @@ def test_the_steps_of_a_game_are_its_moves(chosen) -> None:
 def test_the_steps_of_a_masked_game_are_its_moves(pairs, block: int) -> None:
     n, allowed = pairs
     mask = from_array(allowed)
-    board = api.match("flash2-forward", n=n, d=2, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
+    board = match("flash2-forward", n=n, d=2, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
     families = board.graph.families
     whole = outcome(chunk.copy() for chunk in moves(board.program, board.sizes, families, mask=mask))
     assert outcome(step.moves.copy() for step in steps(board.program, board.sizes, families, mask=mask)) == whole
@@ -107,7 +107,7 @@ def test_loops_say_which_tile_they_are_at() -> None:
 @pytest.mark.parametrize("name", ["small-cache", "large-cache", "no-cache", "flash"])
 def test_phases_begin_where_their_first_move_is(name: str) -> None:
     game = record(name, n=4, d=2, M=200)
-    moved = api.count(name, n=4, d=2, M=200).phases
+    moved = ps.count(name, n=4, d=2, M=200).phases
     assert [name for name, _ in game.phases] == list(moved)
     kind = game.moves & 3
     bounds = [start for _, start in game.phases] + [len(game.moves)]

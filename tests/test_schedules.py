@@ -11,19 +11,17 @@ import oracle_loops
 import pytest
 import strategies
 import sympy
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs import api
 from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
-from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.language.registry import schedule as register
+from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import Formula, formula
@@ -221,25 +219,25 @@ def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:
     n, d, B = sympy.symbols("n d B", integer=True, positive=True)
     rows, columns = sympy.ceiling(n / B), sympy.ceiling(d / B)
     on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
-    assert sympy.simplify(api.formula("small-cache").io - on_paper) == 0
+    assert sympy.simplify(ps.formula("small-cache").io - on_paper) == 0
 
 
 def test_sizes_may_be_astronomical() -> None:
     n, d, B = 2**30, 128, 127
     rows, columns = -(-n // B), -(-d // B)
     on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
-    assert api.count("small-cache", n=n, d=d, M=4 * B**2, blocks={"B": B}).io == on_paper
-    assert api.formula("small-cache").evaluate(n=n, d=d, B=B) == on_paper
+    assert ps.count("small-cache", n=n, d=d, M=4 * B**2, blocks={"B": B}).io == on_paper
+    assert ps.formula("small-cache").evaluate(n=n, d=d, B=B) == on_paper
 
 
 def test_a_sweep_is_exact_beyond_the_range_of_int64() -> None:
-    closed = api.formula("small-cache")
+    closed = ps.formula("small-cache")
     n = np.array([2**30, 2**30 + 1, 3])
     assert closed.evaluate(n=n, d=128, B=16).tolist() == [closed.evaluate(n=int(x), d=128, B=16) for x in n]
 
 
 def test_a_sweep_takes_sizes_beyond_int64() -> None:
-    closed = api.formula("matmul-tiled")
+    closed = ps.formula("matmul-tiled")
     assert closed.evaluate(m=np.array([3, 4]), k=3, n=3, b=2**63).tolist() == [27, 33]
     with pytest.raises(UsageError, match="takes m, k, n, b, and got m, k"):
         closed.evaluate(m=3, k=3)
@@ -248,7 +246,7 @@ def test_a_sweep_takes_sizes_beyond_int64() -> None:
 
 
 def test_blocks_that_are_given_and_do_not_fit_are_counted_as_given() -> None:
-    rows = api.compare(["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
+    rows = ps.compare(["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
     row = next(row for row in rows if row.schedule == "large-cache")
     assert row.blocks["B_r"] == 1000
     assert not row.feasible
@@ -268,7 +266,7 @@ def test_what_is_kept_apart_cannot_wait_in_memory() -> None:
 
     del SCHEDULES["spilled"]
     with pytest.raises(UsageError, match="writes m_block, of which the graph it is played on keeps 3 blocks apart"):
-        api.play(spilled, n=6, d=2, M=200, blocks={"b": 2})
+        ps.play(spilled, n=6, d=2, M=200, blocks={"b": 2})
 
 
 def test_pseudo_code_brackets_what_is_divided_by() -> None:
@@ -281,7 +279,7 @@ def test_pseudo_code_brackets_what_is_divided_by() -> None:
         m.write(m.tensor("O", *Q.shape), x)
 
     del SCHEDULES["divided"]
-    text = api.show(divided)
+    text = ps.show(divided)
     assert "x ← Q / (K ∘ V)" in text
     assert "y ← Q / K ∘ V" in text
     assert "x ← x − (y − Q)" in text
@@ -290,18 +288,18 @@ def test_pseudo_code_brackets_what_is_divided_by() -> None:
 def test_printed_blocks_of_algorithm_9_do_not_fit_and_do_not_reach_its_bound() -> None:
     """THEORY: at n = 4096, d = 64 the printed blocks need 2.57 M at M = d², and the I/O stays Θ(n²) as M grows."""
     n, d = 4096, 64
-    printed = {mu: api.count("large-cache", n=n, d=d, M=mu * d * d, blocks="paper") for mu in (1, 4, 16, 64)}
+    printed = {mu: ps.count("large-cache", n=n, d=d, M=mu * d * d, blocks="paper") for mu in (1, 4, 16, 64)}
     assert [round(row.peak_words / row.M, 2) for row in printed.values()] == [2.57, 2.26, 1.50, 1.31]
     assert not any(row.feasible for row in printed.values())
     assert printed[4].io == printed[16].io == printed[64].io >= 2 * n * n
-    repaired = {mu: api.count("large-cache", n=n, d=d, M=mu * d * d) for mu in (4, 16, 64)}
+    repaired = {mu: ps.count("large-cache", n=n, d=d, M=mu * d * d) for mu in (4, 16, 64)}
     assert all(row.feasible for row in repaired.values())
     assert repaired[64].io * 8 < repaired[4].io
 
 
 def test_the_literal_rule_of_replacing_forbids_algorithm_6() -> None:
     with pytest.raises(IllegalMove) as refused:
-        api.play("small-cache", n=8, d=4, M=24, rules="replace")
+        ps.play("small-cache", n=8, d=4, M=24, rules="replace")
     assert str(refused.value) == (
         "move 89: read A1[0,0]: A1[0,0] has no blue pebble: under 'replace' a read takes the blue pebble away, and the "
         "red one was deleted later, so the value is lost (red 0 of 24)"
@@ -310,9 +308,9 @@ def test_the_literal_rule_of_replacing_forbids_algorithm_6() -> None:
 
 def test_phase_3_computes_f_times_q_twice() -> None:
     with pytest.raises(IllegalMove, match=r"compute fq\[0,0\]: fq\[0,0\] was already computed"):
-        api.play("small-cache", n=8, d=4, M=24, rules="no-recompute")
+        ps.play("small-cache", n=8, d=4, M=24, rules="no-recompute")
 
 
 @pytest.mark.parametrize("name", ["large-cache", "flash", "matmul-tiled"])
 def test_schedules_that_compute_everything_once(name: str) -> None:
-    assert api.play(name, n=8, d=4, M=200, rules="no-recompute").passed
+    assert ps.play(name, n=8, d=4, M=200, rules="no-recompute").passed

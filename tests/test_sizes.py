@@ -2,8 +2,7 @@
 
 import pytest
 import sympy
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
 from pebblesim.sizes import BYTES, evaluate_rule, parse, parse_words, whole

@@ -7,8 +7,7 @@ from itertools import product
 from math import isqrt
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError

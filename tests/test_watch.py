@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, unpack
-from pebblesim.jobs import api
 from pebblesim.jobs.recording import Recording, record
 from pebblesim.replay import data, page, save
 
@@ -234,7 +234,7 @@ def test_watching_a_game(game: Recording, tab: Any, tmp_path: Path) -> None:
     tab.keyboard.press("Shift+ArrowRight")
     assert counters(tab)["at"] == game.starts[1]
 
-    played = api.play("small-cache", n=8, d=4, M=24).game
+    played = ps.play("small-cache", n=8, d=4, M=24).game
     tab.locator("#scrub").fill(str(played.moves))
     ended = {"at": played.moves, "reads": played.reads, "writes": played.writes, "io": played.io, "red": 0}
     assert counters(tab) == ended | {"peak": played.peak_red}

@@ -5,13 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.graphs.cdag import Op
-from pebblesim.jobs import api
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.pebbles import moves
@@ -70,11 +69,11 @@ def test_where_the_textbook_and_the_exact_count_of_unfused_attention_differ(n: i
 def test_the_intensity_of_unfused_attention_is_bounded_by_d_and_that_of_fused_attention_grows_with_the_cache() -> None:
     """(4d + 4)/16 operations a byte in float32 at best, against 5M/4d a word with B_c = 1, which rescales O n times."""
     n, d = 2**18, 64
-    whole_products = api.count("standard-forward", n=n, d=d, M=2**41, blocks={"b": n, "B_r": 1})
+    whole_products = ps.count("standard-forward", n=n, d=d, M=2**41, blocks={"b": n, "B_r": 1})
     assert 0.99 * (d + 1) / 4 < whole_products.arithmetic_intensity("float32") < (d + 1) / 4
     for M in (2**19, 2**20):
-        unfused = api.count("standard-forward", n=n, d=d, M=M)
+        unfused = ps.count("standard-forward", n=n, d=d, M=M)
         assert unfused.arithmetic_intensity("float32") < (d + 1) / 4
-        fused = api.count("flash2-forward", n=n, d=d, M=M)
+        fused = ps.count("flash2-forward", n=n, d=d, M=M)
         assert 0.9 * 5 * M / (4 * d) < fused.intensity < 5 * M / (4 * d)
         assert fused.arithmetic_intensity("float32") == pytest.approx(fused.intensity / 4)

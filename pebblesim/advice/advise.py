@@ -16,9 +16,9 @@ from typing import Any
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import api
 from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.api import Counted
+from pebblesim.jobs.arguments import AnyMask, problem_dims
+from pebblesim.jobs.count import Counted, count
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
@@ -293,7 +293,7 @@ def advise(
     problem_name: str = "backward",
     heads: int = 1,
     batch: int = 1,
-    mask: api.AnyMask | None = None,
+    mask: AnyMask | None = None,
     card: str | Path | None = None,
     **dims: int,
 ) -> Advice:
@@ -319,7 +319,7 @@ def advise(
         raise UsageError("name a card with --gpu, or give one of your own with --card FILE; one of the two.")
     found = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
-    sizes = api.problem_dims(solves, dims)
+    sizes = problem_dims(solves, dims)
     last = found.last_cache
     boundaries = (
         _boundary(
@@ -373,7 +373,7 @@ def _best(schedule: str, sizes: Mapping[str, int], M: int, mask: Mask | None, ru
             if room == M:
                 raise
             break
-        found.append(api.count(schedule, M=M, blocks=blocks, mask=mask, **given))
+        found.append(count(schedule, M=M, blocks=blocks, mask=mask, **given))
         room //= 2
     return min(found, key=lambda row: row.io)
 

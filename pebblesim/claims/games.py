@@ -9,7 +9,9 @@ from pebblesim.claims import fused  # noqa: F401 - what plays the game that is s
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, shown
 from pebblesim.errors import Infeasible
 from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
-from pebblesim.jobs import api
+from pebblesim.jobs.count import count
+from pebblesim.jobs.derive import formula
+from pebblesim.jobs.play import play
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.sizes import evaluate_rule
@@ -25,10 +27,10 @@ from pebblesim.sizes import evaluate_rule
 def _cosma(effort: Effort) -> Finding:
     lines, below = [], True
     for m, k, n, S in ((25, 3, 25, 20), (120, 10, 120, 150))[: effort.some(1, 2)]:
-        found, _ = shown(f"ps.fused.undercut({m}, {k}, {n}, {S})")
+        found, _ = shown(f"ps.claims.fused.undercut({m}, {k}, {n}, {S})")
         below &= found.holds
         for what in ("game.io", "claimed"):
-            lines.append(shown(f"ps.fused.undercut({m}, {k}, {n}, {S}).{what}")[1])
+            lines.append(shown(f"ps.claims.fused.undercut({m}, {k}, {n}, {S}).{what}")[1])
     words, line = shown('ps.play("matmul-resident", m=25, k=3, n=25, M=20).io')
     lines.append(f"{line} on a graph with a vertex for each product")
     return Finding(FAILS if below and words < 1464 else HOLDS, "\n".join(lines))
@@ -51,7 +53,7 @@ def drawn(schedule: Schedule, random: Random, largest: int, most_M: int) -> dict
     """Sizes at which a schedule is feasible; M from the least on, small ones more often."""
     dims = {dim: random.randint(1, largest) for dim in schedule.problem.dims}
     try:
-        api.count(schedule, M=1, **dims)  # type: ignore[arg-type]
+        count(schedule, M=1, **dims)  # type: ignore[arg-type]
         least = 1
     except Infeasible as error:
         least = error.least_M
@@ -74,11 +76,11 @@ def _agreement(effort: Effort) -> Finding:
     text = ""
     core = [each for each in SCHEDULES.values() if not each.problem.name.startswith("projected-")]
     for schedule in core if not effort.full else list(SCHEDULES.values()):
-        closed: Any = api.formula(schedule)
+        closed: Any = formula(schedule)
         for _ in range(effort.some(2, 12)):
             sizes = drawn(schedule, random, 5, 40)
             text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
-            found = api.play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
+            found = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
             derived = closed.evaluate(**found.dims, **found.blocks)
             if not (found.passed and found.io == derived):
                 return Finding(FAILS, f"{text}: game {found.io}, count {found.predicted['io']}, formula {derived}")
@@ -105,8 +107,8 @@ def _closed_blocks(effort: Effort) -> Finding:
             if min(blocks.values()) < 1:
                 continue
             tried += 1
-            words = api.count(schedule, M=M, blocks=blocks, **sizes)  # type: ignore[arg-type]
-            fit = api.count(schedule, M=M, **sizes)  # type: ignore[arg-type]
+            words = count(schedule, M=M, blocks=blocks, **sizes)  # type: ignore[arg-type]
+            fit = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
             if peak_red(schedule.program, {**sizes, **blocks}) > M or fit.io > words.io:
                 return Finding(FAILS, f'ps.count("{name}", {in_sizes(sizes)}, M={M}, blocks={blocks}) against "fit"')
     return Finding(HOLDS, f"{tried} sizes for {len(CLOSED_BLOCKS)} schedules")
@@ -158,7 +160,7 @@ def _product(effort: Effort) -> Finding:
             sizes = drawn(schedule, random, random.choice([5, 60]), 200)
             m, k, n, S = (sizes[name] for name in ("m", "k", "n", "M"))
             text = f'ps.count("{schedule.name}", {in_sizes(sizes)}).io'
-            words = api.count(schedule, **sizes).io  # type: ignore[arg-type]
+            words = count(schedule, **sizes).io  # type: ignore[arg-type]
             tried += 1
             if 2 * S * (words + S) ** 2 < (m * k * n) ** 2 or words < m * k + k * n + m * n or S < 3:
                 return Finding(FAILS, f"{text} → {words}")

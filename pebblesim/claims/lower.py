@@ -14,8 +14,9 @@ from typing import Any
 from pebblesim import graphs
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, decided, deciding, in_words
 from pebblesim.claims.games import drawn, in_sizes
-from pebblesim.jobs import api
 from pebblesim.jobs.blocks import smallest
+from pebblesim.jobs.count import count
+from pebblesim.jobs.graph import optimum
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.peak import peak_red
@@ -147,7 +148,7 @@ def _counts(effort: Effort) -> Finding:
         for _ in range(effort.some(12, 300)):
             sizes = drawn(schedule, random, random.choice([4, 12, 400]), random.choice([20, 500, 20000]))
             M = sizes.pop("M")
-            words = api.count(schedule, M=M, **sizes)  # type: ignore[arg-type]
+            words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
             text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
             for bound in lower_bounds(schedule.problem, words.dims, M, Way.of(schedule)):
                 if bound.value > words.io:
@@ -184,8 +185,8 @@ def _optimum(effort: Effort) -> Finding:
         graph = graphs.build(schedule.problem.name, **options)
         least_M = peak_red(schedule.program, {**sizes, **blocks})
         for M in range(least_M, least_M + effort.some(2, 5)):
-            least = api.optimum(graph, M=M, states=effort.some(100_000, 4_000_000)).io
-            words = api.count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
+            least = optimum(graph, M=M, states=effort.some(100_000, 4_000_000)).io
+            words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
             above = largest(lower_bounds(schedule.problem, sizes, M, Way.of(schedule)))
             given = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
             line = f'ps.optimum("{schedule.problem.name}", {given}).io → {least}'

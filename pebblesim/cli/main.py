@@ -18,8 +18,8 @@ from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.sizes import bytes_of, parse, parse_words
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.api import Counted
     from pebblesim.jobs.bounding import Bounds
+    from pebblesim.jobs.count import Counted
 
 IN_FILES = {
     "advise": "pebblesim.cli.advise",
@@ -152,7 +152,7 @@ def count(
     as_json: AsJson = False,
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
-    from pebblesim.jobs import api
+    import pebblesim as ps
     from pebblesim.language import masks
     from pebblesim.language.registry import get
 
@@ -162,9 +162,9 @@ def count(
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        rows = [api.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
+        rows = [ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
     else:
-        rows = api.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
     values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
@@ -271,12 +271,12 @@ def formula(
     as_json: AsJson = False,
 ) -> None:
     """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
-    from pebblesim.jobs import api
+    import pebblesim as ps
     from pebblesim.language.registry import get
 
     if latex and as_json:
         raise UsageError("--latex and --json print the same in two ways; choose one.")
-    algorithm, closed = get(schedule), api.formula(schedule, mask)
+    algorithm, closed = get(schedule), ps.formula(schedule, mask)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
         texts = {name: str(expr) for name, expr in lines.items()}
@@ -304,16 +304,16 @@ def formula(
 @app.command(epilog="Example: [bold]pebblesim show large-cache[/bold]")
 def show(schedule: ScheduleName, as_json: AsJson = False) -> None:
     """Print a schedule as pseudo-code."""
-    from pebblesim.jobs import api
+    import pebblesim as ps
     from pebblesim.language.registry import get
 
     algorithm = get(schedule)
     if as_json:
-        _print_json({"schedule": algorithm.name, "source": algorithm.source, "text": api.show(schedule)})
+        _print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule)})
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(api.show(schedule))
+    print(ps.show(schedule))
 
 
 @app.command(epilog="Example: [bold]pebblesim play small-cache -n 8 -d 4 -M 24[/bold]")
@@ -333,10 +333,10 @@ def play(
     as_json: AsJson = False,
 ) -> None:
     """Play a schedule move by move as a red-blue pebble game, under a referee."""
-    from pebblesim.jobs import api
+    import pebblesim as ps
 
     with _progress("playing") as progress:
-        played = api.play(
+        played = ps.play(
             schedule,
             M=parse_words(m, dtype),
             rules=rules,
@@ -412,7 +412,7 @@ def graph(
 ) -> None:
     """Size a computational DAG with its summation trees, or export it."""
     from pebblesim import graphs
-    from pebblesim.jobs.api import problem_dims
+    from pebblesim.jobs.arguments import problem_dims
     from pebblesim.language import masks
     from pebblesim.language.problems import problem as find
 
@@ -457,14 +457,14 @@ def optimum(
     as_json: AsJson = False,
 ) -> None:
     """Search all games on a small graph for the least I/O."""
+    import pebblesim as ps
     from pebblesim.game.moves import saving
     from pebblesim.game.referee import referee
-    from pebblesim.jobs import api
 
     options = {name: _option(value) for name, value in _pairs(option, "--option")} | _dims(n, d, size)
-    cdag = api.graph(problem, summation=summation, mask=mask, **options)
+    cdag = ps.graph(problem, summation=summation, mask=mask, **options)
     most = None if states is None else parse("--states", states)
-    found = api.optimum(cdag, M=parse_words(m, dtype), rules=rules, states=most)
+    found = ps.optimum(cdag, M=parse_words(m, dtype), rules=rules, states=most)
     if save is not None:
         with saving(save, [found.moves], cdag.describe):
             pass
@@ -609,8 +609,7 @@ def crossover(
     as_json: AsJson = False,
 ) -> None:
     """Find the exact M from which on one schedule moves fewer words than another, and prove the exponent."""
-    from pebblesim.jobs.crossings import crossover as find
-    from pebblesim.jobs.crossings import sweep
+    from pebblesim.jobs.crossings import crossover as find, sweep
 
     if output is not None:
         from pebblesim.plots.style import check

@@ -29,7 +29,7 @@ from pebblesim.plots.style import check, save
 from pebblesim.sizes import dtype_of, parse_words, several
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.api import Counted
+    from pebblesim.jobs.count import Counted
     from pebblesim.jobs.recording import Recording
 
 app = typer.Typer(
@@ -221,7 +221,7 @@ def graph(
 ) -> None:
     """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
     check(output)
-    from pebblesim.jobs import api
+    import pebblesim as ps
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.plots.game import move
     from pebblesim.plots.graph import graph as draw
@@ -230,7 +230,7 @@ def graph(
     if name in PROBLEMS:
         if m is not None or at:
             raise UsageError(f"{name} is a problem: -M and --at are for the game of a schedule, see `pebblesim list`.")
-        board = _small(api.graph(name, summation=summation, mask=mask, **dims))
+        board = _small(ps.graph(name, summation=summation, mask=mask, **dims))
         save(lambda empty: draw(board, empty.subplots()), output, size=(9, 5.8), dpi=115)
     else:
         if m is None:
@@ -287,11 +287,11 @@ def _recorded(
 def _compared(
     names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
 ) -> list[Counted]:
-    from pebblesim.jobs import api
+    import pebblesim as ps
     from pebblesim.language.registry import get
 
     solves = problem or (get(names[0]).problem.name if names else "backward")
-    return api.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
+    return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
 
 
 def _fitting(rows: list[Counted]) -> list[Counted]:

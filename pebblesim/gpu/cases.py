@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import api
+from pebblesim.jobs.arguments import problem_dims
 from pebblesim.jobs.blocks import choose
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
@@ -108,7 +108,7 @@ def case(
         Infeasible, UsageError: as for `pebblesim.count`; or the tiles need more than M words as they lie.
     """
     algorithm = get(schedule)
-    sizes, M, workers = api.problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)
+    sizes, M, workers = problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)
     if threads is not None and not (isinstance(threads, int) and threads % 32 == 0 and 32 <= threads <= 512):
         raise UsageError(f"threads = {threads!r} was given; a block has 32, 64, … or 512 threads.")
     chosen = choose(algorithm, sizes, M, blocks)

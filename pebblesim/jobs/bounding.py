@@ -9,7 +9,8 @@ from math import isqrt
 from typing import Any
 
 from pebblesim.errors import UsageError
-from pebblesim.jobs import api
+from pebblesim.jobs.arguments import BlockRule, problem_dims
+from pebblesim.jobs.count import Counted, compare
 from pebblesim.language.masks import Mask, of
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get
@@ -110,7 +111,7 @@ def bounds(
         UsageError: a name or size that is not allowed.
     """
     solves, seen = problem(problem_name), of(mask)
-    sizes, M = api.problem_dims(solves, dims), whole("M", M)
+    sizes, M = problem_dims(solves, dims), whole("M", M)
     way, algorithm = STANDARD, None if schedule is None else get(schedule)
     if algorithm is not None:
         if algorithm.problem is not solves:
@@ -142,10 +143,10 @@ class Gaps:
 
     problem: str
     dims: Mapping[str, int]
-    rows: Sequence[api.Counted]
+    rows: Sequence[Counted]
 
     @property
-    def worst(self) -> api.Counted:
+    def worst(self) -> Counted:
         """The row with the largest gap."""
         return max(self.rows, key=lambda row: row.gap)
 
@@ -170,7 +171,7 @@ class Gaps:
 
 
 def gaps(
-    problem_name: str, *, M: Sequence[int] | None = None, blocks: api.BlockRule = "fit", steps: int = 4, **dims: int
+    problem_name: str, *, M: Sequence[int] | None = None, blocks: BlockRule = "fit", steps: int = 4, **dims: int
 ) -> Gaps:
     """The gap of the best schedule at each M.
 
@@ -185,10 +186,10 @@ def gaps(
         UsageError: a name or size that is not allowed, or no schedule fits at any M.
     """
     solves = problem(problem_name)
-    sizes = api.problem_dims(solves, dims)
+    sizes = problem_dims(solves, dims)
     found = []
     for words in M or _range(solves.name, sizes, steps):
-        row = api.compare(None, problem_name=solves.name, M=words, blocks=blocks, summation="chain", **sizes)[0]
+        row = compare(None, problem_name=solves.name, M=words, blocks=blocks, summation="chain", **sizes)[0]
         if row.feasible:
             found.append(row)
     if not found:

@@ -18,7 +18,7 @@ from typing import Any
 from pebblesim.errors import UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.api import problem_dims
+from pebblesim.jobs.arguments import problem_dims
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io

@@ -18,7 +18,8 @@ from pebblesim.errors import UsageError
 from pebblesim.game.moves import unpack
 from pebblesim.game.referee import BLUE, RED, RULES, Game, IllegalMove, Referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs.api import AnyMask, BlockRule, Match, match
+from pebblesim.jobs.arguments import AnyMask, BlockRule
+from pebblesim.jobs.play import Match, match
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.pebbles import steps
 from pebblesim.readings.text import numbered

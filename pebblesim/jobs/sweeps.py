@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
-from pebblesim.jobs import api
 from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.arguments import AnyMask, dims_meant
+from pebblesim.jobs.count import count
+from pebblesim.jobs.derive import formula
+from pebblesim.jobs.play import play
 from pebblesim.jobs.row_store import Row, RowStore
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
@@ -109,7 +112,7 @@ def sweep(
     problem_name: str | None = None,
     M: Sizes | None = None,
     blocks: str | Mapping[str, Sizes] = "fit",
-    mask: api.AnyMask | None = None,
+    mask: AnyMask | None = None,
     summation: str = "chain",
     rules: str = "hong-kung",
     output: str | Path | None = None,
@@ -151,7 +154,7 @@ def sweep(
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
     algorithms = algorithms or of_problem(solves.name)
     axes = {name: _axis(name, given) for name, given in dims.items()}
-    meant = api.dims_meant(solves, axes)
+    meant = dims_meant(solves, axes)
     axes = axes if M is None else {**axes, "M": _axis("M", M)}
     own = {} if isinstance(blocks, str) else {name: _axis(name, given) for name, given in blocks.items()}
     seen = masks.of(mask)
@@ -324,9 +327,9 @@ def _row(point: Point) -> Row:
         assert point.M is not None
         same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}
         if point.what == "count":
-            counted = api.count(point.schedule, M=point.M, **same)
+            counted = count(point.schedule, M=point.M, **same)
             return {name: getattr(counted, name) for name in RESULTS["count"]} | {"blocks": dict(counted.blocks)}
-        played = api.play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
+        played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
         game = played.game.to_dict()
         game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
         return {name: game[name] for name in RESULTS["play"]} | {"blocks": dict(played.blocks)}
@@ -391,7 +394,7 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     blocks, least_M = _chosen(each, run, given)
     columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
     feasible = least_M == np.array(None)
-    closed = api.formula(each.algorithm, each.common.mask)
+    closed = formula(each.algorithm, each.common.mask)
     sizes = {name: (columns | blocks)[name] for name in closed.variables}
     if not feasible.all():
         sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}

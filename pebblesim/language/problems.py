@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pebblesim.errors import UnknownName, UsageError
+from pebblesim.language.program import PAIRS
 
 ACTIVATIONS = ("relu", "sigmoid")
 """Elementwise activations in the place of exp, without normalisation."""
@@ -34,7 +35,11 @@ class Problem:
         extra: outputs that only some schedules write, for a backward pass to keep.
         values: what `reference` returns for inputs that fit.
         source: where it is defined.
-        maskable: whether it has pairs (row i of Q, row j of K) that a mask can forbid.
+        queries: inputs, kept ones too, with a row for each query.
+        keys: inputs, kept ones too, with a row for each key. Without queries and keys there are no pairs to forbid.
+
+    Raises:
+        UsageError: it has queries and keys, and an input over n is not said to belong to either.
     """
 
     name: str
@@ -46,7 +51,22 @@ class Problem:
     source: str
     kept: Mapping[str, Shape] = field(default_factory=dict)
     extra: Mapping[str, Shape] = field(default_factory=dict)
-    maskable: bool = True
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(PAIRS) == 1]
+        if self.maskable and sorted((*self.queries, *self.keys)) != sorted(lined):
+            raise UsageError(
+                f"problem {self.name!r}: each input with one row for each index of {PAIRS} ({', '.join(lined)}) "
+                f"belongs either to the queries or to the keys; given as queries: {', '.join(self.queries) or 'none'}; "
+                f"as keys: {', '.join(self.keys) or 'none'}."
+            )
+
+    @property
+    def maskable(self) -> bool:
+        """Whether it has pairs, of a query and a key, that a mask can forbid."""
+        return bool(self.queries or self.keys)
 
     def reference(self, inputs: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
         """Outputs from inputs, both by name, in float64; also the `kept` and `extra` values it passes on its way.
@@ -197,6 +217,8 @@ PROBLEMS = {
             },
             kept={"O": ("n", "d"), "l": ("n",)},
             outputs={"g": ("d", "d")},
+            queries=("A1", "dO", "O", "l"),
+            keys=("A2", "A3"),
             values=_backward,
             source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
         ),
@@ -207,6 +229,8 @@ PROBLEMS = {
             inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
             outputs={"O": ("n", "d")},
             extra={"l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
+            queries=("Q",),
+            keys=("K", "V"),
             values=_forward,
             source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
         ),
@@ -217,6 +241,8 @@ PROBLEMS = {
             inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
             kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
             outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
+            queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
+            keys=("K", "V"),
             values=_backward_qkv,
             source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
         ),
@@ -227,6 +253,8 @@ PROBLEMS = {
                 from_nd={"n": "n", "d": "d"},
                 inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
                 outputs={"O": ("n", "d")},
+                queries=("Q",),
+                keys=("K", "V"),
                 values=partial(_forward_with, activation),
                 source="Li et al., arXiv 2410.09397, Remark 5.1",
             )
@@ -239,6 +267,8 @@ PROBLEMS = {
                 from_nd={"n": "n", "d": "d"},
                 inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
                 outputs={"g": ("d", "d")},
+                queries=("A1", "dO"),
+                keys=("A2", "A3"),
                 values=partial(_backward_with, activation),
                 source="Li et al., arXiv 2410.09397, Remark 5.1",
             )
@@ -252,7 +282,6 @@ PROBLEMS = {
             outputs={"O": ("n", "d")},
             values=_linear,
             source="Li et al., arXiv 2410.09397, Remark 5.1",
-            maskable=False,
         ),
         Problem(
             name="matmul",
@@ -262,7 +291,6 @@ PROBLEMS = {
             outputs={"C": ("m", "n")},
             values=_matmul,
             source="Hong & Kung 1981, section 6",
-            maskable=False,
         ),
     )
 }
@@ -278,6 +306,8 @@ for _core in ("forward", "backward-qkv"):
         | dict.fromkeys(("W_Q", "W_K", "W_V"), ("d", "d"))
         | {name: shape for name, shape in _of.inputs.items() if name not in ("Q", "K", "V")},
         outputs=_of.outputs,
+        queries=("A1", *_of.queries[1:]),
+        keys=("A2", "A3"),
         kept=_of.kept,
         extra=_of.extra,
         values=partial(_projected, _of.values),

@@ -12,7 +12,7 @@ from pebblesim.sizes import bytes_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pebblesim.jobs.api import Counted
+    from pebblesim.jobs.count import Counted
 
 
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:

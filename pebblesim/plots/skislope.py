@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.jobs.api import Counted
+    from pebblesim.jobs.count import Counted
 
 
 def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.jobs.api import Counted
+    from pebblesim.jobs.count import Counted
 
 SMALL = 0.02
 """Parts of less than this share of the longest bar are drawn as one, in white."""

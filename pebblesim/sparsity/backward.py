@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.jobs import api
 from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.count import count
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.readings.numbers import numbers
@@ -135,7 +135,7 @@ class _Head:
         self.inputs = {**inputs, "Q": inputs["Q"] * self.scale}
         self.sizes = {**self.dims, **self.blocks}
         self.M = whole("M", M) if M is not None else peak_red(self.schedule.program, self.sizes)
-        self.dense = api.count(self.schedule, M=self.M, blocks=self.blocks, **self.dims)
+        self.dense = count(self.schedule, M=self.M, blocks=self.blocks, **self.dims)
         self.recording = recording(n, self.blocks["B_r"], self.blocks["B_c"])
 
     def run(self, steps: _Steps) -> None:
@@ -159,7 +159,7 @@ class _Head:
     def play(self, parameter: float, ranking: Levels, kept: Array) -> Row:
         """The schedule under the mask of the tiles that stay."""
         mask = masks.from_array(kept, f"{ranking.rule}:{parameter:g}", (self.blocks["B_r"], self.blocks["B_c"]))
-        counted = api.count(self.schedule, M=self.M, blocks=self.blocks, mask=mask, **self.dims)
+        counted = count(self.schedule, M=self.M, blocks=self.blocks, mask=mask, **self.dims)
         found = self._gradients(numbers(self.schedule.masked, self.sizes, self.inputs, mask))
         return Row(
             parameter=parameter,
@@ -233,13 +233,13 @@ def _calibrated(head: _Head, ranking: Levels, limits: Similarity, steps: _Steps)
     exist = [count for count in range(len(order) + 1) if bounds[count] < bounds[count + 1] or (strict and count == 0)]
     keeps = {0}
     tiles = (divmod(int(tile), ranking.table.shape[1]) for tile in order)
-    for count, found in enumerate(head.dropping(tiles), start=1):
+    for number, found in enumerate(head.dropping(tiles), start=1):
         if _within(found, limits):
-            keeps.add(count)
+            keeps.add(number)
         steps.done(1 / len(order))
-    for count in reversed(exist):
-        if count in keeps:
-            start, stop = bounds[count : count + 2]
+    for number in reversed(exist):
+        if number in keeps:
+            start, stop = bounds[number : number + 2]
             parameter = _short(start, stop, strict)
             row = head.play(parameter, ranking, ranking.kept(parameter))
             if _within(row.gradients, limits):  # as it must be, up to rounding

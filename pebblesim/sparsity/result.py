@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from pebblesim.jobs.api import Counted
+from pebblesim.jobs.count import Counted
 from pebblesim.sparsity.similarity import Similarity
 
 

@@ -23,9 +23,6 @@ from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, R
 
 PROOFS = "docs/lower-bounds.md"
 
-KEYS = ("K", "V", "A2", "A3")
-"""Inputs with a row for each key; the others over n have one for each query."""
-
 
 @dataclass(frozen=True)
 class Form:
@@ -208,7 +205,7 @@ class _Case:
         if self.masked and name in inputs:
             if shape == ("n", "n"):
                 return "Z", self.Z
-            lines = (self.text[2], self.keys) if name in KEYS else (self.text[1], self.queries)
+            lines = (self.text[2], self.keys) if name in self.problem.keys else (self.text[1], self.queries)
             shape = tuple(lines[0] if dim == "n" else dim for dim in shape)
             sizes |= {lines[0]: lines[1], "d": self.d if self.Z else 0}
         text = f"{shape[0]}**2" if len(shape) == 2 and len(set(shape)) == 1 else "*".join(sorted(shape))

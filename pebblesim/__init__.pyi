@@ -1,0 +1,42 @@
+# The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
+from . import claims as claims
+from .advice.advise import Advice as Advice, advise as advise
+from .claims import verify as verify
+from .errors import (
+    Infeasible as Infeasible,
+    PebblesimError as PebblesimError,
+    TraceError as TraceError,
+    UsageError as UsageError,
+)
+from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
+from .growth.overtaking import bound_exponent as bound_exponent
+from .growth.tropical import decide as decide, parse as parse
+from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .jobs.count import Counted as Counted, compare as compare, count as count
+from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
+from .jobs.derive import formula as formula, numbers as numbers, show as show
+from .jobs.graph import graph as graph, optimum as optimum
+from .jobs.play import Played as Played, play as play
+from .jobs.recording import Recording as Recording, record as record
+from .jobs.sweeps import sweep as sweep
+from .language import (
+    Block as Block,
+    Index as Index,
+    Machine as Machine,
+    Tensor as Tensor,
+    Tile as Tile,
+    exp as exp,
+    log as log,
+    maximum as maximum,
+    relu as relu,
+    rowmax as rowmax,
+    rowsum as rowsum,
+    sigmoid as sigmoid,
+    step as step,
+)
+from .language.registry import Schedule as Schedule, schedule as schedule
+from .sparsity.backward import backlite as backlite
+from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
+from .sparsity.result import BackLite as BackLite
+
+__version__: str

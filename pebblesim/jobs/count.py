@@ -1,0 +1,281 @@
+"""Count the I/O of schedules: one, or all of a problem side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, problem_dims
+from pebblesim.language import masks
+from pebblesim.language.masks import Mask
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.readings.count import count as count_program
+from pebblesim.readings.work import work
+from pebblesim.sizes import bytes_of, whole
+from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Way, best
+from pebblesim.theory.theta import THETA, Theta
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a schedule moves and holds for given sizes; all numbers of words are exact.
+
+    Attributes:
+        schedule, problem, source: which schedule it is.
+        dims, M: the sizes it was counted for.
+        blocks: its block sizes.
+        reads, writes: words into and out of the cache.
+        peak_words: most words resident between two primitives.
+        peak_red: most red pebbles at any moment of the game.
+        least_M: None, or the least M that works, if no blocks are feasible and the smallest were counted.
+        by_tensor, phases: where the words go, as (reads, writes).
+        work: operations of each kind, such as "mul" and "exp".
+        mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
+            exceeds.
+        way: how it computes, as far as lower bounds can tell.
+    """
+
+    schedule: str
+    problem: str
+    source: str
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    reads: int
+    writes: int
+    peak_words: int
+    peak_red: int
+    least_M: int | None
+    by_tensor: Mapping[str, tuple[int, int]]
+    phases: Mapping[str, tuple[int, int]]
+    work: Mapping[str, int]
+    mask: Mask | None = None
+    way: Way = STANDARD
+
+    @property
+    def operations(self) -> int:
+        """Operations of all kinds."""
+        return sum(self.work.values())
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each word moved."""
+        return float(Fraction(self.operations, self.io))
+
+    def arithmetic_intensity(self, dtype: str) -> float:
+        """Operations for each byte moved, with words of that type, such as "float32"."""
+        return float(Fraction(self.operations, self.io * bytes_of(dtype)))
+
+    @property
+    def pairs(self) -> int | None:
+        """Z, the number of pairs that the mask allows; None without a mask."""
+        return None if self.mask is None else self.mask.pairs(self.dims["n"])
+
+    @property
+    def io(self) -> int:
+        """Reads and writes together, in words."""
+        return self.reads + self.writes
+
+    @property
+    def warning(self) -> str | None:
+        """Why the schedule cannot be right, if it moves fewer words than any that is."""
+        if self.io >= self.lower_bound.value:
+            return None
+        return (
+            f"{self.schedule} moves fewer words than the lower bound of {self.lower_bound.value:,}: it cannot solve "
+            f"{self.problem}; `play` shows what is missing."
+        )
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the game fits: peak_red ≤ M."""
+        return self.peak_red <= self.M
+
+    @property
+    def bound(self) -> Theta:
+        """The expression inside Θ for the problem; under a mask with its Z pairs in the place of n²."""
+        return THETA[self.problem] if self.mask is None else THETA[self.problem].of_pairs()
+
+    @property
+    def bound_value(self) -> Decimal:
+        """Its value for these sizes."""
+        pairs = {} if self.pairs is None else {"Z": self.pairs}
+        return self.bound.value({**self.dims, **pairs, "M": self.M})
+
+    @property
+    def bound_ratio(self) -> float:
+        """I/O ÷ the expression inside Θ."""
+        return float(self.io / self.bound_value)
+
+    @cached_property
+    def lower_bound(self) -> LowerBound:
+        """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
+        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), self.way, self.mask)
+
+    @property
+    def gap(self) -> float:
+        """I/O ÷ the largest lower bound known."""
+        return float(Fraction(self.io, self.lower_bound.value))
+
+    def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
+        """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too."""
+        per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
+        return {
+            "schedule": self.schedule,
+            "source": self.source,
+            "blocks": dict(self.blocks),
+            "reads": self.reads,
+            "writes": self.writes,
+            "io": self.io,
+            "peak_words": self.peak_words,
+            "peak_red": self.peak_red,
+            "feasible": self.feasible,
+            "least_M": self.least_M,
+            "bound_ratio": self.bound_ratio,
+            "lower_bound": {"value": self.lower_bound.value, "source": self.lower_bound.source},
+            "gap": self.gap,
+            "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
+            "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+            "work": dict(self.work),
+            **per_byte,
+        }
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, "M": self.M, **self.blocks}.items())
+        lines = {
+            "schedule": f"{self.schedule} ({self.source})",
+            "sizes": sizes,
+            **({} if self.mask is None else {"mask": f"{self.mask}, {self.pairs:,} pairs"}),
+            "reads": f"{self.reads:,} words",
+            "writes": f"{self.writes:,} words",
+            "I/O": f"{self.io:,} words",
+            "peak words": f"{self.peak_words:,} words",
+            "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
+            "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
+            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
+        }
+        if self.warning:
+            lines["warning"] = self.warning
+        return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
+
+
+def count(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> Counted:
+    """Count the I/O of a schedule, exactly, for sizes however large.
+
+    Args:
+        schedule: its name, or the schedule itself.
+        M: red pebbles, in words.
+        blocks: "fit", "paper", "best", or sizes by name.
+        summation: shape of the summation trees; it decides the peak of red pebbles.
+        mask: which pairs of queries and keys are allowed: "causal", "window:256", a file such as "mask.npy", an array
+            of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
+        dims: the dimensions of the problem, such as n=4096, d=64.
+
+    >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
+    254021632
+
+    Raises:
+        Infeasible: M is too small; the message and `least_M` say what works.
+        UsageError: a name or size that is not allowed.
+    """
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
+    return _counted(algorithm, sizes, M, sides, summation, masks.of(mask))
+
+
+def compare(
+    names: Iterable[str] | None = None,
+    *,
+    problem_name: str = "backward",
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> list[Counted]:
+    """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
+
+    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
+    those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
+    such blocks.
+
+    Raises:
+        UsageError: a name or size that is not allowed, or a schedule of another problem.
+    """
+    solves = problem(problem_name)
+    if isinstance(names, str):
+        names = [names]
+    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
+    if not names:
+        algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
+        if not algorithms:
+            raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
+                f"add --problem {algorithm.problem.name}."
+            )
+    sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
+    rows = []
+    for algorithm in algorithms:
+        try:
+            sides = block_rules.choose(algorithm, sizes, M, blocks, summation)
+            rows.append(_counted(algorithm, sizes, M, sides, summation, mask))
+        except Infeasible as error:
+            given = {} if isinstance(blocks, str) else blocks
+            smallest = block_rules.smallest(algorithm) | dict(given)
+            rows.append(_counted(algorithm, sizes, M, smallest, summation, mask, error.least_M))
+    return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
+
+
+def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
+    """Whether a block rule can be meant for a schedule that was not named."""
+    if isinstance(rule, str):
+        return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
+    return set(rule) <= set(algorithm.blocks)
+
+
+def _counted(
+    algorithm: Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: Mapping[str, int],
+    summation: str,
+    mask: Mask | None,
+    least_M: int | None = None,
+) -> Counted:
+    program = algorithm.program if mask is None else algorithm.masked
+    counted = count_program(program, {**dims, **blocks}, summation, mask)
+    return Counted(
+        schedule=algorithm.name,
+        problem=algorithm.problem.name,
+        source=algorithm.source,
+        dims=dims,
+        M=M,
+        blocks=blocks,
+        reads=counted.total.reads,
+        writes=counted.total.writes,
+        peak_words=counted.peak_words,
+        peak_red=counted.peak_red,
+        least_M=least_M,
+        by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
+        phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
+        work=work(program, {**dims, **blocks}, mask),
+        mask=mask,
+        way=Way.of(algorithm),
+    )

@@ -1,0 +1,74 @@
+"""What is derived from a schedule's program: closed forms, pseudo-code, and its outputs on real arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.errors import UsageError
+from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.language import masks
+from pebblesim.language.registry import Schedule, get
+
+if TYPE_CHECKING:
+    from pebblesim.readings.formula import Formula
+
+
+def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
+    """The closed forms of a schedule's reads, writes, I/O and peak, derived from its program, as sympy expressions.
+
+    Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
+    mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
+
+    >>> formula("matmul-tiled").io
+    k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
+    """
+    from pebblesim.readings.formula import formula as derive
+
+    algorithm = get(schedule)
+    if isinstance(mask, str) and mask == "any":
+        return derive(algorithm.masked)
+    band = masks.of(mask)
+    if band is None:
+        return derive(algorithm.program)
+    if not isinstance(band, masks.Band):
+        raise UsageError(f"mask {band} has no closed form; use 'any', 'causal', 'window:W' or 'band:W', or `count`.")
+    return derive(algorithm.masked, band)
+
+
+def show(schedule: str | Schedule) -> str:
+    """The pseudo-code of a schedule."""
+    from pebblesim.readings.text import text
+
+    return text(get(schedule).program)
+
+
+def numbers(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    inputs: Mapping[str, Any] | None = None,
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> dict[str, Any]:
+    """Run a schedule on real arrays, tile by tile, and return its outputs.
+
+    Args:
+        schedule, M, blocks, mask, dims: as for `count`; all but the mask decide the tiles, and nothing else.
+        inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
+
+    >>> sorted(numbers("flash2-forward", n=6, d=2, M=60))
+    ['L', 'O']
+
+    Raises:
+        Infeasible, UsageError: as for `count`, or an input is missing or has another shape.
+    """
+    from pebblesim.readings.numbers import numbers as run
+
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks)
+    seen = masks.of(mask)
+    program, allowed = under(seen, algorithm, sizes)
+    if inputs is None:
+        inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
+    return run(program, {**sizes, **sides}, inputs, seen)
