@@ -69,10 +69,10 @@ class Problem:
         return bool(self.queries or self.keys)
 
     def reference(self, inputs: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-        """Outputs from inputs, both by name; also the `kept` and `extra` values it passes on its way.
+        """Outputs from inputs, both by name, in float64; also the `kept` and `extra` values it passes on its way.
 
         Args:
-            inputs: one array for each input.
+            inputs: one array for each input, of any real type.
             allowed: booleans of shape (n, n), the pairs that may meet; None for all. The others have probability, or
                 activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
                 without any has zeros in dK and dV.
@@ -80,6 +80,9 @@ class Problem:
         Raises:
             UsageError: `allowed` is no such array, or the problem has no pairs.
         """
+        import numpy as np
+
+        inputs = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
         if allowed is None:
             return self.values(inputs)
         if not self.maskable:
@@ -110,38 +113,39 @@ class Problem:
         return inputs
 
 
-def _where(allowed: Array | None, function: Callable[..., Array], *operands: Array, otherwise: float = 0) -> Array:
-    """A numpy function of arrays that broadcast, only where it is allowed."""
+def _softmax(scores: Array, allowed: Array | None) -> dict[str, Array]:
+    """Row maxima m, sums l_m = Σ exp(S - m) and l = Σ exp(S), L = log l and P = exp(S - L), over the allowed pairs.
+
+    Only differences from the maximum are raised to a power, so that P, L, m and l_m are right for scores of any size.
+    l overflows to inf where its true value exceeds the largest float64, from scores of 709.8 on.
+    """
     import numpy as np
 
-    shape, dtype = np.broadcast_shapes(*(x.shape for x in operands)), np.result_type(*operands)
-    return function(*operands, out=np.full(shape, otherwise, dtype), where=True if allowed is None else allowed)
+    S = scores if allowed is None else np.where(allowed, scores, -np.inf)
+    m = S.max(axis=1)
+    A = np.exp(S - np.where(np.isneginf(m), 0, m)[:, None])
+    l_m = A.sum(axis=1)
+    some = l_m > 0
+    L = m + np.log(l_m, out=np.zeros_like(l_m), where=some)
+    with np.errstate(over="ignore"):
+        l = np.exp(m) * l_m
+    return {"l": l, "m": m, "l_m": l_m, "L": L, "P": A / np.where(some, l_m, 1)[:, None]}
 
 
 def _backward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """dL/dX of attention, straight from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
-    import numpy as np
-
-    A = _where(allowed, np.exp, x["A1"] @ x["X"] @ x["A2"].T)
-    l = A.sum(axis=1)
-    f = _where(allowed, np.divide, A, l[:, None])
+    kept = _softmax(x["A1"] @ x["X"] @ x["A2"].T, allowed)
+    f = kept["P"]
     h = x["A3"] @ x["Y"]
     q = x["dO"] @ h.T
     p = f * q - (f * q).sum(axis=1)[:, None] * f
-    return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": l}
+    return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": kept["l"]}
 
 
 def _forward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
     """Softmax attention and what a backward pass may keep of it: l, or m and l_m, or L, or P."""
-    import numpy as np
-
-    S = x["Q"] @ x["K"].T
-    m = S.max(axis=1, initial=-np.inf, where=True if allowed is None else allowed)
-    A = _where(allowed, np.exp, S)
-    l, l_m = A.sum(axis=1), np.exp(_where(allowed, np.subtract, S, m[:, None], otherwise=-np.inf)).sum(axis=1)
-    P = _where(allowed, np.divide, A, l[:, None])
-    L = _where(None if allowed is None else allowed.any(axis=1), np.log, l, otherwise=-np.inf)
-    return {"O": P @ x["V"], "l": l, "m": m, "l_m": l_m, "L": L, "P": P}
+    kept = _softmax(x["Q"] @ x["K"].T, allowed)
+    return {"O": kept["P"] @ x["V"], **kept}
 
 
 def _linear(x: Mapping[str, Array]) -> dict[str, Array]:
@@ -154,11 +158,12 @@ def _activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array]
     import numpy as np
 
     def sigmoid(z: Array) -> Array:
-        return 1 / (1 + np.exp(-z))
+        t = np.exp(-np.abs(z))  # never overflows
+        return np.where(z < 0, t, 1) / (1 + t)
 
     return {
         "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(z.dtype)),
-        "sigmoid": (sigmoid, lambda z: sigmoid(z) * (1 - sigmoid(z))),
+        "sigmoid": (sigmoid, lambda z: sigmoid(z) * sigmoid(-z)),
     }
 
 

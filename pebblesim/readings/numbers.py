@@ -43,25 +43,31 @@ def numbers(
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
-        inputs: one array for each input, of the shape that the sizes give it.
+        inputs: one array of real numbers for each input, of the shape that the sizes give it.
         mask: which pairs are allowed; the program is then one that was traced under a mask.
 
     Returns:
-        The outputs, by name, in the inputs' common type.
+        The outputs, by name, in the inputs' common type; in float64 if that is a type of integers.
 
     Raises:
-        UsageError: an input is missing or has another shape.
+        UsageError: an input is missing, has another shape, or does not hold real numbers.
     """
-    memory = {}
-    for name, tensor in program.tensors.items():
-        shape = tuple(sizes[dim] for dim in tensor.shape)
-        if name not in program.inputs:
-            memory[name] = np.full(shape, np.nan, np.result_type(*inputs.values()))
-        elif name not in inputs or inputs[name].shape != shape:
-            given = inputs[name].shape if name in inputs else "nothing"
-            raise UsageError(f"{program.name} needs input {name} of shape {shape}, and got {given}.")
-        else:
-            memory[name] = inputs[name]
+    given = {name: np.asarray(inputs[name]) for name in program.inputs if name in inputs}
+    for name in program.inputs:
+        shape = tuple(sizes[dim] for dim in program.tensors[name].shape)
+        if name not in given or given[name].shape != shape:
+            got = f"shape {given[name].shape}" if name in given else "nothing"
+            raise UsageError(f"{program.name} needs input {name} of shape {shape}, and got {got}.")
+        if given[name].dtype.kind not in "biuf":
+            raise UsageError(f"{program.name} needs real numbers for input {name}, and got {given[name].dtype}.")
+    common = np.result_type(*given.values())
+    dtype = common if common.kind == "f" else np.dtype(np.float64)
+    memory = {
+        name: given[name].astype(dtype, copy=False)
+        if name in given
+        else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
+        for name, tensor in program.tensors.items()
+    }
     run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.PAIRS]))
     with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
         for phase in program.phases:
@@ -72,6 +78,7 @@ def numbers(
 class _Run:
     def __init__(self, sizes: ir.Sizes, memory: dict[str, Array], allowed: Array | None) -> None:
         self.sizes, self.memory, self.allowed = sizes, memory, allowed
+        self.dtype = np.result_type(*memory.values())
         self.cache: dict[ir.Tile, Array] = {}
         self.bounds: dict[ir.Range, tuple[int, int]] = {}
 
@@ -83,7 +90,7 @@ class _Run:
 
     def _full(self, tile: ir.Tile, value: float) -> Array:
         lengths = [stop - start for start, stop in map(self._bounds, tile.ranges)]
-        return np.full(lengths, value, np.result_type(*self.memory.values()))
+        return np.full(lengths, value, self.dtype)
 
     def _operand(self, ref: ir.Ref) -> Array:
         """The part of a resident tile that a reference names, as a view."""
