@@ -23,6 +23,17 @@ class Theta:
         names: dict[str, object] = {"sqrt": Decimal.sqrt, "Min": min, "Max": max, **exact}
         return Decimal(eval(self.expr, {"__builtins__": {}}, names))  # our own text below
 
+    def to_dict(self, value: Decimal | None) -> dict[str, str | int | float | None]:
+        """As printed with `--json`, the value as a whole number where a float would lose digits, or overflow."""
+        number = None if value is None else float(value) if value < 2**53 else int(value)
+        return {"expr": self.expr, "value": number}
+
+    @classmethod
+    def of(cls, problem: str, masked: bool = False) -> Theta | None:
+        """That of a problem, under a mask with its Z pairs in the place of n²; None if none is known."""
+        known = THETA.get(problem)
+        return known.of_pairs() if known and masked else known
+
     def of_pairs(self) -> Theta:
         """The same under a mask that allows Z pairs."""
         return Theta(self.expr.replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²")
