@@ -96,7 +96,7 @@ FormBetween = tuple[str, Fraction | int, Fraction | int | None]
 class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
-    `free`, `tree` and `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved
+    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved
     besides, and holds for low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
     """
 
@@ -111,6 +111,7 @@ class Claim(NamedTuple):
     tree: int | None = None
     ragged: bool = False
     why_not: str = ""
+    table: Sequence[Product] = ()
 
 
 class Case:
@@ -249,6 +250,7 @@ class Case:
             weight * least if even else None,
             len(even) < len(trees),
             why_not,
+            counted,
         )
 
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
@@ -276,6 +278,7 @@ class Case:
             least,
             ragged,
             why_not,
+            [product],
         )
 
     def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
@@ -295,6 +298,7 @@ class Case:
             capacity,
             [(form, 0, None)],
             besides=self.besides((*lines.query, *lines.key, *families)),
+            table=products,
         )
 
     def of_pairs(self, name: str, what: str, lines: Lines) -> Claim:
