@@ -1,7 +1,7 @@
 """The sum over rows regrouped as in Algorithm 8, with rows of A1 and dO resident: about 4n²d²/M words, what D3 needs.
 
-Algorithm 8 adds to g, for each block of rows, the products of T = A1ᵀ p with A2, so no row of dQ has to stay. Here no row
-of S stays either: S_r = A1_r X is made again for each row and column, from X, which is resident with g. That costs
+Algorithm 8 adds to g, for each block of rows, the products of T = A1ᵀ p with A2, so no row of dQ has to stay. Here no
+row of S stays either: S_r = A1_r X is made again for each row and column, from X, which is resident with g. That costs
 n²d² multiplications in place of nd², and no words.
 """
 

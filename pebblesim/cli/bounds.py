@@ -81,7 +81,7 @@ def bounds(
         _print_over(several, title)
     for each in one.lower:
         print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
-    print("Θ: none is known" if one.theta is None else f"Θ: {one.theta.source}")
+    print("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         print("\n".join(one.summary()))

@@ -63,10 +63,9 @@ def count(
     values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     if as_json:
-        fitting = [row for row in rows if row.feasible] or rows
-        least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
+        least = next((row for row in rows if row.feasible), first).every_way
         head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
-        head |= {"bound": first.bound and first.bound.to_dict(first.bound_value), "lower_bound": least.to_dict()}
+        head |= {"bound": first.bound and first.bound.to_dict(first.sizes), "lower_bound": least.to_dict()}
         head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
         print_json({**head, "rows": [row.to_dict(cache.dtype) for row in rows]})
         raise typer.Exit(2 if nothing_fits else 0)
@@ -87,7 +86,7 @@ def count(
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
     if first.bound is None:
-        print(f"Θ: none is known for {first.problem}")
+        print(f"Θ: not stated for {first.problem}")
     else:
         print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
@@ -136,7 +135,6 @@ def _ratio(value: float | None) -> str:
 @command(app, "list", example="pebblesim list")
 def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
-    from pebblesim import schedules  # noqa: F401 - importing it registers them
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.language.registry import of_problem
 

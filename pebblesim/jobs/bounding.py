@@ -13,7 +13,7 @@ from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import BlockRule, problem_dims
 from pebblesim.jobs.count import Counted, compare
 from pebblesim.language.masks import Mask, of
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
@@ -26,7 +26,6 @@ from pebblesim.theory.lower_bounds import (
     lower_bounds,
     way_in_words,
 )
-from pebblesim.theory.theta import Theta
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Bounds:
         problem, dims, M: what is bounded, and for which sizes.
         pairs: Z, the number of allowed pairs under a mask; None without.
         schedule: whose way of computing the lower bounds are for; None for all ways, each bound naming its own.
-        theta: the expression inside Θ; None if none is known.
+        theta: the expression inside Θ; None if the problem states none.
         lower: the lower bounds, those that do not apply among them.
         ways: the largest lower bound on each way of computing, by its name.
         best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
@@ -54,14 +53,18 @@ class Bounds:
     best: LowerBound
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, Z if some pairs are forbidden, and M."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
+
+    @property
     def theta_value(self) -> Decimal | None:
         """Value of the expression inside Θ, to 28 digits."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return None if self.theta is None else self.theta.value({**self.dims, **pairs, "M": self.M})
+        return None if self.theta is None else self.theta.value(self.sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim bounds --json`."""
-        theta = self.theta and self.theta.to_dict(self.theta_value) | {"source": self.theta.source}
+        theta = self.theta and self.theta.to_dict(self.sizes) | {"source": self.theta.source}
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "pairs": self.pairs}
         return head | {
             "schedule": self.schedule,
@@ -94,9 +97,8 @@ class Bounds:
         return lines
 
     def __str__(self) -> str:
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, **pairs, "M": self.M}.items())
-        theta = "none is known" if self.theta is None else f"{self.theta.expr} = {self.theta_value:,.0f}"
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        theta = "not stated" if self.theta is None else f"{self.theta.expr} = {self.theta_value:,.0f}"
         lines = [f"{self.problem}: {sizes}", f"Θ           {theta}"]
         for each in self.lower:
             says = f"not here: {each.why_not}" if each.why_not else f"{each.value:,} words"
@@ -147,7 +149,7 @@ def bounds(
         M=M,
         pairs=None if given is None else Pairs.of(given, sizes["n"]).number,
         schedule=None if algorithm is None else algorithm.name,
-        theta=Theta.of(solves.name, given is not None),
+        theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,
         ways=ways,
         best=least_of_ways(ways) if way is None else largest(lower),

@@ -14,13 +14,12 @@ from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, problem_dims
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
 from pebblesim.sizes import bytes_of, whole
 from pebblesim.theory.lower_bounds import LowerBound, Way, best
-from pebblesim.theory.theta import Theta
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,19 @@ class Counted:
 
     @property
     def bound(self) -> Theta | None:
-        """The expression inside Θ for the problem, with Z for n² under a mask; None if none is known."""
-        return Theta.of(self.problem, self.mask is not None)
+        """The expression inside Θ, if the problem states one; under a mask with its Z pairs in the place of n²."""
+        theta = problem(self.problem).theta
+        return theta.of_pairs() if theta and self.mask is not None else theta
 
     @property
     def bound_value(self) -> Decimal | None:
         """Its value for these sizes."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return None if self.bound is None else self.bound.value({**self.dims, **pairs, "M": self.M})
+        return None if self.bound is None else self.bound.value(self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, M and, under a mask, Z, as they are named in bounds."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
 
     @property
     def bound_ratio(self) -> float | None:

@@ -25,7 +25,6 @@ from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
 from pebblesim.sizes import LARGEST
 from pebblesim.theory.lower_bounds import best
-from pebblesim.theory.theta import Theta
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """What is compared unless something else is named: the paper's two algorithms, and ours."""
@@ -283,7 +282,7 @@ class Sweep:
         dims: the sizes.
         M: cache sizes, rising.
         io: for each schedule its I/O at each M, None where it is not feasible.
-        theta: the expression inside Θ at each M; None if none is known.
+        theta: the expression inside Θ at each M; empty if the problem states none.
         lower: the lower bound for every way of computing at each M.
         crossings: where the schedules cross.
     """
@@ -291,7 +290,7 @@ class Sweep:
     dims: Mapping[str, int]
     M: Sequence[int]
     io: Mapping[str, Sequence[int | None]]
-    theta: Sequence[float] | None
+    theta: Sequence[float]
     lower: Sequence[int]
     crossings: tuple[Crossing, ...]
 
@@ -303,12 +302,12 @@ def sweep(found: Crossover, points: int = 160) -> Sweep:
     high = max(4 * found.dims["n"] * found.dims["d"], 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
     solves = next(iter(curves.values())).schedule.problem
-    theta = Theta.of(solves.name)
+    theta = solves.theta
     return Sweep(
         found.dims,
         steps,
         {name: [None if curve.least_M > M else int(curve(M)) for M in steps] for name, curve in curves.items()},
-        None if theta is None else [float(theta.value({**found.dims, "M": M})) for M in steps],
+        [] if theta is None else [float(theta.value({**found.dims, "M": M})) for M in steps],
         [best(solves, found.dims, M).value for M in steps],
         found.crossings,
     )

@@ -41,6 +41,7 @@ def _which(way: Way) -> str:
 
 
 BACKWARD = Bounding(
+    ("A1", "A2", "A3", "dO", "X", "Y", "g"),
     _backward,
     ways={DIRECT: Way(), REGROUPED: Way(graph={"row_block": 1})},
     which=_which,

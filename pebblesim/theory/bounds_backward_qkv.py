@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.bounds_forward import PROJECTIONS
+from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
 from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
 
 DP = Product("Θ", "dO", "V", ("queries", "d", "keys"))
@@ -50,6 +50,10 @@ def _which(way: Way) -> str:
     return KEPT if "P" in way.kept else MADE
 
 
-_WAYS = {MADE: Way(), KEPT: Way(kept=("P",))}
-BACKWARD_QKV = Bounding(_qkv, _WAYS, _which)
-PROJECTED = Bounding(_qkv, _WAYS, _which, made={"Q": "A1", "K": "A2", "V": "A3"})
+BACKWARD_QKV = Bounding(
+    ("Q", "K", "V", "dO", "dQ", "dK", "dV"),
+    _qkv,
+    ways={MADE: Way(), KEPT: Way(kept=("P",))},
+    which=_which,
+    made=PROJECTED,
+)

@@ -44,9 +44,11 @@ def _order(way: Way) -> str:
     return f"{way.graph.get('order', 'linear')} order"
 
 
-FORWARD = Bounding(_forward)
-PROJECTED = Bounding(_forward, made={"Q": "A1", "K": "A2", "V": "A3"})
+PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
+
+FORWARD = Bounding(("Q", "K", "V", "O"), _forward, made=PROJECTED)
 LINEAR = Bounding(
+    ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,
     ways={f"{order} order": Way(graph={"order": order}) for order in ("linear", "quadratic")},
     which=_order,

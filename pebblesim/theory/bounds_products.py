@@ -47,4 +47,4 @@ def sparse_products(columns_of_A: Sequence[int], rows_of_B: Sequence[int]) -> in
     return sum(a * b for a, b in zip(columns_of_A, rows_of_B, strict=True))
 
 
-MATMUL = Bounding(matrix_product)
+MATMUL = Bounding(("A", "B", "C"), matrix_product)

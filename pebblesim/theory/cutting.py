@@ -96,8 +96,9 @@ FormBetween = tuple[str, Fraction | int, Fraction | int | None]
 class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
-    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved
-    besides, and holds for low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
+    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
+    `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved besides, and holds for
+    low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
     """
 
     name: str
@@ -325,12 +326,14 @@ class Bounding:
     """What is proved of a problem beyond its compulsory words.
 
     Attributes:
+        names: the inputs, or what is made from them, and the outputs that the bounds speak of.
         claims: the bounds on a case.
         ways: the ways of computing that have bounds of their own, by name.
         which: the name of the one that a way is.
-        made: of each matrix that is made from an input and weights, that input.
+        made: of each matrix that may be made from an input and weights, that input.
     """
 
+    names: tuple[str, ...]
     claims: Callable[[Case], Iterator[Claim]]
     ways: Mapping[str, Way] = field(default_factory=lambda: {"": Way()})
     which: Callable[[Way], str] = lambda way: ""

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pebblesim.errors import UsageError
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
-from pebblesim.language.problems import ACTIVATIONS, Problem
+from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
 from pebblesim.theory.capacities import Cube, least_words
 from pebblesim.theory.cutting import Bounding, Case, Claim, Pairs, Way
@@ -23,20 +23,16 @@ __all__ = ["Form", "LowerBound", "Pairs", "Way", "best", "largest", "lower_bound
 
 PROOFS = "docs/lower-bounds.md"
 
-BOUNDING = {
+BOUNDS = {
     "matmul": bounds_products.MATMUL,
     "linear": bounds_forward.LINEAR,
     "forward": bounds_forward.FORWARD,
-    "projected-forward": bounds_forward.PROJECTED,
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
-    "projected-backward-qkv": bounds_backward_qkv.PROJECTED,
-    **{f"forward-{activation}": bounds_forward.FORWARD for activation in ACTIVATIONS},
-    **{f"backward-{activation}": bounds_backward.BACKWARD for activation in ACTIVATIONS},
 }
-"""What is proved of each problem, by its name; of another one only the compulsory words are known."""
+"""What is proved, by the name under which problems ask for it (`Problem.bounds`); else the compulsory words are all."""
 
-_NOTHING = Bounding(lambda case: iter(()))
+_NOTHING = Bounding((), lambda case: iter(()))
 
 
 @dataclass(frozen=True)
@@ -177,7 +173,24 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
 
 
 def _bounding(problem: Problem) -> Bounding:
-    return BOUNDING.get(problem.name, _NOTHING)
+    """What is proved of a problem.
+
+    Raises:
+        UsageError: it asks for bounds that there are not, or that speak of other inputs and outputs than it has.
+    """
+    if problem.bounds is None:
+        return _NOTHING
+    if problem.bounds not in BOUNDS:
+        raise UnknownName(f"bounds that problem {problem.name!r} asks for,", problem.bounds, BOUNDS)
+    bounding = BOUNDS[problem.bounds]
+    known = {*problem.inputs, *problem.outputs}
+    lacking = [name for name in bounding.names if name not in known and bounding.made.get(name) not in known]
+    if lacking:
+        raise UsageError(
+            f"problem {problem.name!r} asks for the bounds of {problem.bounds!r}, which speak of "
+            f"{', '.join(bounding.names)}; it has no {', '.join(lacking)}."
+        )
+    return bounding
 
 
 def _of_ways(
@@ -193,7 +206,8 @@ def _of_way(
     if pairs is not None and not problem.maskable:
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys, so it takes no mask.")
     bounding, of_way = _bounding(problem), way_in_words(problem, way)
-    case = Case(problem, dims, way, None if pairs is None else Pairs.of(pairs, dims["n"]), bounding.made)
+    made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
+    case = Case(problem, dims, way, None if pairs is None else Pairs.of(pairs, dims["n"]), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
         yield _bound(case, claim, M, of_way), not claim.why_not
