@@ -97,11 +97,11 @@ def test_the_exponent_is_proved_and_measured() -> None:
 def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
     found = list(crossings.regimes(backward, dims))
-    assert [name for _, name in found][:2] == ["D1", "D2"] and found[-1][1] == "compulsory"
+    assert [name for _, name in found][:2] == ["D1r", "D3"] and found[-1][1] == "compulsory"
     for (_, before), (M, name) in pairwise(found):
         assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)
-    d2 = next(M for M, name in found if name == "D2")
-    assert 1 < d2 / 16**2 < 8  # M = Θ(d²) for the constants, too
+    d3 = next(M for M, name in found if name == "D3")
+    assert 1 < d3 / 16**2 < 8  # M = Θ(d²) for the constants, too
 
 
 def test_an_exponent_that_is_not_there_is_not_claimed() -> None:
@@ -169,7 +169,7 @@ def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     data = sweep(crossover(n=256, d=16, over_d=()), points=15)
     ax = io_over_M(data, Figure().subplots())
     labels = [line.get_label() for line in ax.lines]
-    assert [*data.io, "inside Θ, constant 1", "lower bound for all"] == [
+    assert [*data.io, "inside Θ, constant 1", "lower bound, every way"] == [
         label for label in labels if not label.startswith("_")
     ]
     styles = {(str(line.get_linestyle()), line.get_marker()) for line in ax.lines if line.get_label() in data.io}
