@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.graphs.cdag import Op
+from pebblesim.graphs.operations import Op
 from pebblesim.kernels import kernel
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pebblesim.errors import UsageError
@@ -32,4 +32,5 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"{saying or f'cannot write {path}'}: {error.strerror}.") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()

@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.language.masks import Blocks, Mask, from_array, of
 from pebblesim.language.registry import Schedule
 

@@ -500,10 +500,7 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
         "def own(m, A, B):\n"
         "    m.write(m.tensor('C', A.shape[0], B.shape[1]), m.compute(m.read(A) @ m.read(B)))\n"
     )
-    try:
-        assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
-    finally:
-        SCHEDULES.pop("own", None)
+    assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
     assert "there is no such file" in pebblesim(f"--load {own}.txt list").err
 
 
@@ -516,10 +513,7 @@ def test_a_schedule_that_moves_too_little_is_pointed_at(pebblesim: Pebblesim, tm
         "    Q_ = m.read(Q)\n"
         "    m.write(m.tensor('O', *Q.shape), m.compute(Q_ + Q_))\n"
     )
-    try:
-        out = pebblesim(f"--load {lazy} count lazy -n 4 -d 3 -M 100").out
-    finally:
-        SCHEDULES.pop("lazy", None)
+    out = pebblesim(f"--load {lazy} count lazy -n 4 -d 3 -M 100").out
     assert "warning: lazy moves fewer words than the lower bound of 48: it cannot solve forward" in out
 
 

@@ -131,11 +131,8 @@ def test_a_schedule_whose_blocks_compete_is_refused() -> None:
                     m.read(A3[k, :])
         m.write(g, 0)
 
-    try:
-        with pytest.raises(UsageError, match="compete for the same cache"):
-            crossover("competing", "small-cache", n=8, d=2)
-    finally:
-        del SCHEDULES["competing"]
+    with pytest.raises(UsageError, match="compete for the same cache"):
+        crossover("competing", "small-cache", n=8, d=2)
 
 
 @pytest.mark.parametrize(

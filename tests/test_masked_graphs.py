@@ -17,8 +17,9 @@ from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked as masked_module
 from pebblesim.graphs.builder import Builder
-from pebblesim.graphs.cdag import Cdag, Op
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.export import save
+from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 

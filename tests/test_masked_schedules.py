@@ -14,7 +14,7 @@ from pebblesim import graphs
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
-from pebblesim.graphs.cdag import Op
+from pebblesim.graphs.operations import Op
 from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count

@@ -29,7 +29,6 @@ from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
 
 
-@register(problem="matmul", source="this test")
 def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
     """Tiles of tiles, ragged twice over, which the schedules of the papers do not have."""
     (rows, terms), (_, columns) = A.shape, B.shape
@@ -45,7 +44,6 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
             m.write(C[i, j], C_ij)
 
 
-@register(problem="matmul", source="this test")
 def moved(m: Machine, A: Tensor, B: Tensor, *, a: Block) -> None:
     """A sum that changes its tile when it is finished."""
     (rows, terms), (_, columns) = A.shape, B.shape
@@ -58,11 +56,6 @@ def moved(m: Machine, A: Tensor, B: Tensor, *, a: Block) -> None:
     m.write(C, here)
 
 
-@register(
-    problem="backward",
-    source="this test",
-    graph={"order": "U", "kept": True, "centred": True, "g_block": "B"},
-)
 def in_parts(m, A1, A2, A3, dO, X, Y, O, l, *, B, b):  # type: ignore[no-untyped-def]
     """A sum that waits in memory between tiles of B rows, and gets its terms by tiles of b rows of those."""
     n, d = A1.shape
@@ -87,8 +80,14 @@ def in_parts(m, A1, A2, A3, dO, X, Y, O, l, *, B, b):  # type: ignore[no-untyped
                 m.write(g[k, :], g_k)
 
 
-EXTRA = {name: SCHEDULES.pop(name) for name in ("nested", "moved", "in-parts")}
-TESTED = {**SCHEDULES, **EXTRA}
+with SCHEDULES.temporary():
+    kept_apart = {"order": "U", "kept": True, "centred": True, "g_block": "B"}
+    EXTRA = [
+        register(problem="matmul", source="this test")(nested),
+        register(problem="matmul", source="this test")(moved),
+        register(problem="backward", source="this test", graph=kept_apart)(in_parts),
+    ]
+TESTED = {**SCHEDULES, **{each.name: each for each in EXTRA}}
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 
@@ -264,7 +263,6 @@ def test_what_is_kept_apart_cannot_wait_in_memory() -> None:
             m.write(largest, m.compute(rowmax(S)))
         m.write(O, m.read(V))
 
-    del SCHEDULES["spilled"]
     with pytest.raises(UsageError, match="writes m_block, of which the graph it is played on keeps 3 blocks apart"):
         ps.play(spilled, n=6, d=2, M=200, blocks={"b": 2})
 
@@ -278,7 +276,6 @@ def test_pseudo_code_brackets_what_is_divided_by() -> None:
         x[:] = x - (y - a)
         m.write(m.tensor("O", *Q.shape), x)
 
-    del SCHEDULES["divided"]
     text = ps.show(divided)
     assert "x ← Q / (K ∘ V)" in text
     assert "y ← Q / K ∘ V" in text

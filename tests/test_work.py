@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.game.moves import COMPUTE, unpack
-from pebblesim.graphs.cdag import Op
+from pebblesim.graphs.operations import Op
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.pebbles import moves

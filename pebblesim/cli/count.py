@@ -138,7 +138,6 @@ def _ratio(value: float) -> str:
 @command(app, "list", example="pebblesim list")
 def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
-    from pebblesim import schedules  # noqa: F401 - importing it registers them
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.language.registry import of_problem
 

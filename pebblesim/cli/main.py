@@ -70,8 +70,6 @@ def common(
             raise UsageError(f"--load {str(path)!r}: there is no such file.")
         import runpy
 
-        from pebblesim import schedules  # noqa: F401 - ours first, so that names are not taken twice
-
         runpy.run_path(str(path))
 
 

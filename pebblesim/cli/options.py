@@ -16,7 +16,6 @@ from pebblesim.sizes import parse, parse_words
 
 
 def complete_schedule(incomplete: str) -> list[str]:
-    from pebblesim import schedules  # noqa: F401 - importing it registers them
     from pebblesim.language.registry import SCHEDULES
 
     return [name for name in SCHEDULES if name.startswith(incomplete)]
