@@ -215,7 +215,7 @@ def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObj
 
 
 def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:
-    n, d, B = sympy.symbols("n d B", integer=True, positive=True)
+    n, d, B = sympy.symbols("n d B")
     rows, columns = sympy.ceiling(n / B), sympy.ceiling(d / B)
     on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
     assert sympy.simplify(ps.formula("small-cache").io - on_paper) == 0
