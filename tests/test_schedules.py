@@ -240,7 +240,7 @@ def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, dat
 
 
 def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:
-    n, d, B = sympy.symbols("n d B", integer=True, positive=True)
+    n, d, B = sympy.symbols("n d B")
     rows, columns = sympy.ceiling(n / B), sympy.ceiling(d / B)
     on_paper = 5 * n * d * rows + n**2 * columns + 4 * n * d * columns + 2 * d**2 * rows + 9 * n**2 + 3 * n * d + d**2
     assert sympy.simplify(ps.formula("small-cache").io - on_paper) == 0
