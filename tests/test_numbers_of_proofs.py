@@ -88,7 +88,7 @@ def test_products_and_trees_are_those_of_the_graph(
 
 
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=25)
 def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObject) -> None:
     """But for g, whose products are not counted, as the trees of dQ have as many products as there happen to be."""
     mask = data.draw(allowed_pairs(N))
@@ -110,6 +110,28 @@ def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObj
     assert claim.ragged == (case.problem.bounds == "backward")
     even = [size * most for tensor, each in inner.items() if tensor not in ("dQ", "T") for size in each.values()]
     assert claim.tree == min(even, default=None)
+
+
+@pytest.mark.parametrize("order", ["T", "U"])
+@pytest.mark.parametrize("row", [True, False])
+def test_ragged_trees_are_enough_in_either_order(order: str, row: bool) -> None:
+    """One query meets all keys, or one key all queries: the trees of T are over keys, those of dQ over queries."""
+    mask = np.zeros((N, N), bool)
+    mask[(0, slice(None)) if row else (slice(None), 0)] = True
+    case = case_of("backward", Way(), mask)
+    made = products_of(graphs.build("backward", mask=mask, **case.dims, order=order))
+    assert claims_of(case)["D1"].free >= sum(len(each) for tensor, each in made.items() if tensor != "g")
+    assert claims_of(case)["D2"].free >= len(made["T" if order == "T" else "dQ"])
+
+
+def test_what_is_counted_of_every_way_is_whole_where_rows_are_regrouped() -> None:
+    case = case_of("backward", Way(graph={"row_block": 1}))
+    claims = claims_of(case)
+    made = products_of(graphs.build("backward", **case.dims, row_block=1))
+    whole = {tensor: each for tensor, each in made.items() if tensor in ("S", "h", "Z", "q")}
+    assert claims["D1r"].products == sum(sum(each.values()) for each in whole.values())
+    assert claims["D1r"].free == sum(map(len, whole.values()))
+    assert {name for name, claim in claims.items() if not claim.why_not} == {"D1r", "D3"}
 
 
 @pytest.mark.parametrize(
