@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pebblesim.cli.options import command, family, pairs
+from pebblesim.cli.printing import print_json, print_table, progress_bar
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 from pebblesim.sizes import parse, parse_words
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = family()
 
 
-@app.command("backlite", epilog="Example: [bold]pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05[/bold]")
+@command(app, "backlite", example="pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05")
 def backlite(
     inputs: Annotated[
         list[str] | None,
@@ -77,20 +77,18 @@ def backlite(
         raise UsageError("give -n and -d for synthetic inputs, or --inputs with your own.")
     if seed < 0:
         raise UsageError(f"--seed {seed} was given; a seed is 0 or more.")
-    from pebblesim.cli import main as cli  # here, because it imports this file
 
     values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
-    sizes = {name: parse(name, value) for name, value in cli._pairs(block, "--block")}
+    sizes = {name: parse(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tiles are too small to be shared out among threads
     from pebblesim.sparsity.backward import backlite as run
     from pebblesim.sparsity.inputs import load_head, synthetic_head
 
     arrays = (
         load_head(inputs, indices, seed) if inputs else synthetic_head(parse("n", str(n)), parse("d", str(d)), seed)
     )
-    with cli._progress("running") as progress:
+    with progress_bar("running") as progress:
         found = run(
             arrays,
             seed=seed,
@@ -105,11 +103,11 @@ def backlite(
     if csv_file is not None:
         save(found.lines(), csv_file)
     if as_json:
-        cli._print_json(found.to_dict())
+        print_json(found.to_dict())
         return
     shown = ", ".join(f"{name} = {size:,}" for name, size in (*found.dims.items(), *found.blocks.items()))
     headings, rows = found.table()
-    cli._print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
+    print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
     for note in found.notes():
         print(note)
 
@@ -120,17 +118,13 @@ def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with unfinished.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(lines[0]))
-            writer.writeheader()
-            writer.writerows(lines)
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}.") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        whole_file(path, f"cannot write {str(path)!r}") as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 def _values(option: str, text: str | None) -> list[float] | None:
