@@ -94,9 +94,9 @@ class Optimum:
 
 def optimum(
     graph: Any,
-    *,
     M: int,
     rules: str = "hong-kung",
+    *,
     seconds: float | None = None,
     memory: int = MEMORY,
     states: int | None = None,
@@ -135,7 +135,7 @@ def optimum(
         raise UsageError(f"seconds = {seconds} was given; give more than 0.")
     task = Task(graph, M, rules)
     end = float("inf") if seconds is None else began + seconds
-    quick = min(1.0, 0.02 * task.steps) if seconds is None else min(seconds / 5, 0.05 * task.steps)
+    quick = min(1.0, 0.002 * task.steps**1.5, (end - began) / 5)
     first = pebble(graph, M=M, rules=rules, seconds=quick)
     run = _Run(task, first.io, first.moves, first.bound.value, first.bound.source)
     if not run.proven:
