@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+import strategies
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -35,7 +36,7 @@ def words(name: str, M: int, n: int, d: int) -> float:
 BACKWARD = [schedule.name for schedule in of_problem("backward")]
 
 
-@settings(max_examples=10)
+@strategies.draws(4, 20)
 @given(st.lists(st.sampled_from(BACKWARD), min_size=2, max_size=2, unique=True), st.integers(1, 5), st.integers(1, 3))
 def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> None:
     """Against a scan of every single M, up to where all blocks hold everything, and a little further."""
@@ -52,7 +53,7 @@ def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> N
     assert stays == found.M
 
 
-@settings(max_examples=40)
+@strategies.draws(15, 80)
 @given(
     st.sampled_from([name for name, each in SCHEDULES.items() if each.problem.dims == ("n", "d")]),
     st.integers(1, 9),
