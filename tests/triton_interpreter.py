@@ -33,7 +33,7 @@ class Type:
         return np.asarray(values, np.int64 if self.name == "int64" else np.float32)
 
 
-TYPES = {name: Type(name, bits) for name, bits in dict(bfloat16=16, float16=16, float32=32, int64=64).items()}
+TYPES = {name: Type(name, bits) for name, bits in {"bfloat16": 16, "float16": 16, "float32": 32, "int64": 64}.items()}
 
 
 class Array:
@@ -83,7 +83,8 @@ def _kernel(function: Any) -> Any:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
-                        function(*(Pointer(array) for array in arrays))
+                        with np.errstate(all="ignore"):
+                            function(*(Pointer(array) for array in arrays))
 
             return launch
 
@@ -138,6 +139,7 @@ LANGUAGE: Any = SimpleNamespace(
     log=lambda x: _value(np.log(x)),
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
     maximum=lambda x, y: _value(np.maximum(x, y)),
+    minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
     **TYPES,
 )

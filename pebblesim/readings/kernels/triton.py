@@ -5,7 +5,9 @@ the words of memory, sums and what is computed from them in float32: matrix prod
 second. Vectors (one word for each row) are float32 in memory, too. A ragged edge is a predicate on a load or a store,
 which then moves no word that the count does not have.
 
-Sizes are constants of the text; a predicate is left out where a block divides its dimension.
+Sizes are constants of the text; a predicate is left out where a block divides its dimension. Under a band mask, such
+as causal, tiles without an allowed pair are left out, and of the others the pairs that are not allowed are 0 wherever
+they would count: in sums over a row, in products, and in memory.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.launches import Launch, blocks, launches
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -42,7 +45,10 @@ _OPERATIONS = {
     "sigmoid": "tl.sigmoid({})",
 }
 
-_TAKEN = "and as assert break class def del elif else for from global head if import in is not or pass pid range return run tl torch triton while with group rank"
+_TAKEN = """
+and as assert break class continue def del elif else except False finally for from global head heads if import in is
+lambda None nonlocal not or pass raise range return run tl torch triton True try while with yield group rank device
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,23 +81,34 @@ def word_bytes(tensor: ir.Tensor, dtype: str) -> int:
     return VECTOR_BYTES if len(tensor.shape) == 1 else WORDS[dtype]
 
 
-def triton(program: ir.Program, sizes: ir.Sizes, dtype: str = "bfloat16", warps: int = 8, stages: int = 3) -> Source:
+def triton(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    dtype: str = "bfloat16",
+    mask: Mask | None = None,
+    *,
+    warps: int = 8,
+    stages: int = 3,
+) -> Source:
     """The Triton source of a program for certain sizes.
 
     Args:
         program: a traced schedule.
         sizes: dimensions and blocks by name.
         dtype: type of a word of a matrix, "bfloat16", "float16" or "float32".
+        mask: which pairs are allowed, of a program under a mask.
         warps, stages: of each launch.
 
     Raises:
         UsageError: the program does what a Triton kernel cannot: parts of a tile are used, a block is no power of two,
-            a side of a product is shorter than matrix units take, or tiles are skipped under a mask.
+            a side of a product is shorter than matrix units take, or the mask is no band.
         UnknownName: there is no such type.
     """
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
-    made = launches(program)
+    if mask is not None and not isinstance(mask, Band):
+        raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
+    made = launches(program, masked=True)
     names = _Names(program)
     kernels, texts, calls = [], [], []
     for launch in made:
@@ -100,7 +117,7 @@ def triton(program: ir.Program, sizes: ir.Sizes, dtype: str = "bfloat16", warps:
             assert isinstance(node, ir.Init)
             calls.append(f"    {names.of(node.tensor)}.fill_({node.value!r})".replace("inf", 'float("inf")'))
             continue
-        writer = _Writer(program, launch, sizes, names, dtype)
+        writer = _Writer(program, launch, sizes, names, dtype, mask)
         texts.append(writer.text())
         kernel = writer.kernel
         kernels.append(kernel)
@@ -122,7 +139,7 @@ def triton(program: ir.Program, sizes: ir.Sizes, dtype: str = "bfloat16", warps:
         "",
         "",
         f"def run({', '.join(names.of(program.tensors[name]) for name in given)}):",
-        f'    """{", ".join(program.outputs)} from arrays of shape (heads, rows, columns), vectors (heads, rows) in float32."""',
+        f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
         f"    heads = {names.of(program.tensors[given[0]])}.shape[0]",
         f"    device = {names.of(program.tensors[given[0]])}.device",
     ]
@@ -160,13 +177,22 @@ class _Names:
 class _Writer:
     """Writes one kernel."""
 
-    def __init__(self, program: ir.Program, launch: Launch, sizes: ir.Sizes, names: _Names, dtype: str) -> None:
-        self._program, self._launch, self._sizes, self._dtype = program, launch, sizes, dtype
+    def __init__(
+        self,
+        program: ir.Program,
+        launch: Launch,
+        sizes: ir.Sizes,
+        names: _Names,
+        dtype: str,
+        mask: Band | None,
+    ) -> None:
+        self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
         self._outer, self._name = names, names.new(launch.name)
         self._given = set(_TAKEN.split()) | {names.of(tensor) for tensor in program.tensors.values()}
         self._tiles: dict[ir.Tile, str] = {}
         self._loaded: set[ir.Tile] = set()  # in the words of memory, not in float32
         self._indices: dict[ir.Range, str] = {}
+        self._numbers: dict[ir.Range, str] = {}
         self._tensors: dict[str, ir.Tensor] = {}
         self._lines: list[str] = []
         for node in ir.walk([*launch.grid, *launch.block] if launch.grid else launch.block):
@@ -256,32 +282,111 @@ class _Writer:
         elif len(loops) == 2:
             rows, columns = counts
             self._say(1, f"group, rank = tl.program_id(0) // {GROUP * columns}, tl.program_id(0) % {GROUP * columns}")
-            height = str(GROUP) if rows % GROUP == 0 else f"min({rows} - group * {GROUP}, {GROUP})"
+            height = str(GROUP) if rows % GROUP == 0 else f"tl.minimum({rows} - group * {GROUP}, {GROUP})"
             self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
         else:
             raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
         for loop, number in zip(loops, numbers, strict=True):
             self._enter(loop, 1, number)
+            self._numbers[loop.range] = number
+        for loop in loops:
+            if loop.when is not None and self._mask is not None:
+                self._guard(loop.when, self._mask)
+
+    def _guard(self, when: ir.Meeting, mask: Band) -> None:
+        """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
+        (top, bottom), (left, right) = self._ends(when.rows), self._ends(when.columns)
+        out = []
+        if mask.after is not None:
+            out.append(f"({left} - {bottom} > {mask.after - 1})")
+        if mask.before is not None:
+            out.append(f"({top} - {right} > {mask.before - 1})")
+        if out:
+            self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")
+            self._say(2, "return")
+        elif when.none:
+            self._say(1, "return")
+
+    def _ends(self, rng: ir.Range) -> tuple[str, str]:
+        """The first index of a tile, and the one after its last, as text."""
+        size = self._sizes[rng.dim]
+        if rng.parent is None:
+            return "0", str(size)
+        number, block = self._numbers[rng], self._length(rng)
+        last = f"({number} + 1) * {block}"
+        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+
+    def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
+        """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
+        large, small = self._length(outer.range), self._length(inner.range)
+        if small > large:
+            raise UsageError(
+                f"{self._program.name}: block {inner.range.block} = {small} cuts tiles of {outer.range.block} = "
+                f"{large} in line {inner.line}; take no more than {large}."
+            )
+        parts, last = large // small, -(-self._sizes[inner.range.dim] // small)
+        low, high = self._bounds(outer)
+        start = "" if low == "0" else f"({low}) * {parts}, "
+        ends = start + (str(last) if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
+        number = self._new(inner.range.name)
+        self._say(depth, f"for {number} in range({ends}):")
+        self._indices[inner.range] = self._new(f"at_{inner.range.name}")
+        self._say(depth + 1, f"{self._indices[inner.range]} = {number} * {small} + tl.arange(0, {small})")
+        self._body(inner.body, depth + 1)
+
+    def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
+        """The number of the first tile that a loop runs over, and the one after that of the last."""
+        count, block = self._count(loop.range), self._length(loop.range)
+        if loop.when is None or self._mask is None:
+            return "0", str(count)
+        if loop.when.none:
+            raise UsageError(
+                f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
+            )
+        of_columns = loop.when.columns is loop.range
+        start, stop = self._ends(loop.when.rows if of_columns else loop.when.columns)
+        before, after = self._mask.before, self._mask.after
+        back, forth = (before, after) if of_columns else (after, before)
+        low = "0" if back is None else f"tl.maximum({start} - {back}, 0) // {block}"
+        if forth is None:
+            return low, str(count)
+        return low, f"tl.minimum(({stop} + {forth + block - 1}) // {block}, {count})"
+
+    def _pairs(self, ranges: ir.Ranges) -> str:
+        """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
+        over = self._program.pairs
+        if self._mask is None or over is None or len(ranges) != 2 or any(rng.dim != over for rng in ranges):
+            return ""
+        rows, columns = map(self._index, ranges)
+        distance = f"({columns}[None, :] - {rows}[:, None]"
+        parts = [] if self._mask.after is None else [f"{distance} <= {self._mask.after})"]
+        parts += [] if self._mask.before is None else [f"{distance} >= {-self._mask.before})"]
+        return " & ".join(parts)
 
     # Statements
 
     def _body(self, body: list[ir.Node], depth: int) -> None:
         for node in body:
             match node:
+                case ir.Loop(body=[ir.Loop(range=ir.Range(parent=outer)) as inner]) if outer is node.range:
+                    self._fused(node, inner, depth)
                 case ir.Loop():
                     number = self._new(node.range.name)
-                    self._say(depth, f"for {number} in range({self._count(node.range)}):")
+                    self._numbers[node.range] = number
+                    self._say(depth, f"for {number} in range({', '.join(self._bounds(node)).removeprefix('0, ')}):")
                     self._enter(node, depth + 1, number)
                     self._body(node.body, depth + 1)
                 case ir.Read():
+                    self._check_written(node)
                     name = self._tile(node.tile)
                     self._loaded.add(node.tile)
                     self._say(
                         depth,
-                        f"{name} = tl.load({self._place(node.tensor, node.tile.ranges)}{self._edge(node.tile.ranges, '0.0')})",
+                        f"{name} = tl.load({self._place(node.tensor, node.tile.ranges)}{self._edge(node.tile.ranges)})",
                     )
                 case ir.Write():
-                    self._store(depth, node.tensor, node.tile.ranges, self._tiles[node.tile])
+                    value = self._only(self._tiles[node.tile], self._pairs(node.tile.ranges), "0.0")
+                    self._store(depth, node.tensor, node.tile.ranges, value)
                 case ir.Init():
                     shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
                     value = repr(node.value).replace("inf", 'float("inf")')
@@ -298,6 +403,24 @@ class _Writer:
                     pass
                 case ir.Compute():
                     self._compute(depth, node)
+
+    def _check_written(self, node: ir.Read) -> None:
+        """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
+        if not self._pairs(node.tile.ranges) or node.tensor.name in self._program.inputs:
+            return
+        for phase in self._program.phases:
+            for other in ir.walk(phase.body):
+                if isinstance(other, ir.Write) and other.tensor is node.tensor:
+                    read, written = (tuple(map(self._length, each.tile.ranges)) for each in (node, other))
+                    if read[0] > written[0] or read[1] > written[1]:
+                        raise UsageError(
+                            f"{self._program.name}: under a mask, {node.tensor.name} is written in tiles of "
+                            f"{written[0]} x {written[1]} and cannot be read in tiles of {read[0]} x {read[1]}; take "
+                            "smaller blocks there."
+                        )
+
+    def _only(self, value: str, where: str, otherwise: str) -> str:
+        return f"tl.where({where}, {value}, {otherwise})" if where else value
 
     def _tile(self, tile: ir.Tile) -> str:
         if tile not in self._tiles:
@@ -327,9 +450,9 @@ class _Writer:
                 parts.append(f"({self._index(rng)}{along} < {self._sizes[rng.dim]})")
         return " & ".join(parts)
 
-    def _edge(self, ranges: ir.Ranges, other: str) -> str:
+    def _edge(self, ranges: ir.Ranges) -> str:
         inside = self._inside(ranges)
-        return f", mask={inside}, other={other}" if inside else ""
+        return f", mask={inside}, other=0.0" if inside else ""
 
     def _store(self, depth: int, tensor: ir.Tensor, ranges: ir.Ranges, value: str) -> None:
         place, inside = self._place(tensor, ranges), self._inside(ranges)
@@ -354,7 +477,7 @@ class _Writer:
 
     def _parts(self, tile: ir.Tile, line: int) -> UsageError:
         return UsageError(
-            f"{self._program.name}: a part of tile {tile.name} is used in line {line}, which a Triton kernel cannot do; "
+            f"{self._program.name}: a part of tile {tile.name} is used in line {line}, which no Triton kernel can; "
             "read a tile of that size in its place."
         )
 
@@ -374,12 +497,21 @@ class _Writer:
                 for operand in expr.operands:
                     text = self._expr(operand, line)
                     operands.append(f"{text}[:, None]" if len(operand.shape) < len(expr.shape) else text)
-                return _OPERATIONS[expr.op].format(*operands)
+                made = _OPERATIONS[expr.op].format(*operands)
+                if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
+                    return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
+                if self._mask is not None and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
+                    return f"tl.where({operands[0]} == {operands[1]}, 0.0, {made})"
+                return made
             case ir.RowReduction():
-                text, columns = self._expr(expr.operand, line), expr.operand.shape[-1]
+                text, shape = self._expr(expr.operand, line), expr.operand.shape
                 reduction, nothing = ("sum", "0.0") if expr.op == "rowsum" else ("max", 'float("-inf")')
-                if self._ragged(columns):
-                    text = f"tl.where({self._index(columns)}[None, :] < {self._sizes[columns.dim]}, {text}, {nothing})"
+                exist = (
+                    f"({self._index(shape[1])}[None, :] < {self._sizes[shape[1].dim]})"
+                    if self._ragged(shape[1])
+                    else ""
+                )
+                text = self._only(text, " & ".join(filter(None, (exist, self._pairs(shape)))), nothing)
                 return f"tl.{reduction}({text}, axis=1)"
             case ir.MatMul():
                 return self._dot(expr, line, None)
@@ -389,8 +521,8 @@ class _Writer:
         for rng in {*expr.left.shape, *expr.right.shape}:
             if self._length(rng) < LEAST_SIDE:
                 raise UsageError(
-                    f"{self._program.name}: matrix units multiply tiles with sides of {LEAST_SIDE} and more, and in line "
-                    f"{line} one has {self._length(rng)} indices of {rng.dim}; take larger blocks."
+                    f"{self._program.name}: matrix units take tiles with sides of {LEAST_SIDE} and more, and one in "
+                    f"line {line} has {self._length(rng)} indices of {rng.dim}; take larger blocks."
                 )
         left = self._operand(expr.left, line, terms, 1)
         right = self._operand(expr.right, line, terms, 0)
@@ -399,11 +531,13 @@ class _Writer:
 
     def _operand(self, ref: ir.Ref, line: int, terms: ir.Range, axis: int) -> str:
         """An operand of a product, in the words of memory; what no index stands for adds nothing."""
-        name = self._ref(ref, line)
-        text = f"tl.trans({name})" if ref.transposed else name
-        if ref.tile in self._loaded:
+        text, loaded = self._ref(ref, line), ref.tile in self._loaded
+        if not loaded:
+            text = self._only(text, self._pairs(ref.ranges), "0.0")
+        text = f"tl.trans({text})" if ref.transposed else text
+        if loaded:
             return text
         if self._ragged(terms):
             along = "[None, :]" if axis else "[:, None]"
-            text = f"tl.where({self._index(terms)}{along} < {self._sizes[terms.dim]}, {text}, 0.0)"
+            text = self._only(text, f"{self._index(terms)}{along} < {self._sizes[terms.dim]}", "0.0")
         return f"{text}.to(tl.{self._dtype})"
