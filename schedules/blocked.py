@@ -6,7 +6,7 @@ so that a depth c > 1 is held, of both operands: ab + ac + cb words in place of 
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import seen
+from pebblesim.schedules.matmul import seen, streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
 
@@ -42,7 +42,12 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
             m.write(C[i, j], C_ij)
 
 
-@schedule(problem="matmul", source="ours: a x b tiles of C, depth c", fit=[("a", "b"), "c"])
+@schedule(
+    problem="matmul",
+    source="ours: a x b tiles of C, depth c",
+    io=streamed("m", "k", "n"),
+    fit=[("a", "b"), "c"],
+)
 def matmul_blocked(m, A, B, *, a, b, c):
     """Tiles of A and B of depth c pass by a tile of C, as on matrix units."""
     gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
@@ -51,6 +56,10 @@ def matmul_blocked(m, A, B, *, a, b, c):
 @schedule(
     problem="backward-qkv",
     source="ours: the small-cache schedule with a depth block, P and dS through memory",
+    io=(
+        "2*n*d + n + 4*n*d*ceiling(n/b) + 3*n*d*ceiling(n/a) + 2*n*ceiling(n/b) + 3*n**2"
+        " + n**2*ceiling(d/b) + 2*n**2*ceiling(d/a) + 3*n*d"
+    ),
     fit=[("a", "b"), "c"],
     graph={"kept": "L"},
 )
@@ -94,6 +103,7 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
 @schedule(
     problem="backward-qkv",
     source="ours: two passes, rows stationary for dQ and columns for dK and dV, with tiles for matrix units",
+    io="8*n*d + 2*n + 2*n*d*ceiling(n/B_r) + (2*n*d + 2*n)*ceiling(n/B_c)",
     fit=["B_r", "B_c", "b_c", "b_r"],
     graph={"kept": "L"},
 )
@@ -138,6 +148,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     problem="backward-qkv",
     source="ours: columns stationary for dK and dV, dS through memory, with tiles for matrix units",
     name="dS-stored-blocked",
+    io="7*n*d + n + (2*n*d + 2*n)*ceiling(n/B_c) + n**2 + n**2*ceiling(d/b) + n*d*ceiling(n/b_r)",
     fit=["B_c", "b_r", "b", "c"],
     graph={"kept": "L"},
 )
