@@ -4,8 +4,9 @@ A streamed product (`gemm_streamed`) holds a column of one operand and a word of
 so that a depth c > 1 is held, of both operands: ab + ac + cb words in place of ab + a + 1, and as many are moved.
 """
 
-from pebblesim.language import exp, rowsum
+from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
+from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.matmul import seen, streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
@@ -51,6 +52,48 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
 def matmul_blocked(m, A, B, *, a, b, c):
     """Tiles of A and B of depth c pass by a tile of C, as on matrix units."""
     gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
+
+
+@schedule(
+    problem="forward",
+    source="ours: scores made twice with a depth block, for L and for f, and f through memory",
+    io=(
+        f"{streamed('n', 'd', 'n')} - n**2 + n + {streamed('n', 'd', 'n')} + n*ceiling(n/b) + {streamed('n', 'n', 'd')}"
+    ),
+    fit=[("a", "b"), "c"],
+    graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
+)
+def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
+    """Small cache for matrix units: L by running sums, then f = exp(S - L) and O = f V."""
+    n, d = Q.shape
+    O, L, f = m.tensor("O", n, d), m.tensor("L", n), m.tensor("f", n, n)
+
+    with m.phase("L"):
+        for i in m.tiles(n, a, independent=True, queries_of=n, otherwise={L: -INFINITY}):
+            l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
+            for j in m.tiles(n, b, keys_of=i):
+                A = m.zeros(i, j)
+                add_product(m, A, Q, K, c, B_T=True)
+                m_new = m.compute(rowmax(A))
+                m_new[:] = maximum(m_i, m_new)
+                m_i[:] = exp(m_i - m_new)  # what was summed so far is rescaled by
+                A[:] = exp(A - m_new)
+                l_i[:] = m_i * l_i
+                l_i += rowsum(A)
+                m.move(m_new, m_i)
+            m_i[:] = m_i + log(l_i)
+            m.write(L[i], m_i)
+
+    with m.phase("f"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                f_ij = m.zeros(i, j)
+                add_product(m, f_ij, Q, K, c, B_T=True)
+                f_ij[:] = exp(f_ij - m.read(L[i]))
+                m.write(f[i, j], f_ij)
+
+    with m.phase("O"):
+        gemm_blocked(m, O, f, V, a, b, c, within=b)
 
 
 @schedule(

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
+from pebblesim.gpu.race import ENTRIES, Track
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings.kernels.triton import triton
@@ -19,6 +20,7 @@ BLOCKED = [
     "matmul-blocked",
     "matmul-tiled",
     "small-cache-forward",
+    "small-cache-forward-blocked",
     "flash2-forward",
     "small-cache-backward-blocked",
     "dS-stored-blocked",
@@ -129,3 +131,23 @@ def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
         except UsageError as error:
             assert name in str(error) and "\n" not in str(error)
     assert {"flash", "flash1-backward", "flash2-backward", "standard-forward", *BLOCKED} <= set(can)
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("d", [64, 512])
+@pytest.mark.parametrize("way", ENTRIES)
+def test_what_is_raced_can_be_written(way: str, d: int, mask: str | None) -> None:
+    band = masks.of(mask)
+    for name, entries in ENTRIES[way].items():
+        schedule = get(name)
+        for blocks, warps, stages in entries:
+            program = schedule.program if band is None else schedule.masked
+            text = triton(program, {"n": 1024, "d": d, **blocks}, "float16", band, warps=warps, stages=stages).text
+            assert f"num_warps={warps}, num_stages={stages}" in text
+
+
+def test_a_race_says_what_it_takes() -> None:
+    assert Track("backward", 1024, 64, 2, "causal").operations == 10 * 1024 * 1025 // 2 * 64 * 2
+    for change in ({"way": "sideways"}, {"mask": "window:5"}, {"dtype": "float32"}):
+        with pytest.raises(UsageError):
+            Track(**{"way": "forward", "n": 8, "d": 8, "heads": 1, **change})
