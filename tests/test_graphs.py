@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pebblesim import graphs
+from pebblesim.dags.formats import load_graph as load, save_graph as save
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import builder as builder_module, cdag as cdag_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.graphs.export import load, save
 from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import problem
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags.orders import Task
-from pebblesim.errors import UsageError
 from pebblesim.graphs.topology import successors
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
@@ -149,7 +148,7 @@ def wavefronts(case: Case, end: float) -> Bound:
 
     name = "wavefront"
     source = "wavefronts: convex minimum cuts of disjoint parts (Elango et al. 2014), without recomputation"
-    if case.task.graph.weights is not None:
+    if case.task.weights is not None:
         return Bound(name, 0, source, ONE_SHOT, "values are of several words")
     if case.rules not in ONE_SHOT:
         return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
@@ -162,7 +161,7 @@ def wavefronts(case: Case, end: float) -> Bound:
             peak, share = 0, (end - time.monotonic()) / parts
             stop = time.monotonic() + max(share, 0.0)
             for x in _spread(len(vertices), 24 if parts > 1 else 64):
-                peak = max(peak, int(wavefront(*arrays, x, len(vertices))))
+                peak = max(peak, int(wavefront(*arrays, x, len(vertices))))  # type: ignore[arg-type, call-arg]
                 if time.monotonic() > stop:
                     break
             total += 2 * max(0, peak - case.M)
@@ -190,7 +189,7 @@ def spectral(case: Case) -> Bound:
     """
     name, source = "spectral", "spectral: Laplacian eigenvalues (Jain & Zaharia 2020), without recomputation"
     n = int(case.inner.sum())
-    if case.task.graph.weights is not None:
+    if case.task.weights is not None:
         return Bound(name, 0, source, ONE_SHOT, "values are of several words")
     if case.rules not in ONE_SHOT:
         return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
@@ -221,7 +220,7 @@ def partition(case: Case, end: float) -> Bound:
     """
     name, source = "S-partition", "S-partitions (Hong & Kung 1981), also with recomputation"
     rules = ("hong-kung", "no-recompute")
-    if case.task.graph.weights is not None:
+    if case.task.weights is not None:
         return Bound(name, 0, source, rules, "values are of several words")
     if case.rules not in rules:
         return Bound(name, 0, source, rules, f"it holds only under {', '.join(rules)}")

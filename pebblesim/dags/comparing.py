@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pebblesim.dags.formats import SUFFIXES, load
+from pebblesim.dags.formats import SUFFIXES, load_graph
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UsageError
@@ -47,7 +47,7 @@ def rows(
             progress(number / len(tasks))
         if path != loaded:
             try:
-                graph, loaded = load(path), path
+                graph, loaded = load_graph(path), path
             except PebblesimError as error:
                 raise UsageError(f"{error}") from None
         assert graph is not None and M is not None

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pebblesim.dags import named_formats as named
-from pebblesim.dags import numbered_formats as numbered
+from pebblesim.dags import named_formats as named, numbered_formats as numbered
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.files import whole_file
 from pebblesim.graphs.cdag import Cdag
@@ -41,7 +40,7 @@ FORMATS: Final = {
 SUFFIXES: Final = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
 
 
-def load(path: str | Path, format: str | None = None) -> Cdag:
+def load_graph(path: str | Path, format: str | None = None) -> Cdag:
     """Read a graph from a file.
 
     Args:
@@ -69,7 +68,7 @@ def load(path: str | Path, format: str | None = None) -> Cdag:
         raise UsageError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
 
 
-def save(graph: Cdag, path: str | Path, format: str | None = None) -> None:
+def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None:
     """Write a graph to a file, whole or not at all.
 
     HyperDAG, edge lists and matrices know neither tensors nor names nor a choice of inputs and outputs: only vertices,

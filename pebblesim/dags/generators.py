@@ -110,7 +110,9 @@ def fft(n: int) -> Cdag:
     return _graph(n * (ranks + 1), *pairs)
 
 
-@_generator("pyramid", "Θ(rows²/M), with recomputation or without", "Ranjan, Savage & Zubair 2012; Cook 1974 for the graph")
+@_generator(
+    "pyramid", "Θ(rows²/M), with recomputation or without", "Ranjan, Savage & Zubair 2012; Cook 1974 for the graph"
+)
 def pyramid(rows: int) -> Cdag:
     """A triangle of `rows` inputs, each rank one shorter, each vertex from two neighbours below."""
     _sizes(1, rows=rows)
@@ -229,7 +231,9 @@ def _quarters(X: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
     return (X[:h, :h], X[:h, h:]), (X[h:, :h], X[h:, h:])
 
 
-@_generator("triangular-solve", "no fewer words than the nonzeros; a wavefront bound of the graph at hand", "Elango et al. 2014")
+@_generator(
+    "triangular-solve", "no fewer words than the nonzeros; a wavefront bound of the graph at hand", "Elango et al. 2014"
+)
 def triangular_solve(matrix: str) -> Cdag:
     """Solve L x = b for the sparse lower triangular matrix in a MatrixMarket file, term by term.
 
@@ -266,10 +270,12 @@ def triangular_solve(matrix: str) -> Cdag:
     return _graph(made + 2 * products + height, *pairs)
 
 
-@_generator("spmv", "Θ(min(nnz · (1 + log(n / max(nnz/n, M)) / log(M)), nnz)) for the worst matrices", "Bender et al. 2010")
+@_generator(
+    "spmv", "Θ(min(nnz · (1 + log(n / max(nnz/n, M)) / log(M)), nnz)) for the worst matrices", "Bender et al. 2010"
+)
 def spmv(matrix: str) -> Cdag:
     """y = A x for the sparse matrix in a MatrixMarket file: a product for each entry, and chains of sums."""
-    (height, width), r, c = _matrix(matrix)
+    (_, width), r, c = _matrix(matrix)
     order = np.lexsort((c, r))
     r, c = r[order] - 1, c[order] - 1
     entries = len(r)
@@ -302,7 +308,11 @@ def _entries(path: str, square: bool) -> tuple[int, Ints, Ints]:
     return height, r - 1, c - 1
 
 
-@_generator("prefix-sums", "2n: the compulsory words suffice for chains", "Ladner & Fischer 1980; Brent & Kung 1982 for the graph")
+@_generator(
+    "prefix-sums",
+    "2n: the compulsory words suffice for chains",
+    "Ladner & Fischer 1980; Brent & Kung 1982 for the graph",
+)
 def prefix_sums(n: int) -> Cdag:
     """All prefix sums of n numbers by Brent & Kung: a tree of sums up, and a tree of sums down."""
     _sizes(1, n=n)
@@ -330,7 +340,11 @@ def prefix_sums(n: int) -> Cdag:
     return Cdag.from_edges(number, np.array(edges, dtype=np.int64).reshape(-1, 2), outputs=value)
 
 
-@_generator("sorting-network", "Ω(n log n / log M) for any sorting by comparisons", "Aggarwal & Vitter 1988; Batcher 1968 for the graph")
+@_generator(
+    "sorting-network",
+    "Ω(n log n / log M) for any sorting by comparisons",
+    "Aggarwal & Vitter 1988; Batcher 1968 for the graph",
+)
 def sorting_network(n: int) -> Cdag:
     """Batcher's odd-even mergesort of n numbers: a comparator is two vertices, minimum and maximum, of two values."""
     _sizes(1, n=n)
@@ -372,7 +386,9 @@ def layered(layers: int, width: int, indegree: int = 2, seed: int = 0) -> Cdag:
     return _graph(layers * width, *edges)
 
 
-@_generator("transformer", "see the bounds on matmul and forward", "Vaswani et al. 2017 for the computation; Saha & Ye 2024")
+@_generator(
+    "transformer", "see the bounds on matmul and forward", "Vaswani et al. 2017 for the computation; Saha & Ye 2024"
+)
 def transformer(n: int, d: int, hidden: int = 0) -> Cdag:
     """A transformer block of one head, each vertex one tile: n tiles of rows, d of columns, 4d in the hidden layer.
 

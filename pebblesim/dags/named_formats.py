@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from pebblesim.errors import UsageError
@@ -60,7 +61,9 @@ class _Dot:
         if kind == "sign" and word in wanted:
             self.at += 1
             return word
-        raise self._error(place, f"expected {' or '.join('a name' if w == 'name' else w for w in wanted)}, found {word!r}")
+        raise self._error(
+            place, f"expected {' or '.join('a name' if w == 'name' else w for w in wanted)}, found {word!r}"
+        )
 
     def _is(self, *signs: str) -> bool:
         kind, word, _ = self.words[self.at]
@@ -105,7 +108,7 @@ class _Dot:
                     nodes.setdefault(key, {})
                 if len(chain) == 1:
                     nodes[chain[0]] |= attributes
-                for edge in zip(chain, chain[1:], strict=False):
+                for edge in pairwise(chain):
                     if edge in edges:
                         raise self._error(place, f"the edge from {edge[0]} to {edge[1]} is given twice")
                     edges[edge] = None

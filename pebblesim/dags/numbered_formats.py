@@ -141,7 +141,7 @@ def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[
 
 
 def converter(data: bytes) -> Cdag:
-    """The text of OneStopParallel's converters: "vertices edges", for each vertex "v work", then "v words", edges "u v"."""
+    """The text of OneStopParallel's converters: "vertices edges"; for each vertex "v work", then "v words"; edges "u v"."""
     rows = Rows.of(data, b"%#")
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:
@@ -217,8 +217,13 @@ def write_converter(graph: Cdag) -> bytes:
 
 def edges_of(graph: Cdag) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sources and targets of all edges, by target."""
-    targets = np.repeat(np.arange(graph.vertices), np.diff(graph.indptr.astype(np.int64)))
+    targets = _targets(graph)
     return graph.preds.astype(np.int64), targets
+
+
+def _targets(graph: Cdag) -> NDArray[np.int64]:
+    indptr = graph.indptr.astype(np.int64)
+    return np.repeat(np.arange(graph.vertices), indptr[1:] - indptr[:-1])
 
 
 def _unweighted(graph: Cdag, what: str) -> None:

@@ -24,7 +24,6 @@ from pebblesim.dags.search import as_cdag, pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import referee
-from pebblesim.graphs.cdag import Cdag
 from pebblesim.sizes import whole
 
 RULES: Final = ("hong-kung", "no-recompute", "partial")
@@ -128,7 +127,7 @@ def optimum(
     graph = as_cdag(graph)
     if rules not in RULES:
         raise UnknownName("rule set to search under", rules, RULES)
-    if graph.weights is not None:
+    if getattr(graph, "weights", None) is not None:
         raise UsageError("values of several words are not searched exactly; use `pebble`, or a graph without weights.")
     M = whole("M", M)
     if seconds is not None and not seconds > 0:
@@ -147,9 +146,7 @@ def optimum(
     if not game.complete or game.io != run.io:
         raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
     ended = "proven" if run.proven else run.ended
-    return Optimum(
-        rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began
-    )
+    return Optimum(rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began)
 
 
 class _Run:
@@ -167,9 +164,7 @@ class _Run:
         if bound > self.bound:
             self.bound, self.proof = min(bound, self.io), proof
 
-    def search(
-        self, states: int | None, memory: int, began: float, end: float, progress: Progress | None
-    ) -> None:
+    def search(self, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
         def tell() -> None:
             if progress is not None:
                 part = 0.0 if end == float("inf") else min(1.0, (time.monotonic() - began) / (end - began))

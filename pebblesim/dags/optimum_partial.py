@@ -97,9 +97,10 @@ class _Board:
     def _free(self, state: _State) -> int:
         """A term that may as well be added at once: its operand is red, and its sum is, with no copy in memory."""
         for e, (u, v) in enumerate(zip(self.operand, self.target, strict=True)):
-            if not state.added >> e & 1 and u >= 0 and state.red >> u & state.red >> v & 1:
-                if not state.blue >> v & 1 and not self.into[u] & ~state.added:
-                    return e
+            if state.added >> e & 1 or u < 0 or self.into[u] & ~state.added:
+                continue
+            if state.red >> u & state.red >> v & ~state.blue >> v & 1:
+                return e
         return -1
 
 

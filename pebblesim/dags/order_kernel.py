@@ -149,13 +149,13 @@ def forwards(
     events_in_all: int,
     held: int,
     factor: float,
-    most: int,
+    most: Any,
     moves: Any,
 ) -> Any:
     """(I/O, moves, changes) of a stretch whose events have been linked, from `held` red vertices in `desk.held` on.
 
     Behind it `desk.undo` lists each vertex whose blue or born flag has changed, and what is red stays red. I/O of
-    `IMPOSSIBLE`: a value is missing, M is too small, or the I/O exceeds `most`. Moves are kept if there is room for any.
+    `IMPOSSIBLE`: a value is missing, M is too small, or the I/O exceeds `most`. Moves are kept if there is room.
     """
     start, operands, target, words = board.start, board.operands, board.target, board.words
     red, blue, born, at, events = desk.red, desk.blue, desk.born, desk.at, desk.events
@@ -269,7 +269,7 @@ def forwards(
 
 
 @njit(cache=True)
-def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> int:
+def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
     """Make the desk as it was in front of a stretch; return what must be paid behind it in any case.
 
     That is a read of each value of the stretch that is needed later and not red.
@@ -309,7 +309,9 @@ def _owes(board: Board, desk: Desk, v: int) -> bool:
 def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
     desk.red[v] = 0
     if desk.at[v] != NEVER:
-        _drop(desk.clean if desk.blue[v] and kind != REPLACE else desk.dirty, desk.levels, events_in_all - 1 - desk.at[v])
+        _drop(
+            desk.clean if desk.blue[v] and kind != REPLACE else desk.dirty, desk.levels, events_in_all - 1 - desk.at[v]
+        )
 
 
 @njit(cache=True)
@@ -322,10 +324,10 @@ def judge(
     events_in_all: int,
     held: int,
     factor: float,
-    most: int,
+    most: Any,
     moves: Any,
 ) -> Any:
-    """(I/O with what must be paid behind it, moves) of a stretch; the desk is as before. Arguments as for `forwards`."""
+    """(I/O with what must be paid behind it, moves) of a stretch; the desk is as before. Arguments: see `forwards`."""
     backwards(board, desk, order, size, first)
     io, count, changed = forwards(board, desk, order, size, first, events_in_all, held, factor, most, moves)
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
@@ -341,9 +343,7 @@ def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
     desk.after[:] = NEVER
     best, which, count = IMPOSSIBLE, 0, 0
     for k in range(factors.size):
-        io, count = judge(
-            board, desk, order, order.size, 0, desk.events.size, 0, factors[k], IMPOSSIBLE, moves
-        )
+        io, count = judge(board, desk, order, order.size, 0, desk.events.size, 0, factors[k], IMPOSSIBLE, moves)
         if io < best:
             best, which = io, k
     return best, which, count
@@ -352,10 +352,10 @@ def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
 @njit(cache=True)
 def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     """Whether a step uses a marked vertex."""
+    found = False
     for e in range(start[step], start[step + 1]):
-        if mark[operands[e]]:
-            return True
-    return False
+        found |= mark[operands[e]] == 1
+    return found
 
 
 @njit(cache=True)

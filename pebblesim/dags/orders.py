@@ -32,7 +32,8 @@ class Task:
         self.graph, self.rules = graph, rules
         indptr = graph.indptr.astype(np.int64)
         preds = graph.preds.astype(np.int64)
-        self.words = np.ones(n, dtype=np.int64) if graph.weights is None else graph.weights
+        self.weights: Ints | None = getattr(graph, "weights", None)
+        self.words = np.ones(n, dtype=np.int64) if self.weights is None else self.weights
         is_input, is_output = (np.zeros(n, dtype=np.uint8) for _ in range(2))
         is_input[graph.inputs] = 1
         is_output[graph.outputs] = 1

@@ -102,9 +102,7 @@ def bound(
     return own
 
 
-def _trials(
-    function: Callable[..., Any], problem: str | None
-) -> Iterator[tuple[str, Cdag, int, Callable[[], Any]]]:
+def _trials(function: Callable[..., Any], problem: str | None) -> Iterator[tuple[str, Cdag, int, Callable[[], Any]]]:
     """(what it is tried on, the graph, M, the call)."""
     if problem is None:
         for name, graph, M in small_graphs():
@@ -116,7 +114,7 @@ def _trials(
     solves = find(problem)
     for sizes in product((1, 2, 3), repeat=len(solves.dims)):
         dims = dict(zip(solves.dims, sizes, strict=True))
-        graph = graphs.build(solves.name, **dims)
+        graph = graphs.build(solves.name, **dims)  # type: ignore[arg-type]
         task = Task(graph, 2**40, "no-recompute")
         if task.steps > MOST_STEPS:
             continue

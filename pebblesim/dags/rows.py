@@ -55,12 +55,10 @@ class Rows:
         stop = first + number
         lengths = self.lengths[first:stop]
         wrong = (lengths < least) | (lengths > most)
-        negative = np.zeros(len(lengths) + 1, dtype=np.int64)
-        inner = self.values[self.start[first] : self.start[min(stop, len(self))]] < 0 if first < len(self) else []
-        negative = np.concatenate([[0], np.cumsum(inner)])
         if len(lengths):
-            bounds = self.start[first : min(stop, len(self)) + 1] - self.start[first]
-            wrong |= np.diff(negative[bounds]) > 0
+            bounds = self.start[first : first + len(lengths) + 1]
+            negative = np.append(0, np.cumsum(self.values[bounds[0] : bounds[-1]] < 0))[bounds - bounds[0]]
+            wrong |= negative[1:] > negative[:-1]
         if wrong.any():
             self.refuse(first + int(np.argmax(wrong)), f"expected {what}")
         if len(lengths) < number:
@@ -96,7 +94,7 @@ class Rows:
             )
 
     def once(self, codes: NDArray[np.int64], first: int) -> tuple[int, int] | None:
-        """The first row, from `first` on, whose code an earlier one has, and that earlier one; None if there is none."""
+        """The first row, from `first` on, whose code an earlier one has, and that earlier one; None if none is."""
         order = np.argsort(codes, kind="stable")
         again = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
         if not again.size:

@@ -22,7 +22,8 @@ def scan(data: Any, skip: Any) -> Any:
     values = np.empty(words + 1, dtype=np.int64)
     start = np.empty(lines + 1, dtype=np.int64)
     line = np.empty(lines, dtype=np.int64)
-    count, rows, number, value, state, comment, first = 0, 0, 1, 0, 0, False, 0  # state: 0 space, 1 number, 2 other
+    count, rows, number, state, comment, first = 0, 0, 1, 0, False, 0  # state: 0 space, 1 number, 2 other
+    value = np.int64(0)
     for i in range(data.size + 1):
         byte = data[i] if i < data.size else np.uint8(10)
         if skip[byte]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -150,7 +151,6 @@ def pebble(
         UnknownName: there is no such rule set.
         UsageError: M is no positive whole number, or `seconds` is negative.
     """
-    began = time.monotonic()
     graph = as_cdag(graph)
     if rules not in RULES:
         raise UnknownName("rule set", rules, RULES)
@@ -158,6 +158,8 @@ def pebble(
     if not 0 <= seconds < float("inf"):
         raise UsageError(f"seconds = {seconds} was given; give 0 or more.")
     task = Task(graph, M, rules)
+    _compile()
+    began = time.monotonic()
     search = _Search(task, np.random.default_rng(seed))
     case = Case(task, M)
     bounds = at_once(case)
@@ -170,11 +172,12 @@ def pebble(
     except KeyboardInterrupt:
         if search.order is None:
             raise
+    assert search.order is not None
     moves = task.moves(search.order, search.factor)
     game = referee(graph, M, [moves], rules)
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
-    again = 0 if search.order is None else len(search.order) - len(np.unique(search.order))
+    again = len(search.order) - len(np.unique(search.order))
     return Pebbling(
         graph, rules, M, game, moves, largest(bounds), tuple(bounds), search.start, again, time.monotonic() - began
     )
@@ -186,13 +189,23 @@ def as_cdag(graph: Any) -> Cdag:
     Raises:
         UsageError: it is neither.
     """
-    if isinstance(graph, Cdag):
+    if hasattr(graph, "indptr"):
         return graph
     if hasattr(graph, "nodes") and hasattr(graph, "edges") and hasattr(graph, "is_multigraph"):
         return Cdag.from_networkx(graph)
     raise UsageError(
-        f"a graph was expected, a Cdag or a networkx DiGraph, not {type(graph).__name__}; `ps.load` reads one from a file."
+        f"a graph was expected, a Cdag or a networkx DiGraph, not {type(graph).__name__}; "
+        "`ps.load_graph` reads one from a file."
     )
+
+
+@cache
+def _compile() -> None:
+    """Load the kernels, or make them: some 20 seconds, once on a machine, that are not the search's."""
+    task = Task(Cdag.from_edges(3, [(0, 1), (1, 2)]), 2, "no-recompute")
+    _Search(task, np.random.default_rng(0)).begin(0.0)
+    order = np.arange(2, dtype=np.int32)
+    kernel.anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 
 
 class _Search:

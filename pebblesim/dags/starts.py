@@ -33,15 +33,15 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
     targets = np.repeat(numbers, np.diff(indptr))
     np.add.at(uses, preds[task.needed[targets] == 1], 1)
     sinks = sinks[is_input[sinks] == 0]
-    size = 2
-    while size <= min(len(sinks), task.M):
+    size = 1 << max(0, min(len(sinks), task.M).bit_length() - 1)
+    while size > 1:
         groups = list(_split(sinks, low, high, size))
         ends = np.cumsum([len(group) for group in groups])
         yield (
             f"in groups of {size}",
             kernel.in_groups(indptr, preds, is_input, height, uses, np.concatenate(groups), ends),
         )
-        size *= 2
+        size //= 2
 
 
 def _by_number(task: Task, height: Ints) -> Ints:
@@ -79,7 +79,7 @@ def _split(sinks: Ints, low: Ints, high: Ints, size: int) -> Iterator[Ints]:
         if len(group) <= size:
             yield group
             continue
-        halves = []
+        halves: list[tuple[int, int, list[Ints]]] = []
         for key in (low, high, np.arange(len(low))):
             order = group[np.argsort(key[group], kind="stable")]
             half = [order[: len(order) // 2], order[len(order) // 2 :]]

@@ -81,7 +81,8 @@ RULES: Final[dict[str, dict[int, Rule]]] = {
     # Partial computations (Papp, Sobczyk & Yzelman, arXiv 2410.22237): a compute adds one term, of an operand that is
     # complete, once; what is in memory is then no longer the value. Its number is the edge's, in the order of the
     # predecessors, or, for a vertex v without any, the number of edges + v.
-    "partial": HONG_KUNG | {COMPUTE: Rule(forbids=INPUT, predecessors=RED | COMPLETE, sets=RED | COMPUTED, clears=BLUE)},
+    "partial": HONG_KUNG
+    | {COMPUTE: Rule(forbids=INPUT, predecessors=RED | COMPLETE, sets=RED | COMPUTED, clears=BLUE)},
 }
 
 BY_TERM: Final = ("partial",)
@@ -219,7 +220,8 @@ class Referee:
         weights = getattr(graph, "weights", None)
         self._words = None if weights is None else _readonly(weights)
         if rules in BY_TERM:
-            terms = np.diff(self._indptr.astype(np.int64))
+            ends = self._indptr.astype(np.int64)
+            terms = ends[1:] - ends[:-1]
             self._targets = np.repeat(np.arange(graph.vertices), terms)
             self._added, self._left = np.zeros(self._preds.size, dtype=np.uint8), terms.copy()
 
