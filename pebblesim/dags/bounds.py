@@ -15,14 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.orders import Task
+from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.graphs.topology import successors
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
 ONE_SHOT: Final = ("no-recompute",)
 """Rules under which each vertex is computed at most once, from all its predecessors at a time."""
 
-MOST_FOR_SPECTRUM: Final = 1500
+MOST_FOR_SPECTRUM: Final = 600
 """Vertices of the largest graph whose eigenvalues are computed."""
 
 
@@ -131,8 +131,6 @@ def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 
     Raises:
         Infeasible: M is too small for any game.
     """
-    from pebblesim.dags.search import as_cdag
-
     case = Case(Task(as_cdag(graph), M, rules), M)
     return at_once(case) + slowly(case, time.monotonic() + seconds)
 

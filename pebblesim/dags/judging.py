@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.search import as_cdag
+from pebblesim.dags.orders import as_cdag
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack
 from pebblesim.game.referee import Game, referee

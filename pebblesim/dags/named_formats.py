@@ -45,7 +45,7 @@ class _Dot:
             if kind == "other":
                 raise self._error(match.start(), f"{match[0]!r} does not belong in DOT")
             if kind == "quoted":
-                yield "name", match[kind].replace('\\"', '"'), match.start()
+                yield "name", re.sub(r'\\(["\\])', r"\1", match[kind]), match.start()
             elif kind != "skip":
                 yield "name" if kind == "word" else "sign", match[0], match.start()
         yield "end", "the end of the file", len(self.text)

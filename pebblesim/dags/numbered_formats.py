@@ -141,7 +141,7 @@ def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[
 
 
 def converter(data: bytes) -> Cdag:
-    """The text of OneStopParallel's converters: "vertices edges"; for each vertex "v work", then "v words"; edges "u v"."""
+    """OneStopParallel's converters: "vertices edges"; for each vertex "v work", then "v words"; edges "u v"."""
     rows = Rows.of(data, b"%#")
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:

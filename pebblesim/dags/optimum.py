@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags.bounds import Case
-from pebblesim.dags.orders import Task
-from pebblesim.dags.search import as_cdag, pebble
+from pebblesim.dags.orders import Task, as_cdag
+from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import referee
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.sizes import whole
 
 RULES: Final = ("hong-kung", "no-recompute", "partial")
@@ -86,7 +87,7 @@ class Optimum:
             "M": f"{self.M:,} words",
             "least I/O": least + ("" if self.proven else f" (ended by {self.ended})"),
             "proof": self.proof,
-            "game": f"{len(self.moves):,} moves; {self.states:,} states kept, {self.seconds:.1f} s",
+            "game": f"{len(self.moves):,} moves; {self.states:,} states kept",
         }
         return "\n".join(f"{label:<16}{value}" for label, value in lines.items())
 
@@ -133,9 +134,11 @@ def optimum(
     if seconds is not None and not seconds > 0:
         raise UsageError(f"seconds = {seconds} was given; give more than 0.")
     task = Task(graph, M, rules)
+    parts = [] if rules == "partial" else _parts(task)
+    if len(parts) > 1:
+        return _sum(parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
-    quick = min(1.0, 0.002 * task.steps**1.5, (end - began) / 5)
-    first = pebble(graph, M=M, rules=rules, seconds=quick)
+    first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=4)
     run = _Run(task, first.io, first.moves, first.bound.value, first.bound.source)
     if not run.proven:
         try:
@@ -147,6 +150,65 @@ def optimum(
         raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
     ended = "proven" if run.proven else run.ended
     return Optimum(rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began)
+
+
+def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
+    """The parts of a graph that no edge joins, without what needs no move, and the numbers of their vertices.
+
+    Their optima add up: a game on the whole is one on each part, and games on the parts can be played in turn.
+    """
+    import networkx as nx
+
+    graph, case = task.graph, Case(task, task.M)
+    whole_graph = nx.Graph()
+    whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
+    alive = task.needed[case.targets] == 1
+    whole_graph.add_edges_from(zip(case.preds[alive].tolist(), case.targets[alive].tolist(), strict=True))
+    members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
+    if len(members) < 2:
+        return [(graph, np.arange(graph.vertices))] * len(members)
+    found = []
+    number = np.zeros(graph.vertices, dtype=np.int64)
+    for vertices in members:
+        number[vertices] = np.arange(len(vertices))
+        inside = np.zeros(graph.vertices, dtype=bool)
+        inside[vertices] = True
+        kept = inside[case.targets] & alive
+        edges = np.column_stack([number[case.preds[kept]], number[case.targets[kept]]])
+        ends = (number[vertices[flags[vertices]]] for flags in (case.is_input, case.is_output))
+        found.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
+    return found
+
+
+def _sum(
+    parts: list[tuple[Cdag, NDArray[np.int64]]],
+    M: int,
+    rules: str,
+    seconds: float | None,
+    memory: int,
+    states: int | None,
+    progress: Progress | None,
+    began: float,
+) -> Optimum:
+    """The optima of parts, one after the other, as that of the whole."""
+    found: list[Optimum] = []
+    for number, (part, _) in enumerate(parts):
+        left = None if seconds is None else max(0.01, (began + seconds - time.monotonic()) / (len(parts) - number))
+        if found and found[-1].ended == "interrupted":
+            left = 0.01
+        found.append(optimum(part, M, rules, seconds=left, memory=memory, states=states, progress=progress))
+    moves = [each.moves & 3 | vertices[each.moves >> 2] << 2 for each, (_, vertices) in zip(found, parts, strict=True)]
+    return Optimum(
+        rules,
+        M,
+        sum(each.io for each in found),
+        sum(each.bound for each in found),
+        np.concatenate(moves),
+        sum(each.states for each in found),
+        f"the optima of {len(parts)} parts that no edge joins add up",
+        next((each.ended for each in found if not each.proven), "proven"),
+        time.monotonic() - began,
+    )
 
 
 class _Run:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
-from pebblesim.errors import Infeasible
+from pebblesim.errors import Infeasible, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.topology import successors, topological
 
@@ -131,3 +131,19 @@ class Task:
             steps = moves & 3 == kernel.COMPUTE
             moves[steps] = self.labels[moves[steps] >> 2] * 4 + kernel.COMPUTE
         return moves
+
+
+def as_cdag(graph: Any) -> Cdag:
+    """The graph itself, or a graph of networkx as one of ours.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if hasattr(graph, "indptr"):
+        return graph
+    if hasattr(graph, "nodes") and hasattr(graph, "edges") and hasattr(graph, "is_multigraph"):
+        return Cdag.from_networkx(graph)
+    raise UsageError(
+        f"a graph was expected, a Cdag or a networkx DiGraph, not {type(graph).__name__}; "
+        "`ps.load_graph` reads one from a file."
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.bounds import Bound, Case, at_once, largest, slowly
-from pebblesim.dags.orders import Task
+from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import RULES, Game, referee
@@ -128,6 +128,7 @@ def pebble(
     rules: str = "hong-kung",
     seconds: float = 10.0,
     seed: int = 0,
+    rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Pebbling:
     """The best game that is found on a graph in some seconds; every game is judged by the referee.
@@ -138,6 +139,7 @@ def pebble(
         rules: "hong-kung", "no-recompute", "replace" or "partial".
         seconds: how long to search for a better order; it ends sooner when the game meets a bound or nothing improves.
         seed: of the random choices; with enough time the same seed gives the same game.
+        rounds: give up behind that many in a row without a better game, on graphs of up to 500 steps.
         progress: called now and then.
 
     Ctrl-C ends the search, not the call: the best game so far is returned.
@@ -168,7 +170,7 @@ def pebble(
         search.begin(end)
         if not search.meets(bounds):
             bounds += slowly(case, end=time.monotonic() + (end - time.monotonic()) / 4)
-        search.improve(largest(bounds).value, began, end, progress)
+        search.improve(largest(bounds).value, rounds, began, end, progress)
     except KeyboardInterrupt:
         if search.order is None:
             raise
@@ -180,22 +182,6 @@ def pebble(
     again = len(search.order) - len(np.unique(search.order))
     return Pebbling(
         graph, rules, M, game, moves, largest(bounds), tuple(bounds), search.start, again, time.monotonic() - began
-    )
-
-
-def as_cdag(graph: Any) -> Cdag:
-    """The graph itself, or a graph of networkx as one of ours.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if hasattr(graph, "indptr"):
-        return graph
-    if hasattr(graph, "nodes") and hasattr(graph, "edges") and hasattr(graph, "is_multigraph"):
-        return Cdag.from_networkx(graph)
-    raise UsageError(
-        f"a graph was expected, a Cdag or a networkx DiGraph, not {type(graph).__name__}; "
-        "`ps.load_graph` reads one from a file."
     )
 
 
@@ -231,21 +217,22 @@ class _Search:
                 if io < self.io:
                     self.io, self.order, self.factor, self.start = int(io), order, float(FACTORS[which]), name + kind
 
-    def improve(self, bound: int, began: float, end: float, progress: Progress | None) -> None:
+    def improve(self, bound: int, rounds: int, began: float, end: float, progress: Progress | None) -> None:
         """Anneal stretches of the order until the bound is met or the time is up."""
         stale = 0
         assert self.order is not None
         if self.task.steps < 2:
             return
         whole = len(self.order) <= WHOLE
-        while self.io > bound and time.monotonic() < end and not (whole and stale >= ROUNDS):
+        while self.io > bound and time.monotonic() < end and not (whole and stale >= rounds):
             if progress is not None:
                 progress(min(1.0, (time.monotonic() - began) / max(1e-9, end - began)), self.io, bound)
             left = max(0.0, end - time.monotonic())
-            again = left < (end - began) / 2 and self.rng.random() < 0.7  # computing again is for good orders
-            stale = 0 if self.round(whole, again, min(1.0, left)) else stale + 1
+            # Computing again is for orders that are good already.
+            again = (left < (end - began) / 2 or stale > rounds / 2) and self.rng.random() < 0.7
+            stale = 0 if self.round(whole, again) else stale + 1
 
-    def round(self, whole: bool, compute_again: bool, seconds: float) -> bool:
+    def round(self, whole: bool, compute_again: bool) -> bool:
         """One stretch; whether the I/O is less than before."""
         task, order, rng = self.task, self.order, self.rng
         assert order is not None
@@ -254,7 +241,7 @@ class _Search:
         tail = 0 if whole else min(2 * task.M, 200)
         factor = float(rng.choice(FACTORS)) if rng.random() < 0.3 else self.factor
         again = self.again if compute_again else self.again[:0]
-        tries = max(50, int(min(20_000, seconds * 2_000_000 / (length + tail)) if whole else 600))
+        tries = min(20_000, 300 * length) if whole else 600
         hot = float(rng.choice([0.5, 1.0, 2.0] if whole else [0.5, 1.0])) * self.scale
         events = int(np.diff(task.board.start)[order].sum()) + len(order)
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
