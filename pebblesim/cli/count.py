@@ -56,24 +56,16 @@ def count(
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        rows = [ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
+        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
     else:
         rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
-    values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     if as_json:
-        value = first.bound_value  # as a whole number where a float would lose digits, or overflow
-        bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
-        fitting = [row for row in rows if row.feasible] or rows
-        least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
-        lower = {"value": least.value, "source": least.source}
-        head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
-        head |= {"bound": bound, "lower_bound": lower}
-        head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
-        print_json({**head, "rows": [row.to_dict(cache.dtype) for row in rows]})
+        print_json(rows.to_dict(cache.dtype))
         raise typer.Exit(2 if nothing_fits else 0)
-    title = listed(values)
+    title = listed({**first.dims, "M": words})
     under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
@@ -92,7 +84,10 @@ def count(
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
-    print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
+    if first.bound is None:
+        print(f"Θ: not stated for {first.problem}")
+    else:
+        print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
     raise typer.Exit(2 if nothing_fits else 0)
 
@@ -126,7 +121,7 @@ def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
         f"{row.io:,}",
         f"{row.peak_red:,}{fits}",
         *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
-        _ratio(row.bound_ratio),
+        "" if row.bound_ratio is None else _ratio(row.bound_ratio),
         _ratio(row.gap),
     )
 
