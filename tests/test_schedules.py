@@ -103,6 +103,7 @@ def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) ->
 
 @every_schedule
 @given(data=st.data())
+@strategies.draws(6, 50)
 def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     summation = data.draw(strategies.SUMMATIONS)
@@ -115,6 +116,7 @@ def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Sche
 
 @every_schedule
 @given(data=st.data())
+@strategies.draws(6, 50)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))
     (closed, tensors, phases), counted = closed_form(schedule.name), count(schedule.program, sizes)
@@ -142,6 +144,7 @@ def closed_form(name: str) -> tuple[Formula, dict[str, Any], dict[str, Any]]:
 
 @every_schedule
 @given(data=st.data())
+@strategies.draws(6, 50)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     inputs = schedule.problem.random_inputs(sizes, seed=data.draw(st.integers(0, 9)), kept=schedule.kept)
@@ -153,6 +156,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
 
 @every_schedule
 @given(data=st.data())
+@strategies.draws(6, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
     dims = data.draw(strategies.dims(schedule, largest=7))
     summation = data.draw(strategies.SUMMATIONS)
@@ -167,6 +171,7 @@ def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data:
 
 @every_schedule
 @given(data=st.data())
+@strategies.draws(6, 50)
 def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     chain, balanced = (count(schedule.program, sizes, summation) for summation in ("chain", "balanced"))
@@ -204,6 +209,7 @@ ORACLES = {
 
 @pytest.mark.parametrize("name", ORACLES)
 @given(data=st.data())
+@strategies.draws(20, 100)
 def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObject) -> None:
     schedule = SCHEDULES[name]
     sizes = data.draw(strategies.sizes(schedule, largest=12))
