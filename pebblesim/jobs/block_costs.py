@@ -162,7 +162,9 @@ class Words:
                 ):
                     met = _met(loops) if self.mask else []
                     term = _term(ranges, loops, met[0] if met else None)
-                    if not met or (len(met) == 1 and not met[0].none and all(t is None or t.flat for t in term.pairs or ())):
+                    if not met or (
+                        len(met) == 1 and not met[0].none and all(t is None or t.flat for t in term.pairs or ())
+                    ):
                         self.terms[term] += 1
                         continue
                     kept.append(ir.Init(_ANY, ranges, 0.0, 0))
@@ -412,7 +414,7 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
         block = f"s[{rng.block!r}]" if isinstance(rng.block, str) else str(rng.block)
         return f"{name(_first(rng.parent))} >= 2 * {block}"
 
-    texts = {}
+    texts: dict[str, None] = {}
     for words, more, loops in levels:
         products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
         conditions = " and ".join(sorted(map(twice, loops)))
@@ -472,11 +474,11 @@ class _Levels:
                         self._fill(target.tile)
                 case _:
                     pass
-            if tile := ir.entering(node):
-                self.resident[tile] = _words(tile.ranges)
-                (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(tile)
-            if tile := ir.leaving(node):
-                self.resident.pop(tile, None)
+            if entered := ir.entering(node):
+                self.resident[entered] = _words(entered.ranges)
+                (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
+            if left := ir.leaving(node):
+                self.resident.pop(left, None)
             self.high.append(_added(self.resident.values()))
             held = _added(words for tile, words in self.resident.items() if tile in self.full)
             self._low.setdefault(second, []).append(held)

@@ -30,7 +30,7 @@ FEW = 2**14
 """So many sizes are few: `best` looks into as many boxes as that under a mask, too, otherwise into an eighth."""
 
 GRID = 2**11
-"""Where a mask decides, `fit` looks at all sizes up to twice this, and at so many between a power of two and the next."""
+"""Under a mask `fit` looks at all sizes up to twice this, and at so many between a power of two and the next."""
 
 Blocks = dict[str, int]
 
@@ -366,9 +366,7 @@ def _on_grid(place: int) -> int:
     return (place - octave * GRID) << octave
 
 
-def _parts(
-    schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None
-) -> tuple[_Part, ...]:
+def _parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[_Part, ...]:
     """The parts of a schedule that have blocks."""
     program = schedule.program if mask is None else schedule.masked
     return _parts_of(schedule.program, program, schedule.fit, tuple(dims.items()), summation, mask)
