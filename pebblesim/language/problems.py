@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 
+from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue
 from pebblesim.language.program import PAIRS
@@ -28,9 +29,8 @@ class Theta:
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Its value, a real number to 28 digits, of any magnitude."""
-        exact = {name: Decimal(size) for name, size in sizes.items()}
-        names: dict[str, object] = {"sqrt": Decimal.sqrt, "Min": min, "Max": max, **exact}
-        return Decimal(eval(self.expr, {"__builtins__": {}}, names))  # a problem's own text
+        decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
+        return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
     def to_dict(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The expression and its value: as a whole number where a float would lose digits, or overflow."""

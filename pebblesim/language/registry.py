@@ -11,6 +11,7 @@ that nobody's own schedule can take their names.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,9 @@ from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
+
+ROUNDING = ("ceiling", "floor", "Min", "Max")
+"""Functions in a stated I/O."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,9 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
+        for given in re.findall(r"[A-Za-z_]\w*", io or ""):
+            if given not in (*solves.dims, *blocks, *ROUNDING):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
         made = Schedule(
             called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {}), io
         )
