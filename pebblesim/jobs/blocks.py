@@ -26,7 +26,7 @@ RULES = ("fit", "paper", "best")
 MOST_BOXES = 2_000
 """Most boxes of block sizes that `best` looks into."""
 
-FEW = 2**14
+FEW = 2**11
 """So many sizes are few: `best` looks into as many boxes as that under a mask, too, otherwise into an eighth."""
 
 GRID = 2**11
@@ -60,8 +60,8 @@ def choose(
     what is moved. The way does not depend on M, so no larger M moves more.
 
     "best" moves no more than "fit", and no more than any feasible blocks as far as `MOST_BOXES` suffice to prove it.
-    They do at small sizes, under masks and for up to four blocks, and without a mask for two blocks that share a cache
-    of millions of words. Beyond, what it finds has stood a local search.
+    They do at small sizes, under masks and for four blocks, too, and without a mask for two blocks that share a cache
+    of up to a billion words. Beyond, what it finds has stood a local search.
 
     Raises:
         Infeasible: M is too small for blocks of one index; it carries the M that they need, the least for a chain.

@@ -104,12 +104,9 @@ class Blocks(Mask):
     size: tuple[int, int] | None = None
 
     def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
-        import numpy as np
-
         if rows.stop <= rows.start or columns.stop <= columns.start:
             return 0
-        table = self._table(n)
-        sums = np.pad(np.cumsum(np.cumsum(table, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+        sums = _sums(self, n)
         height, width = self._size(n)
         (top, bottom, times), (left, right, times_across) = _covered(rows, height), _covered(columns, width)
         inside = (
@@ -118,7 +115,7 @@ class Blocks(Mask):
             - sums[bottom[:, None], left]
             + sums[top[:, None], left]
         )
-        return sum(times[i] * times_across[j] for i, j in zip(*np.nonzero(inside), strict=True))
+        return int(times @ (inside > 0) @ times_across)
 
     def _allowed(self, n: int) -> Array:
         height, width = self._size(n)
@@ -220,7 +217,16 @@ def _load(path: str) -> Array:
     return load_numpy(path, f"mask {path!r}")
 
 
-def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
+@lru_cache(maxsize=1)  # it may be large
+def _sums(mask: Blocks, n: int) -> Array:
+    """How many blocks are allowed above and to the left."""
+    import numpy as np
+
+    return np.pad(np.cumsum(np.cumsum(mask._table(n), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+
+
+@lru_cache(maxsize=128)
+def _covered(cut: Cut, block: int) -> tuple[Array, Array, Array]:
     """(first block, block behind the last) that tiles cover, each case once, and how many tiles it stands for."""
     import numpy as np
 
@@ -232,7 +238,7 @@ def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
     starts = np.arange(cut.start, cut.stop, cut.block)
     stops = np.minimum(starts + cut.block, cut.stop)
     cases, times = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_counts=True)
-    return cases[0], cases[1], times.tolist()
+    return cases[0], cases[1], times.astype(np.int64)  # MOST_TILES² is far below 2^63
 
 
 @lru_cache(maxsize=16)
