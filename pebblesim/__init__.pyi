@@ -34,6 +34,7 @@ from .language import (
     sigmoid as sigmoid,
     step as step,
 )
+from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
 from .sparsity.backward import backlite as backlite
 from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head

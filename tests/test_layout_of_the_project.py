@@ -34,7 +34,7 @@ LAYERS = (
     ("errors", "sizes", "notation", "files", "tables"),
     ("language", "game"),
     ("readings", "graphs", "schedules", "theory"),
-    ("growth", "caches", "dags"),
+    ("problems", "growth", "caches", "dags"),
     ("jobs",),
     ("advice", "claims", "sparsity", "gpu", "plots", "replay"),
     ("cli", "__main__"),

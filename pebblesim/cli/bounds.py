@@ -76,7 +76,7 @@ def bounds(
     title += "" if m is None else f", M = {one.M:,} words"
     under = "" if one.schedule is None else f", as {one.schedule} computes it"
     if m is not None:
-        rows = [("Θ", one.theta.expr, "", f"{one.theta_value:,.0f}", "")]
+        rows = [("Θ", one.theta.expr, "", f"{one.theta_value:,.0f}", "")] if one.theta else []
         for each in one.lower:
             form = each.form or (each.forms[0] if each.forms else None)
             value = "" if each.why_not else f"{each.value:,}"
@@ -84,7 +84,7 @@ def bounds(
             rows.append((each.name, form.expr if form else "", form.domain if form else "", value, mark))
         print_table(f"{one.problem}{under}: {title}", ("bound", "closed form", "for", "words", ""), rows, left=3)
     else:
-        forms = [("Θ", one.theta.expr, "")]
+        forms = [("Θ", one.theta.expr, "")] if one.theta else []
         forms += [(each.name, form.expr, form.domain) for each in one.lower for form in each.forms]
         print_table(f"{one.problem}{under}: {title}", ("bound", "closed form", "for"), forms, left=3)
         names = [each.name for each in one.lower]
@@ -93,14 +93,14 @@ def bounds(
                 f"{each.M:,}",
                 *("" if bound.why_not else f"{bound.value:,}" for bound in each.lower),
                 each.best.name,
-                f"{each.theta_value:,.0f}",
+                *((f"{each.theta_value:,.0f}",) if one.theta else ()),
             )
             for each in several
         ]
-        print_table("in words", ("M", *names, "largest", "Θ"), lines)
+        print_table("in words", ("M", *names, "largest", *(("Θ",) if one.theta else ())), lines)
     for each in one.lower:
         print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
-    print(f"Θ: {one.theta.source}")
+    print(f"Θ: {one.theta.source}" if one.theta else f"Θ: not stated for {one.problem}")
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
 
 

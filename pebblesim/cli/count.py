@@ -63,8 +63,7 @@ def count(
     values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     if as_json:
-        value = first.bound_value  # as a whole number where a float would lose digits, or overflow
-        bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
+        bound = first.bound and first.bound.to_dict(first.sizes)
         fitting = [row for row in rows if row.feasible] or rows
         least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
         lower = {"value": least.value, "source": least.source}
@@ -92,7 +91,10 @@ def count(
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
-    print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
+    if first.bound is None:
+        print(f"Θ: not stated for {first.problem}")
+    else:
+        print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
     raise typer.Exit(2 if nothing_fits else 0)
 
@@ -126,7 +128,7 @@ def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
         f"{row.io:,}",
         f"{row.peak_red:,}{fits}",
         *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
-        _ratio(row.bound_ratio),
+        "" if row.bound_ratio is None else _ratio(row.bound_ratio),
         _ratio(row.gap),
     )
 

@@ -12,11 +12,10 @@ from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import BlockRule, problem_dims
 from pebblesim.jobs.count import Counted, compare
 from pebblesim.language.masks import Mask, of
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Pairs, Way, largest, lower_bounds
-from pebblesim.theory.theta import THETA, Theta
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Bounds:
         problem, dims, M: what is bounded, and for which sizes.
         pairs: Z, the number of allowed pairs under a mask; None without.
         schedule: whose way of computing the lower bounds are for; None for that of the definitions.
-        theta: the expression inside Θ.
+        theta: the expression inside Θ; None if the problem states none.
         lower: the lower bounds, those that do not apply among them.
     """
 
@@ -36,7 +35,7 @@ class Bounds:
     M: int
     pairs: int | None
     schedule: str | None
-    theta: Theta
+    theta: Theta | None
     lower: Sequence[LowerBound]
 
     @property
@@ -45,19 +44,21 @@ class Bounds:
         return largest(self.lower)
 
     @property
-    def theta_value(self) -> Decimal:
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, Z if some pairs are forbidden, and M."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
+
+    @property
+    def theta_value(self) -> Decimal | None:
         """Value of the expression inside Θ, to 28 digits."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return self.theta.value({**self.dims, **pairs, "M": self.M})
+        return None if self.theta is None else self.theta.value(self.sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim bounds --json`."""
-        value = self.theta_value
-        theta = {"expr": self.theta.expr, "value": float(value) if value < 2**53 else int(value)}
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "pairs": self.pairs}
         return head | {
             "schedule": self.schedule,
-            "bound": theta | {"source": self.theta.source},
+            "bound": self.theta and self.theta.to_dict(self.sizes) | {"source": self.theta.source},
             "lower_bound": {"name": self.best.name, "value": self.best.value, "source": self.best.source},
             "lower_bounds": [
                 {
@@ -75,9 +76,9 @@ class Bounds:
         }
 
     def __str__(self) -> str:
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, **pairs, "M": self.M}.items())
-        lines = [f"{self.problem}: {sizes}", f"Θ           {self.theta.expr} = {self.theta_value:,.0f}"]
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        theta = "not stated" if self.theta is None else f"{self.theta.expr} = {self.theta_value:,.0f}"
+        lines = [f"{self.problem}: {sizes}", f"Θ           {theta}"]
         for each in self.lower:
             says = f"not here: {each.why_not}" if each.why_not else f"{each.value:,} words"
             lines.append(f"{each.name:<12}{says}" + (f" ≥ {each.form.expr}" if each.form else ""))
@@ -127,7 +128,7 @@ def bounds(
         M=M,
         pairs=None if given is None else Pairs.of(given, sizes["n"]).number,
         schedule=None if algorithm is None else algorithm.name,
-        theta=THETA[solves.name] if given is None else THETA[solves.name].of_pairs(),
+        theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,
     )
 

@@ -14,13 +14,12 @@ from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, problem_dims
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
 from pebblesim.sizes import bytes_of, whole
 from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Way, best
-from pebblesim.theory.theta import THETA, Theta
 
 
 @dataclass(frozen=True)
@@ -99,20 +98,25 @@ class Counted:
         return self.peak_red <= self.M
 
     @property
-    def bound(self) -> Theta:
-        """The expression inside Θ for the problem; under a mask with its Z pairs in the place of n²."""
-        return THETA[self.problem] if self.mask is None else THETA[self.problem].of_pairs()
+    def bound(self) -> Theta | None:
+        """The expression inside Θ, if the problem states one; under a mask with its Z pairs in the place of n²."""
+        theta = problem(self.problem).theta
+        return theta.of_pairs() if theta and self.mask is not None else theta
 
     @property
-    def bound_value(self) -> Decimal:
+    def bound_value(self) -> Decimal | None:
         """Its value for these sizes."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return self.bound.value({**self.dims, **pairs, "M": self.M})
+        return None if self.bound is None else self.bound.value(self.sizes)
 
     @property
-    def bound_ratio(self) -> float:
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, M and, under a mask, Z, as they are named in bounds."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
+
+    @property
+    def bound_ratio(self) -> float | None:
         """I/O ÷ the expression inside Θ."""
-        return float(self.io / self.bound_value)
+        return None if self.bound_value is None else float(self.io / self.bound_value)
 
     @cached_property
     def lower_bound(self) -> LowerBound:

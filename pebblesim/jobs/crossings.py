@@ -25,7 +25,6 @@ from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
 from pebblesim.sizes import LARGEST
 from pebblesim.theory.lower_bounds import Way, best
-from pebblesim.theory.theta import THETA
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """What is compared unless something else is named: the paper's two algorithms, and ours."""
@@ -283,7 +282,7 @@ class Sweep:
         dims: the sizes.
         M: cache sizes, rising.
         io: for each schedule its I/O at each M, None where it is not feasible.
-        theta: the expression inside Θ at each M.
+        theta: the expression inside Θ at each M; empty if the problem states none.
         lower: the largest lower bound at each M that applies to all of the schedules.
         crossings: where the schedules cross.
     """
@@ -303,7 +302,7 @@ def sweep(found: Crossover, points: int = 160) -> Sweep:
     high = max(4 * found.dims["n"] * found.dims["d"], 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
     algorithms = [curve.schedule for curve in curves.values()]
-    theta = THETA[algorithms[0].problem.name]
+    theta = algorithms[0].problem.theta
 
     def lower(M: int) -> int:
         return min(best(each.problem, found.dims, M, Way.of(each)).value for each in algorithms)
@@ -312,7 +311,7 @@ def sweep(found: Crossover, points: int = 160) -> Sweep:
         found.dims,
         steps,
         {name: [None if curve.least_M > M else int(curve(M)) for M in steps] for name, curve in curves.items()},
-        [float(theta.value({**found.dims, "M": M})) for M in steps],
+        [] if theta is None else [float(theta.value({**found.dims, "M": M})) for M in steps],
         [lower(M) for M in steps],
         found.crossings,
     )

@@ -26,7 +26,8 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             linewidth=1.6,
             label=name,
         )
-    ax.plot(data.M, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
+    if data.theta:
+        ax.plot(data.M, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
     ax.fill_between(data.M, floor, data.lower, color="0.9", linewidth=0)
     ax.plot(data.M, data.lower, color="black", linewidth=1, label="lower bound for all")
     ax.axvline(d * d, color="0.5", linewidth=0.8, linestyle=(0, (2, 4)))

@@ -9,7 +9,7 @@ it does not apply: g from regrouped products, probabilities that are read instea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pebblesim.errors import UsageError
 from pebblesim.language.masks import Cut, Mask
-from pebblesim.language.problems import ACTIVATIONS, Problem
+from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
 
@@ -247,26 +247,34 @@ def _domain(low: Fraction | int, high: Fraction | int | None, unit: str) -> str:
 
 
 def _claims(case: _Case) -> Iterator[_Claim]:
-    """The bounds on a problem, beyond the compulsory one."""
-    name = case.problem.name
-    graph = case.way.graph
-    projected = name.startswith("projected-")
-    core = name.removeprefix("projected-")
-    if core == "matmul":
-        yield _matrix_product(case)
-    elif core == "linear" and graph.get("order", "linear") == "linear":
+    """The bounds on a problem, beyond the compulsory one: what its `bounds` names below."""
+    stated = case.problem.bounds
+    if stated is not None:
+        yield from BOUNDS[stated](case)
+
+
+def _of_linear(case: _Case) -> Iterator[_Claim]:
+    if case.way.graph.get("order", "linear") == "linear":
         yield _linear(case)
-    elif core == "linear":
+    else:
         yield from _forward(case, made=("S", "h"), weights=("X", "Y"), V="A3")
-    elif core in ("forward", *(f"forward-{activation}" for activation in ACTIVATIONS)):
-        weights, V = (("W_Q", "W_K", "W_V"), "A3") if projected else ((), "V")
-        yield from _forward(case, made=("Q", "K", "V") if projected else (), weights=weights, V=V)
-    elif core == "backward-qkv" and "P" in case.way.kept:
-        yield from _backward_qkv_from_P(case, projected)
-    elif core == "backward-qkv":
-        yield from _backward_qkv(case, projected)
-    elif core in ("backward", *(f"backward-{activation}" for activation in ACTIVATIONS)):
-        yield from _backward(case, regrouped="row_block" in graph)
+
+
+def _of_forward(case: _Case) -> Iterator[_Claim]:
+    if _projected(case):
+        yield from _forward(case, made=("Q", "K", "V"), weights=("W_Q", "W_K", "W_V"), V="A3")
+    else:
+        yield from _forward(case, made=(), weights=(), V="V")
+
+
+def _of_backward_qkv(case: _Case) -> Iterator[_Claim]:
+    of = _backward_qkv_from_P if "P" in case.way.kept else _backward_qkv
+    yield from of(case, _projected(case))
+
+
+def _projected(case: _Case) -> bool:
+    """Whether Q, K and V are projections, made on the way."""
+    return "W_Q" in case.problem.inputs
 
 
 def _matrix_product(case: _Case) -> _Claim:
@@ -409,3 +417,13 @@ def _lines(a: int, queries: str, b: int, keys: str) -> str:
     counts = Counter({queries: a})
     counts[keys] += b
     return " + ".join(f"{times}*{text}" if times > 1 else text for text, times in counts.items() if times)
+
+
+BOUNDS: Mapping[str, Callable[[_Case], Iterator[_Claim]]] = {
+    "matmul": lambda case: iter((_matrix_product(case),)),
+    "linear": _of_linear,
+    "forward": _of_forward,
+    "backward": lambda case: _backward(case, regrouped="row_block" in case.way.graph),
+    "backward-qkv": _of_backward_qkv,
+}
+"""By the name under which problems ask for them (`Problem.bounds`)."""
