@@ -19,6 +19,7 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.numbering import Family
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
+from pebblesim.language.source import where_is
 from pebblesim.readings import pebble_machine as vm
 
 CHUNK = 1 << 16
@@ -242,7 +243,7 @@ class _Assembler:
 
     def _at(self, node: ir.Node | None) -> str:
         """Where in the schedule's source a primitive is."""
-        return f"{self.program.name}, line {node.line}" if node is not None and node.line else self.program.name
+        return f"{self.program.name}, {where_is(node.line)}" if node is not None and node.line else self.program.name
 
     def _value(self, held: int, i: int, j: int) -> str:
         """What a cell holds, in words."""
