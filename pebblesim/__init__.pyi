@@ -12,7 +12,8 @@ from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as r
 from .growth.overtaking import bound_exponent as bound_exponent
 from .growth.tropical import decide as decide, parse as parse
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
-from .jobs.count import Counted as Counted, compare as compare, count as count
+from .jobs.compare import Comparison as Comparison, compare as compare
+from .jobs.count import Counted as Counted, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.graph import graph as graph, optimum as optimum

@@ -56,23 +56,16 @@ def count(
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        rows = [ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
+        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
     else:
         rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
-    values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     if as_json:
-        bound = first.bound and first.bound.to_dict(first.sizes)
-        fitting = [row for row in rows if row.feasible] or rows
-        least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
-        lower = {"value": least.value, "source": least.source}
-        head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
-        head |= {"bound": bound, "lower_bound": lower}
-        head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
-        print_json({**head, "rows": [row.to_dict(cache.dtype) for row in rows]})
+        print_json(rows.to_dict(cache.dtype))
         raise typer.Exit(2 if nothing_fits else 0)
-    title = listed(values)
+    title = listed({**first.dims, "M": words})
     under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -256,7 +257,7 @@ def _recorded(
 
 def _compared(
     names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
-) -> list[Counted]:
+) -> Sequence[Counted]:
     import pebblesim as ps
     from pebblesim.language.registry import get
 
@@ -264,7 +265,7 @@ def _compared(
     return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
 
 
-def _fitting(rows: list[Counted]) -> list[Counted]:
+def _fitting(rows: Sequence[Counted]) -> list[Counted]:
     """Those that fit.
 
     Raises:

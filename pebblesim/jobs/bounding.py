@@ -10,7 +10,8 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import BlockRule, problem_dims
-from pebblesim.jobs.count import Counted, compare
+from pebblesim.jobs.compare import compare
+from pebblesim.jobs.count import Counted
 from pebblesim.language.masks import Mask, of
 from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, problem_dims
+from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Theta, problem
-from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
-from pebblesim.sizes import bytes_of, whole
+from pebblesim.sizes import bytes_of
 from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Way, best
 
 
@@ -198,63 +196,10 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
-    return _counted(algorithm, sizes, M, sides, summation, masks.of(mask))
+    return counted(algorithm, sizes, M, sides, summation, masks.of(mask))
 
 
-def compare(
-    names: Iterable[str] | None = None,
-    *,
-    problem_name: str = "backward",
-    M: int,
-    blocks: BlockRule = "fit",
-    summation: str = "chain",
-    mask: AnyMask | None = None,
-    **dims: int,
-) -> list[Counted]:
-    """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
-
-    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
-    those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
-    such blocks.
-
-    Raises:
-        UsageError: a name or size that is not allowed, or a schedule of another problem.
-    """
-    solves = problem(problem_name)
-    if isinstance(names, str):
-        names = [names]
-    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
-    if not names:
-        algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
-        if not algorithms:
-            raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
-    for algorithm in algorithms:
-        if algorithm.problem is not solves:
-            raise UsageError(
-                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
-                f"add --problem {algorithm.problem.name}."
-            )
-    sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
-    rows = []
-    for algorithm in algorithms:
-        try:
-            sides = block_rules.choose(algorithm, sizes, M, blocks, summation)
-            rows.append(_counted(algorithm, sizes, M, sides, summation, mask))
-        except Infeasible as error:
-            given = {} if isinstance(blocks, str) else blocks
-            smallest = block_rules.smallest(algorithm) | dict(given)
-            rows.append(_counted(algorithm, sizes, M, smallest, summation, mask, error.least_M))
-    return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-
-
-def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
-    """Whether a block rule can be meant for a schedule that was not named."""
-    if isinstance(rule, str):
-        return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
-    return set(rule) <= set(algorithm.blocks)
-
-
-def _counted(
+def counted(
     algorithm: Schedule,
     dims: Mapping[str, int],
     M: int,
