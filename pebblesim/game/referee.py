@@ -86,7 +86,8 @@ class Violation:
     """The first illegal move of a game.
 
     `number` counts moves from 1; `name` is what the graph calls the vertex; `red` are the pebbles before the move.
-    `reason` says in words which rule is broken, and `message` all of it in one line.
+    `reason` says in words which rule is broken, and `message` all of it in one line. `source` is the file and line of
+    the schedule that made the move; None if that is not known.
     """
 
     number: int
@@ -97,6 +98,7 @@ class Violation:
     red: int
     M: int
     message: str
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

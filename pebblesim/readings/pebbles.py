@@ -90,17 +90,55 @@ def steps(
         as for `moves`.
     """
     assembled = _Assembler(program, sizes, families, write_takes_red, mask)
-    (code, *tables), longest = assembled.tables(), assembled.longest
-    ranges = tables[-3]
+    yield from _steps(assembled, assembled.tables(), vm.start())
+
+
+def source_of(
+    number: int,
+    program: ir.Program,
+    sizes: ir.Sizes,
+    families: Sequence[Family],
+    *,
+    write_takes_red: bool = False,
+    mask: Mask | None = None,
+) -> ir.Node | None:
+    """The primitive that a move comes from, counted from 1; None if there are fewer moves.
+
+    The moves in front of it are made again, in chunks; only its own chunk is made step by step.
+
+    Args, Raises:
+        as for `moves`.
+    """
+    assembled = _Assembler(program, sizes, families, write_takes_red, mask)
+    tables, longest, state = assembled.tables(), assembled.longest, vm.start()
     out = np.empty(max(CHUNK, 2 * longest), np.int64)
-    state = vm.start()
+    made = 0
+    while state[vm.STATUS] == vm.RUNNING:
+        changing = (*tables[-3:], state)
+        before = [table.copy() for table in changing]
+        used = vm.run(*tables, state, out, longest)  # type: ignore[call-arg]
+        if made + used >= number:
+            for table, earlier in zip(changing, before, strict=True):
+                table[...] = earlier
+            for step in _steps(assembled, tables, state):
+                made += len(step.moves)
+                if made >= number:
+                    return step.node
+        made += used
+    return None
+
+
+def _steps(assembled: _Assembler, tables: Any, state: NDArray[np.int64]) -> Iterator[Step]:
+    code, *others = tables
+    ranges, longest = others[-3], assembled.longest
+    out = np.empty(max(CHUNK, 2 * longest), np.int64)
     one = code.copy()
     one[:, vm.OP] = vm.HALT
     while (op := code[state[vm.PC], vm.OP]) != vm.HALT:
         pc = int(state[vm.PC])
         one[pc, vm.OP], state[vm.STATUS] = op, vm.RUNNING
         while state[vm.STATUS] == vm.RUNNING:
-            used = vm.run(one, *tables, state, out, longest)  # type: ignore[call-arg]
+            used = vm.run(one, *others, state, out, longest)  # type: ignore[call-arg]
             if used:
                 yield Step(assembled.of(pc), None, out[:used])
         assembled.check(state)
