@@ -72,6 +72,8 @@ class Occupancy:
         self.from_memory: set[ir.Tile] = set()
         self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
+        self.open: list[ir.Range] = []  # the loops that are running
+        self.within: dict[ir.Tile, frozenset[ir.Range]] = {}  # ... and that ran when a sum began
         self.offset: dict[ir.Range, int] = {}
         self.length: dict[ir.Range, int] = {}
 
@@ -105,6 +107,8 @@ class Occupancy:
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
                     self.values.discard(tile)
+                    self.regrouped.pop(tile, None)
+                    self.within[tile] = frozenset(self.open)
                 case ir.Constant(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
                     self.values.add(tile)
@@ -131,6 +135,7 @@ class Occupancy:
         whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
         start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
         picked = self._picked(loop, last)
+        self.open.append(rng)
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
             self.length[rng] = min(block, whole - index * block)
@@ -141,6 +146,7 @@ class Occupancy:
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
+        self.open.pop()
 
     def _before(self, node: ir.Node) -> None:
         """What has to happen before a node; nothing, without a mask."""
@@ -172,6 +178,7 @@ class Occupancy:
         elements = self._words(node.target.ranges)
         if isinstance(expr, ir.Elementwise):
             self.values.add(tile)
+            self.within[tile] = frozenset(self.open)
             if node.mode == "new":
                 self._reach(self.red + elements - 1 + intermediates(expr))
                 self._hold(tile, elements)
@@ -188,21 +195,24 @@ class Occupancy:
         count = self._words((index,))
         tree = None
         if node.mode == "new":
-            if index.parent is not None:
-                self.regrouped[tile] = index
-            first, terms, started = 0, count, False
+            self.within[tile] = frozenset(self.open)
             self.live.setdefault(tile, 0)
-        elif tile in self.values:  # the sum is added to the value
-            first, terms, started = 0, count, True
+        if node.mode == "new" or tile in self.values:  # in a value's place, the sum is added to the value
+            first, terms = self._among(index, self.within[tile])
+            started = node.mode != "new"
         elif tile in self.from_memory:  # memory holds the sum between the tiles of the outermost loop over its terms
             first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], True
             tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
         else:
-            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], False
+            first, terms = self._among(index, self.within[tile])
+            started = False
             if blocks_of is not None:
                 block = ir.length(blocks_of.block, self.sizes)
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
+        apart = _kept_apart(index, self.within.get(tile, frozenset()))
+        if apart.parent is not None and not started:
+            self.regrouped[tile] = apart
         tree = tree or tree_block(self.summation, terms)
         if tree > 1:
             self._charge(count)
@@ -210,6 +220,18 @@ class Occupancy:
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + most)
         self._hold(tile, elements * (after - before))
+
+    def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
+        """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
+        whole = _kept_apart(index, within)
+        return self.offset.get(index, 0) - self.offset.get(whole, 0), self._words((whole,))
+
+
+def _kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
+    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension."""
+    while index.parent is not None and index not in within:
+        index = index.parent
+    return index
 
 
 @lru_cache(maxsize=4096)
