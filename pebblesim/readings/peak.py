@@ -210,7 +210,7 @@ class Occupancy:
                 block = ir.length(blocks_of.block, self.sizes)
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
-        apart = _kept_apart(index, self.within.get(tile, frozenset()))
+        apart = kept_apart(index, self.within.get(tile, frozenset()))
         if apart.parent is not None and not started:
             self.regrouped[tile] = apart
         tree = tree or tree_block(self.summation, terms)
@@ -223,11 +223,11 @@ class Occupancy:
 
     def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
         """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
-        whole = _kept_apart(index, within)
+        whole = kept_apart(index, within)
         return self.offset.get(index, 0) - self.offset.get(whole, 0), self._words((whole,))
 
 
-def _kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
+def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
     """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension."""
     while index.parent is not None and index not in within:
         index = index.parent

@@ -34,15 +34,16 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     LEAF,  # SUM: the step behind which the term is computed
     LAST,  # SCRIPT, SUM: behind the last step
     TERMS,  # SUM: the range it sums over
-    OUTER,  # SUM: the range whose tile comes first in the order of the terms, -1 if none
-    WHOLE,  # SUM: terms for each tile of OUTER
+    OUTER,  # SUM: the range whose block comes first in the order of the terms, -1 if none
+    EVERY,  # SUM: indices of such a block
+    WHOLE,  # SUM: terms for each of these blocks
     FRESH,  # SUM: 1 if it makes a new tile
     ONTO,  # SUM: the family of the value it is added to, -1 if none
     MET_ROWS,  # LOOP, NEXT: run for tiles of which the mask allows a pair of these rows ...
     MET_COLUMNS,  # ... and these columns, -1 if for all
     MET,  # LOOP, NEXT: 1; 0 to run for the others
     WIDTH,
-) = range(22)
+) = range(23)
 
 # which block a CHECK asks for: the one that PART is in, the latest before it, or the last of all
 THIS, BEFORE_IT, LATEST = range(3)
@@ -346,7 +347,7 @@ def run(
             if family[PERIOD] > 0:
                 block = index // family[PERIOD]
             elif ins[OUTER] >= 0:
-                term += ranges[ins[OUTER], OFFSET] // ranges[ins[OUTER], BLOCK] * ins[WHOLE]
+                term += ranges[ins[OUTER], OFFSET] // ins[EVERY] * ins[WHOLE]
         begin = block * family[PERIOD]  # of the block, among the terms
         for at in range(state[PROGRESS], rows * columns):
             if used > room:

@@ -533,12 +533,14 @@ class _Assembler:
     def _sum(self, node: ir.Compute) -> None:
         tile, expr = node.target.tile, node.expr
         first = leaf = len(self.scripts)
-        outer = None
+        outer, every = None, -1
         if isinstance(expr, ir.MatMul):
             refs: tuple[ir.Ref, ...] = (expr.left, expr.right)
             operands = [self.table[self._held(ref.tile)].name + ".T" * ref.transposed for ref in refs]
             op, index = "matmul", expr.left.shape[1]
-            outer = next((self.part[ref.tile] for ref in refs if self._is_apart(ref.tile)), None)
+            for ref in refs:
+                if self._is_apart(ref.tile):
+                    outer, every = self.part[ref.tile], _period(self.table[self.family[ref.tile]])
         else:
             assert isinstance(expr, ir.RowReduction)
             refs = (expr.operand,) if isinstance(expr.operand, ir.Ref) else ()
@@ -570,6 +572,7 @@ class _Assembler:
             LAST=len(self.scripts),
             TERMS=self._range(index),
             OUTER=self._part(outer),
+            EVERY=every,
             WHOLE=self.sizes[index.dim],
             FRESH=int(node.mode == "new"),
             ONTO=-1 if onto is None else before,
@@ -581,13 +584,13 @@ class _Assembler:
         return family.blocks > 1 and not family.running
 
     def _block_of(self, number: int, index: ir.Range) -> ir.Range:
-        """The range, of those that an index is a part of, whose tiles are the blocks of a family."""
-        rng = index
-        while rng.parent is not None and rng.parent.parent is not None:
-            if ir.length(rng.block, self.sizes) >= _period(self.table[number]):
-                break
-            rng = rng.parent
-        return rng
+        """The outermost range, of those that an index is a part of, whose tiles lie in one block of a family each."""
+        outside = [index]
+        while (parent := outside[-1].parent) is not None and parent.parent is not None:
+            outside.append(parent)
+        period = _period(self.table[number])
+        fitting = (rng for rng in reversed(outside) if rng.parent and ir.length(rng.block, self.sizes) <= period)
+        return next(fitting, index)
 
     def _check_storable(self, number: int) -> None:
         """What is made block by block can only be kept in memory where the game remembers which block it is."""
