@@ -1,7 +1,7 @@
 """Small edits of the source of schedules, and of the helpers they are made of: what a slip of the pen would do.
 
-An edit changes one place: a statement is deleted, repeated, swapped with the next, or moved; an index is another one; an
-operand is exchanged for another, transposed, or changes sides; a loop stands around a statement.
+An edit changes one place: a statement is deleted, repeated, swapped with the next, or moved; an index is another one;
+an operand is exchanged for another, transposed, or changes sides; a loop stands around a statement.
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ import linecache
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pebblesim.language.registry import Schedule
 
-Place = tuple[str, int]  # name of a function, and which of its statement lists or expressions
+Change = Callable[[ast.FunctionDef], object]  # changes the syntax tree of a function
 
 FILES = itertools.count()
-
-
-@dataclass(frozen=True)
-class Edit:
-    """An edited schedule: what was done, and the schedule, whose source is that of the edit."""
-
-    what: str
-    schedule: Schedule
 
 
 def functions_of(schedule: Schedule) -> dict[str, Callable[..., Any]]:
@@ -42,7 +35,7 @@ def functions_of(schedule: Schedule) -> dict[str, Callable[..., Any]]:
         if not function.__module__.startswith("pebblesim.schedules"):
             return
         found[name] = function
-        known = function.__globals__ | inspect.getclosurevars(function).nonlocals
+        known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         for used in function.__code__.co_names:
             visit(used, known.get(used))
 
@@ -67,7 +60,7 @@ def compiled(schedule: Schedule, trees: dict[str, ast.FunctionDef], what: str) -
     """The schedule whose functions are those trees."""
     names: dict[str, Any] = {}
     for function in functions_of(schedule).values():
-        names |= function.__globals__ | inspect.getclosurevars(function).nonlocals
+        names |= {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     source = "\n\n".join(ast.unparse(ast.fix_missing_locations(tree)) for tree in trees.values())
     file = f"<edit {next(FILES)}: {what}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
@@ -81,7 +74,7 @@ def edits(schedule: Schedule) -> Iterator[tuple[str, Callable[[], Schedule]]]:
     for name in trees:
         for what, change in _changes(trees[name]):
 
-            def make(name: str = name, what: str = what, change: Callable[[ast.FunctionDef], None] = change) -> Schedule:
+            def make(name: str = name, what: str = what, change: Change = change) -> Schedule:
                 edited = copy.deepcopy(trees)
                 change(edited[name])
                 return compiled(schedule, edited, what)
@@ -98,76 +91,81 @@ def _short(node: ast.AST) -> str:
     return ast.unparse(node).split("\n")[0][:60]
 
 
-def _changes(tree: ast.FunctionDef) -> Iterator[tuple[str, Callable[[ast.FunctionDef], None]]]:
-    lists = _lists(tree)
+def _changes(tree: ast.FunctionDef) -> Iterator[tuple[str, Change]]:
+    lists, tiles, indices = _lists(tree), sorted(_tiles(tree)), sorted(_indices(tree))
     for at, body in enumerate(lists):
         for s, statement in enumerate(body):
             line = _short(statement)
             if len(body) > 1:
-                yield f"delete {line}", lambda t, at=at, s=s: _lists(t)[at].pop(s)
-            yield f"repeat {line}", lambda t, at=at, s=s: _lists(t)[at].insert(s, copy.deepcopy(_lists(t)[at][s]))
+                yield f"delete {line}", partial(_delete, at=at, s=s)
+            yield f"repeat {line}", partial(_repeat, at=at, s=s)
             for to in range(len(body) + 1):
                 if to not in (s, s + 1):
-                    yield (
-                        f"move {line} to {to}",
-                        lambda t, at=at, s=s, to=to: _moved(_lists(t)[at], s, _lists(t)[at], to),
-                    )
+                    yield f"move {line} to {to}", partial(_move, at=at, s=s, other=at, to=to)
             for other, target in enumerate(lists):
                 inside = any(target is inner for inner in _lists(statement))
                 if other != at and not inside and len(body) > 1:
                     for to in (0, len(target)):
-                        yield (
-                            f"move {line} to {to} of {_short(target[0])}",
-                            lambda t, at=at, s=s, other=other, to=to: _moved(_lists(t)[at], s, _lists(t)[other], to),
-                        )
-            for over in sorted(_indices(tree)):
-                yield f"loop over {over} around {line}", lambda t, at=at, s=s, over=over: _around(t, at, s, over)
-    expressions = list(ast.walk(tree))
-    tiles, indices = sorted(_tiles(tree)), sorted(_indices(tree))
-    for at, node in enumerate(expressions):
+                        what = f"move {line} to {to} of {_short(target[0])}"
+                        yield what, partial(_move, at=at, s=s, other=other, to=to)
+            for over in indices:
+                yield f"loop over {over} around {line}", partial(_around, at=at, s=s, over=over)
+    for at, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.BinOp):
-            yield f"swap sides of {_short(node)}", lambda t, at=at: _swap(list(ast.walk(t))[at])
+            yield f"swap sides of {_short(node)}", partial(_swap, at=at)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            same_kind = tiles if node.id in tiles else indices if node.id in indices else ()
-            for other in same_kind:
-                if other != node.id:
-                    yield (
-                        f"{other} for {node.id}, the {at}th node",
-                        lambda t, at=at, other=other: setattr(list(ast.walk(t))[at], "id", other),
-                    )
+            for name in tiles if node.id in tiles else indices if node.id in indices else ():
+                if name != node.id:
+                    yield f"{name} for {node.id}, node {at}", partial(_rename, at=at, name=name)
         if isinstance(node, ast.Attribute) and node.attr == "T":
-            yield f"no transpose in {_short(node)}", lambda t, at=at: _untransposed(t, list(ast.walk(t))[at])
+            yield f"no transpose in {_short(node)}", partial(_untranspose, at=at)
 
 
-def _moved(body: list[ast.stmt], s: int, target: list[ast.stmt], to: int) -> None:
-    statement = body[s]
-    target.insert(to, statement)
-    for at, other in enumerate(body):
-        if other is statement and not (body is target and at == to):
-            del body[at]
-            return
+def _delete(tree: ast.AST, at: int, s: int) -> None:
+    del _lists(tree)[at][s]
+
+
+def _repeat(tree: ast.AST, at: int, s: int) -> None:
+    body = _lists(tree)[at]
+    body.insert(s, copy.deepcopy(body[s]))
+
+
+def _move(tree: ast.AST, at: int, s: int, other: int, to: int) -> None:
+    """To a place in the same list or in another; places are counted before anything is taken away."""
+    body, target = _lists(tree)[at], _lists(tree)[other]
+    target.insert(to, body[s])
+    del body[s + (body is target and to <= s)]
 
 
 def _around(tree: ast.FunctionDef, at: int, s: int, over: str) -> None:
     body = _lists(tree)[at]
-    machine = tree.args.args[0].arg if tree.args.args else "m"
-    (loop,) = ast.parse(f"for z in {machine}.tiles({over}, 1): pass").body
+    (loop,) = ast.parse(f"for z in {tree.args.args[0].arg}.tiles({over}, 1): pass").body
     assert isinstance(loop, ast.For)
     loop.body = [body[s]]
     body[s] = loop
 
 
-def _swap(node: Any) -> None:
+def _nth(tree: ast.AST, at: int) -> Any:
+    return next(itertools.islice(ast.walk(tree), at, None))
+
+
+def _swap(tree: ast.AST, at: int) -> None:
+    node = _nth(tree, at)
     node.left, node.right = node.right, node.left
 
 
-def _untransposed(tree: ast.AST, node: Any) -> None:
+def _rename(tree: ast.AST, at: int, name: str) -> None:
+    _nth(tree, at).id = name
+
+
+def _untranspose(tree: ast.AST, at: int) -> None:
+    node = _nth(tree, at)
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             if value is node:
                 setattr(parent, field, node.value)
-            elif isinstance(value, list) and any(each is node for each in value):
-                value[[each is node for each in value].index(True)] = node.value
+            elif isinstance(value, list):
+                value[:] = [node.value if each is node else each for each in value]
 
 
 def _indices(tree: ast.FunctionDef) -> set[str]:

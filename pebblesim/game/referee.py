@@ -23,7 +23,7 @@ from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, 
 RED: Final = 1
 BLUE: Final = 2
 COMPUTED: Final = 4  # at some time
-WRITTEN: Final = 8  # at some time
+WRITTEN: Final = 8  # at some time; known where blue pebbles can be taken away
 INPUT: Final = 16
 
 
@@ -57,7 +57,7 @@ class Rule(NamedTuple):
 
 HONG_KUNG: Final = {
     READ: Rule(needs=BLUE, sets=RED),
-    WRITE: Rule(needs=RED, sets=BLUE | WRITTEN),
+    WRITE: Rule(needs=RED, sets=BLUE),
     COMPUTE: Rule(forbids=INPUT, predecessors=RED, sets=RED | COMPUTED),
     DELETE: Rule(needs=RED, clears=RED),
 }

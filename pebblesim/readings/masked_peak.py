@@ -66,8 +66,14 @@ class _MaskedOccupancy(Occupancy):
                 self.empty[tile] = np.ones((1,) * len(tile.ranges), bool)
             case ir.Delete(tile=tile):
                 self.done.pop(tile, None)
-            case ir.Write(tile=tile) | ir.Move(source=tile):
+            case ir.Write(tile=tile):
                 self._fill(tile)
+            case ir.Move(tile=tile, source=source):
+                self._fill(source)
+                self.done.pop(tile, None)
+                self.apart.pop(tile, None)
+                if source in self.apart:
+                    self.apart[tile] = self.apart[source]
             case ir.Compute(target=target, expr=expr, mode=mode):
                 for ref in ir.refs(expr):
                     self._fill(ref.tile)

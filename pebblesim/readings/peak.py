@@ -112,13 +112,16 @@ class Occupancy:
                 case ir.Constant(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
                     self.values.add(tile)
+                    self.within[tile] = frozenset(self.open)
                 case ir.Move(tile=tile, source=source):
                     self.red -= self.live[tile]
                     self.live[tile] = self.live.pop(source)
                     for kind in (self.values, self.from_memory):
                         (kind.add if source in kind else kind.discard)(tile)
+                    self.regrouped.pop(tile, None)
                     if source in self.regrouped:
                         self.regrouped[tile] = self.regrouped[source]
+                    self.within[tile] = self.within.get(source, frozenset())
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):

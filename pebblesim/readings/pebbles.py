@@ -637,8 +637,10 @@ def _changed(program: ir.Program) -> Iterator[ir.Tile]:
     for phase in program.phases:
         for node in ir.walk(phase.body):
             match node:
-                case ir.Zeros(tile=tile) | ir.Constant(tile=tile) | ir.Move(tile=tile):
+                case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
                     yield tile
+                case ir.Move(tile=tile, source=source):
+                    yield from (tile, source)
                 case ir.Compute(target=target, mode="assign" | "add"):
                     yield target.tile
 
