@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.peak import Occupancy, intermediates, kept_apart
+from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
 from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
@@ -71,9 +71,7 @@ class _MaskedOccupancy(Occupancy):
             case ir.Move(tile=tile, source=source):
                 self._fill(source)
                 self.done.pop(tile, None)
-                self.apart.pop(tile, None)
-                if source in self.apart:
-                    self.apart[tile] = self.apart[source]
+                hand_over(self.apart, source, tile)
             case ir.Compute(target=target, expr=expr, mode=mode):
                 for ref in ir.refs(expr):
                     self._fill(ref.tile)
@@ -94,7 +92,7 @@ class _MaskedOccupancy(Occupancy):
             return
         term = 1
         if isinstance(expr, ir.RowReduction):
-            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+            term = pebbles_of_a_term(expr)
         shape = self._shape(ranges)
         new = np.broadcast_to(self._new_terms(node, ranges), shape)
         if node.mode == "new":

@@ -10,6 +10,7 @@ every iteration after the first changes the same pebbles by the same number. Onl
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
@@ -61,6 +62,11 @@ def intermediates(expr: ir.Expr) -> int:
     return max(most, held + 1)
 
 
+def pebbles_of_a_term(expr: ir.RowReduction) -> int:
+    """Most pebbles while a term is computed from its operand, and the term."""
+    return max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+
+
 class Occupancy:
     """Runs a phase on numbers of pebbles."""
 
@@ -107,7 +113,6 @@ class Occupancy:
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
                     self.values.discard(tile)
-                    self.regrouped.pop(tile, None)
                     self.within[tile] = frozenset(self.open)
                 case ir.Constant(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
@@ -118,10 +123,8 @@ class Occupancy:
                     self.live[tile] = self.live.pop(source)
                     for kind in (self.values, self.from_memory):
                         (kind.add if source in kind else kind.discard)(tile)
-                    self.regrouped.pop(tile, None)
-                    if source in self.regrouped:
-                        self.regrouped[tile] = self.regrouped[source]
-                    self.within[tile] = self.within.get(source, frozenset())
+                    hand_over(self.regrouped, source, tile)
+                    hand_over(self.within, source, tile)
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):
@@ -193,8 +196,7 @@ class Occupancy:
             blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
         else:
             assert isinstance(expr, ir.RowReduction)
-            index, blocks_of = expr.operand.shape[1], None
-            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+            index, blocks_of, term = expr.operand.shape[1], None, pebbles_of_a_term(expr)
         count = self._words((index,))
         tree = None
         if node.mode == "new":
@@ -228,6 +230,13 @@ class Occupancy:
         """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
         whole = kept_apart(index, within)
         return self.offset.get(index, 0) - self.offset.get(whole, 0), self._words((whole,))
+
+
+def hand_over(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
+    """What is known of a tile's words goes over to another tile with them."""
+    kept.pop(tile, None)
+    if source in kept:
+        kept[tile] = kept.pop(source)
 
 
 def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
