@@ -75,9 +75,6 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
-    for row in rows:
-        if row.warning:
-            print(f"warning: {row.warning}")
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
         print(f"work: {work}; {first.intensity:.3g} operations per word")
@@ -94,16 +91,15 @@ def count(
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
     """What the gaps are relative to: schedules that keep other things, or compute in another way, have other bounds."""
-    names: dict[tuple[str, int], list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in rows:
         if row.least_M is None or len(rows) == 1:
-            names.setdefault((row.lower_bound.source, row.lower_bound.value), []).append(row.schedule)
-    bounds = [f"{value:,} words ({source})" for source, value in names]
-    if len(bounds) == 1:
-        print(f"gap: I/O ÷ {bounds[0]}")
-    elif bounds:
+            names.setdefault(str(row.lower_bound), []).append(row.schedule)
+    if len(names) == 1:
+        print(f"gap: I/O ÷ {next(iter(names))}")
+    elif names:
         print("gap: I/O ÷ the largest lower bound for its way of computing:")
-        for bound, schedules in zip(bounds, names.values(), strict=True):
+        for bound, schedules in names.items():
             print(f"  {bound}: {', '.join(schedules)}")
 
 
@@ -121,12 +117,14 @@ def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
         f"{row.io:,}",
         f"{row.peak_red:,}{fits}",
         *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
-        "" if row.bound_ratio is None else _ratio(row.bound_ratio),
+        _ratio(row.bound_ratio),
         _ratio(row.gap),
     )
 
 
-def _ratio(value: float) -> str:
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
 
 

@@ -16,7 +16,7 @@ from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.sizes import whole
 from pebblesim.tables import aligned
-from pebblesim.theory.lower_bounds import LowerBound
+from pebblesim.theory.lower_bounds import LowerBound, best
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,15 @@ class Comparison(Sequence[Counted]):
 
     @property
     def lower_bound(self) -> LowerBound:
-        """What none of the rows that fit can go below, whatever its way of computing."""
-        fitting = [row for row in self.rows if row.feasible] or self.rows
-        return min((row.lower_bound for row in fitting), key=lambda bound: bound.value)
+        """What nothing that solves the problem with M pebbles can go below, whatever its way of computing."""
+        return best(problem(self.problem), self.dims, self.M, None, self.mask)
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """As printed by `pebblesim count --json`; with a data type, with arithmetic intensities in that type."""
-        first, lower = self.rows[0], self.lower_bound
+        first = self.rows[0]
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "blocks": self.blocks}
         head |= {"bound": first.bound and first.bound.to_dict(first.sizes)}
-        head |= {"lower_bound": {"value": lower.value, "source": lower.source}}
+        head |= {"lower_bound": self.lower_bound.to_dict()}
         head |= {} if self.mask is None else {"mask": str(self.mask), "pairs": first.pairs}
         return head | {"rows": [row.to_dict(dtype) for row in self.rows]}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from pebblesim.errors import BelowBound
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
@@ -17,7 +18,7 @@ from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
 from pebblesim.sizes import bytes_of
-from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Way, best
+from pebblesim.theory.lower_bounds import LowerBound, Way, best
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Counted:
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
     mask: Mask | None = None
-    way: Way = STANDARD
+    way: Way = field(default_factory=Way)
 
     @property
     def operations(self) -> int:
@@ -79,16 +80,6 @@ class Counted:
     def io(self) -> int:
         """Reads and writes together, in words."""
         return self.reads + self.writes
-
-    @property
-    def warning(self) -> str | None:
-        """Why the schedule cannot be right, if it moves fewer words than any that is."""
-        if self.io >= self.lower_bound.value:
-            return None
-        return (
-            f"{self.schedule} moves fewer words than the lower bound of {self.lower_bound.value:,}: it cannot solve "
-            f"{self.problem}; `play` shows what is missing."
-        )
 
     @property
     def feasible(self) -> bool:
@@ -121,10 +112,26 @@ class Counted:
         """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
         return best(problem(self.problem), self.dims, max(self.M, self.peak_red), self.way, self.mask)
 
+    @cached_property
+    def every_way(self) -> LowerBound:
+        """The lower bound for every way of computing, with as many pebbles."""
+        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), None, self.mask)
+
     @property
     def gap(self) -> float:
-        """I/O ÷ the largest lower bound known."""
-        return float(Fraction(self.io, self.lower_bound.value))
+        """I/O ÷ `lower_bound`.
+
+        Raises:
+            BelowBound: it is below 1, so that the schedule computes something else than it says.
+        """
+        least = self.lower_bound
+        if self.io < least.value:
+            raise BelowBound(
+                f"{self.schedule} moves {self.io:,} words, and whatever solves {self.problem!r} as it says it does "
+                f"({least.of_way}) moves {least.value:,} at least, by {least.source}: it computes something else; "
+                "`play` shows what, and graph= says in which other way it computes."
+            )
+        return float(Fraction(self.io, least.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too."""
@@ -141,7 +148,7 @@ class Counted:
             "feasible": self.feasible,
             "least_M": self.least_M,
             "bound_ratio": self.bound_ratio,
-            "lower_bound": {"value": self.lower_bound.value, "source": self.lower_bound.source},
+            "lower_bound": self.lower_bound.to_dict(),
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
@@ -161,10 +168,8 @@ class Counted:
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
-            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
+            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound}",
         }
-        if self.warning:
-            lines["warning"] = self.warning
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
+from pebblesim.kernels import kernel
+
+KINDS = COMPUTE, DELETE, READ, WRITE  # of another file, so that functions kept on disk must know their values
 
 # instructions, and what their columns hold
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = range(12)
@@ -76,28 +78,28 @@ def start() -> Any:
     return np.zeros(7, np.int64)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def cell(family: int, block: int, terms: int) -> int:
     """The cell of a value: a sum that has this many terms, or, with no terms, any other value."""
     return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def family_of(held: int) -> int:
     return held >> (BLOCK_BITS + TERM_BITS)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def block_of(held: int) -> int:
     return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def terms_of(held: int) -> int:
     return held & ((1 << TERM_BITS) - 1)
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
     """(first vertex, number of terms) of an element of a block."""
     if block < 0:
@@ -113,7 +115,7 @@ def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int,
     return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
     """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block of the tree."""
     m = min(tree, k - block * tree)
@@ -131,7 +133,7 @@ def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, la
     return sums + position
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
     """The vertex that holds the sum of the first `done` terms; -1 if no vertex does, or several together."""
     if k == 0:
@@ -151,7 +153,7 @@ def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -
     return first + k + zero + block * tree - (1 - started) + tree - 1
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
     """The additions that follow when a term of a tree of blocks has been computed; `value` is what it is added to."""
     block, inside = divmod(term, tree)
@@ -181,7 +183,7 @@ def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, starte
     return used
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _merge(
     out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
 ) -> int:
@@ -191,7 +193,7 @@ def _merge(
     return used + 3
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
     """Add term u of a chain to the sum held so far; returns the moves used, and the vertex that holds the new sum."""
     leaf = first + u
@@ -204,7 +206,7 @@ def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: in
     return used + 3, total
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     """How many terms the sum of element [i, j] has in front of an index."""
     if family[BEFORE] < 0:
@@ -213,7 +215,7 @@ def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     return before[family[BEFORE] + line * family[WIDE] + index]
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     """Whether the mask lets a loop run for the tile it is at; pairs[i, j] counts those of rows < i and columns < j."""
     if ins[MET_ROWS] < 0:
@@ -225,13 +227,13 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     return (some > 0) == (ins[MET] == 1)
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _block(ranges: Any, rng: int, family: Any) -> int:
     """Which block of a family a range is in; 0 for no range, or if there is one block."""
     return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _latest(family: Any, elements: Any, block: int, element: int) -> int:
     """The last block before a block in which an element exists; -1 if there is none."""
     block -= 1
@@ -241,7 +243,7 @@ def _latest(family: Any, elements: Any, block: int, element: int) -> int:
     return block
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
     """The vertex of a cell at [i, j]; -1 if it is a sum spread over several."""
     family = families[family_of(held)]
@@ -249,12 +251,12 @@ def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
     return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
     state[STATUS], state[AT_ROW], state[AT_COLUMN], state[HOLDS], state[MEANT] = MISMATCH, i, j, holds, meant
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _script(
     out: Any, used: int, scripts: Any, first: int, last: int, families: Any, elements: Any, ranges: Any, i: int, j: int
 ) -> int:
@@ -270,7 +272,7 @@ def _script(
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel(*KINDS, nogil=True)
 def run(
     code: Any,
     scripts: Any,
