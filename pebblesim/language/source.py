@@ -52,8 +52,11 @@ def where() -> str:
 
 
 def where_is(node_line: int) -> str:
-    """File and line, if the file is known."""
-    return node_line.where if isinstance(node_line, Line) else f"line {node_line}"
+    """File and line, if the file is known; files of this package without what stands in front of it."""
+    if not isinstance(node_line, Line):
+        return f"line {node_line}"
+    file = Path(node_line.file)
+    return f"{file.relative_to(_HERE.parent.parent) if file.is_relative_to(_HERE.parent) else file}:{int(node_line)}"
 
 
 def where_raised(error: BaseException, otherwise: str) -> str:
