@@ -245,7 +245,7 @@ class Advice:
         best = each.best
         lines.append(
             f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
-            f"{best.gap:.2f} x the lower bound of {best.lower_bound.value:,} words ({best.lower_bound.source})"
+            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
