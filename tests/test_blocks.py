@@ -24,7 +24,10 @@ from pebblesim.readings.peak import peak_red
 any_schedule = st.sampled_from(list(SCHEDULES.values()))
 blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]
 any_blocked = st.sampled_from(blocked)
-LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3}
+COMPETING = ("dS-stored-blocked", "projected-dS-stored-blocked")
+"""Schedules with several blocks that share a cache and change what is moved."""
+in_turn = [schedule for schedule in blocked if schedule.name not in COMPETING]
+LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3, 5: 2}
 """Largest dimension by number of blocks, so that a table stays small."""
 
 Table = Mapping[tuple[int, ...], tuple[int, int]]
@@ -74,7 +77,7 @@ def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> No
 
 
 @strategies.draws(40, 500)
-@given(schedule=any_blocked, data=st.data())
+@given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
     schedule: Schedule, data: st.DataObject
 ) -> None:
@@ -95,7 +98,7 @@ def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
 
 
 @strategies.draws(40, 500)
-@given(schedule=any_blocked, data=st.data())
+@given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
     fit = choose(schedule, dims, M, "fit", summation)
@@ -116,7 +119,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: 
 
 
 @strategies.draws(40, 400)
-@given(schedule=any_blocked, data=st.data())
+@given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_blocks_that_are_given_stay_and_the_others_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
     name = data.draw(st.sampled_from(schedule.blocks))
@@ -370,7 +373,7 @@ def test_what_tiles_of_a_band_come_to_at_least(
         assert _area(n, least, most, *limits, mask.pairs(n)) <= area == _area(n, rows, rows, *limits, mask.pairs(n))
 
 
-@strategies.draws(40, 400)
+@strategies.draws(25, 400)
 @given(schedule=st.sampled_from([each for each in (*blocked, *OWN) if len(each.blocks) < 4]), data=st.data())
 def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: Schedule, data: st.DataObject) -> None:
     largest = {1: 40, 2: 16, 3: 6}[len(schedule.blocks)]
@@ -430,6 +433,8 @@ def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> Non
 def test_best_takes_sizes_however_large(n: int) -> None:
     """There was no memory for the candidates."""
     for schedule in blocked:
+        if schedule.name.startswith("projected-"):
+            continue  # as without projections
         dims = problem_dims(schedule.problem, {"n": n, "d": 128})
         try:
             fit = choose(schedule, dims, 116_224, "fit")
@@ -457,7 +462,7 @@ def test_four_blocks_that_share_a_cache() -> None:
 
     dims, M = {"m": 700, "k": 50, "n": 900}, 3000
     best = choose(four, dims, M, "best")
-    grid = (1, 2, 3, 4, 8, 16, 32, 50, 64)
+    grid = (1, 2, 8, 50, 64)
     room = Room(four.program, dims, "chain")
     least = min(
         io(four.program, dims | blocks)
@@ -465,3 +470,14 @@ def test_four_blocks_that_share_a_cache() -> None:
         if room.least(blocks := dict(zip("abce", values, strict=True))) <= M and room(blocks) <= M
     )
     assert io(four.program, dims | best) <= least
+
+
+@strategies.draws(30, 300)
+@given(name=st.sampled_from(COMPETING), n=st.integers(1, 10**5), d=st.integers(1, 300), M=st.integers(0, 10**6))
+def test_blocks_that_compete_share_the_cache(name: str, n: int, d: int, M: int) -> None:
+    """The first of them starved the others: 1 for b_r and 47 times the words."""
+    schedule = SCHEDULES[name]
+    dims = problem_dims(schedule.problem, {"n": n, "d": d})
+    M += peak_red(schedule.program, dims | dict.fromkeys(schedule.blocks, 1))
+    fit, best = (io(schedule.program, dims | choose(schedule, dims, M, rule)) for rule in ("fit", "best"))
+    assert fit == best

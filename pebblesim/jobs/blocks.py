@@ -57,7 +57,8 @@ def choose(
     "fit" lets blocks grow from one index each in the schedule's order, a group of them when the one before holds all
     that it cuts. Of the sizes on that way that are feasible it takes those that move least, which are the largest
     unless a mask leaves out more around smaller tiles. The room that is left goes to blocks that change nothing in
-    what is moved. The way does not depend on M, so no larger M moves more.
+    what is moved. Where several groups that do change it share the cache, an order would starve all but the first, and
+    "fit" is the best that is proved, or the best found for any power of two up to M. No larger M moves more.
 
     "best" moves no more than "fit", and no more than any feasible blocks as far as `MOST_BOXES` suffice to prove it.
     They do at small sizes, under masks and for four blocks, too, and without a mask for two blocks that share a cache
@@ -137,12 +138,14 @@ class _Part:
         groups: its blocks, in the order in which they grow.
         cuts: the sizes of what a block cuts; from the largest on it holds everything.
         words, room: what blocks cost.
+        unmasked: the words without a mask.
     """
 
     groups: tuple[tuple[str, ...], ...]
     cuts: Mapping[str, frozenset[int]]
     words: Words
     room: Room
+    unmasked: Words
 
     # -- what is feasible ---------------------------------------------------------------------------------------------
 
@@ -168,6 +171,14 @@ class _Part:
     def fit(self, M: int, sizes: Blocks, fixed: set[str]) -> Blocks:
         """All blocks, those of this part by the rule "fit"; the others, and those that are fixed, stay."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
+        best = self._on_the_way(M, sizes, groups)
+        if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
+            names = [name for group in groups for name in group if name in self.unmasked.blocks]
+            best = self._shared(M, sizes, names, best)
+        return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
+
+    def _on_the_way(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
+        """The blocks that move least of those that one group after the other grows to."""
         best, least, end = sizes, self.words(sizes), sizes
         for group in groups:
             caps = {name: max(self.cuts[name]) for name in group}
@@ -183,7 +194,27 @@ class _Part:
             end = grown(most)
             if most < max(caps.values()):
                 break
-        return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
+        return best
+
+    def _shared(self, M: int, sizes: Blocks, names: list[str], start: Blocks) -> Blocks:
+        """Blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
+
+        That is so if they are proved to be the best. Else they are the best of what is found without a mask for the
+        powers of two up to M.
+        """
+        if self.words.falling:
+            search = _Search(self, self.words, M, names, start, sizes)
+            search.climb()
+            if search.prove():
+                return search.best
+        best, least = start, self.words(start)
+        for power in range(M.bit_length()):
+            if self.fits(2**power, sizes):
+                search = _Search(self, self.unmasked, 2**power, names, sizes, sizes)
+                search.climb()
+                if self.words(search.best) <= least:
+                    best, least = search.best, self.words(search.best)
+        return best
 
     def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
         """Of the sizes up to `most`, one that moves least; in a grid that does not depend on M."""
@@ -225,39 +256,40 @@ class _Part:
         if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
         rest = [name for group in self.groups for name in group if name not in names]
-        search = _Search(self, M, names, start, start | dict.fromkeys(rest, 1))
+        search = _Search(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
         search.climb()
         search.prove()
         if search.best is start:
             return start
         return self._filled(M, search.best, [[name] for name in rest])
 
-    def smaller(self, name: str, size: int) -> int:
-        """The least block that cuts everything into as many tiles, where words never rise with a block."""
-        return max(-(-cut // -(-cut // size)) for cut in self.cuts[name]) if self.words.falling else size
-
 
 class _Search:
     """The feasible blocks of a part that move least: first by climbing, then by proving that no others move less.
 
     Attributes:
-        names: the blocks that matter.
-        best, least: the best blocks so far, and their words.
+        words: what they move.
+        names: the blocks to choose; the others stay as they are in `others`.
+        best, least: the best blocks so far, at first those to start from, and their words.
     """
 
-    def __init__(self, part: _Part, M: int, names: list[str], start: Blocks, others: Blocks) -> None:
-        self.part, self.M, self.names, self.others = part, M, names, others
+    def __init__(self, part: _Part, words: Words, M: int, names: list[str], start: Blocks, others: Blocks) -> None:
+        self.part, self.words, self.M, self.names, self.others = part, words, M, names, others
         self.caps = {name: max(part.cuts[name]) for name in names}
-        self.best, self.least = start, part.words(start)
+        self.best, self.least = start, words(start)
 
     def consider(self, blocks: Blocks) -> bool:
         """Whether blocks are feasible and better than the best so far, which they become then."""
-        blocks = blocks | {name: self.part.smaller(name, blocks[name]) for name in self.names}
-        words = self.part.words(blocks)
+        blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
+        words = self.words(blocks)
         if words >= self.least or not self.part.fits(self.M, blocks):
             return False
         self.best, self.least = blocks, words
         return True
+
+    def _smaller(self, name: str, size: int) -> int:
+        """The least block that cuts everything into as many tiles, where words never rise with a block."""
+        return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name]) if self.words.falling else size
 
     def climb(self) -> None:
         """Make one block larger or smaller and another as large as is left, in ever smaller steps."""
@@ -287,7 +319,7 @@ class _Search:
             size, cap = base[name], self.caps[name]
             tiles = -(-cap // size)
             if divisor is None:
-                more = range(-3, 4) if not self.part.words.falling else range(-1, 2)
+                more = range(-3, 4) if not self.words.falling else range(-1, 2)
                 sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
             else:
                 sizes = {size + size // divisor, size * divisor // (divisor + 1)}
@@ -295,31 +327,32 @@ class _Search:
                 if other_size < 1 or other_size == size:
                     continue
                 blocks = base | {name: min(cap, other_size)}
-                if not self.part.words.falling:
+                if not self.words.falling:
                     yield blocks
                 for other in self.names:
                     if other != name:
                         yield self._with_largest(blocks, other)
 
-    def prove(self) -> None:
-        """Look into boxes of sizes, the most promising first, until none is left that may hold better ones."""
+    def prove(self) -> bool:
+        """Look into boxes of sizes, the most promising first; whether it is proved that none holds better ones."""
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
         boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
-        few = self.part.words.falling or prod(boxes[0][3][name] for name in self.names) <= FEW
+        few = self.words.falling or prod(boxes[0][3][name] for name in self.names) <= FEW
         for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
             if not boxes or boxes[0][0] >= self.least:
-                return
+                return True
             _, _, low, high = heappop(boxes)
             for bound, part_low, part_high in self._halves(low, high):
                 if bound < self.least:
                     self._look(part_low, part_high)
                     if bound < self.least and part_low != part_high:
                         heappush(boxes, (bound, next(order), part_low, part_high))
+        return False
 
     def _look(self, low: Blocks, high: Blocks) -> None:
         self.consider(high)
-        if not self.part.words.falling:
+        if not self.words.falling:
             self.consider(low)
 
     def _halves(self, low: Blocks, high: Blocks) -> list[tuple[int, Blocks, Blocks]]:
@@ -332,7 +365,7 @@ class _Search:
                 for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
                     if self.part.room.least(first) <= self.M:
                         last = self._tightened(first, last)
-                        halves.append((self.part.words.least(first, last), first, last))
+                        halves.append((self.words.least(first, last), first, last))
                 bounds = sorted(bound for bound, _, _ in halves)
                 choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
         return max(choices, key=lambda choice: choice[:3])[3] if choices else []
@@ -346,7 +379,7 @@ class _Search:
                 return self.part.room.least(low | {name: size}) <= self.M
 
             size = _last(low[name], high[name], feasible)
-            sizes[name] = max(low[name], self.part.smaller(name, size))
+            sizes[name] = max(low[name], self._smaller(name, size))
         return high | sizes
 
 
@@ -390,8 +423,10 @@ def _parts_of(
     for names in filter(None, parts):
         groups = tuple(group for group in fit if names & set(group))
         room = Room(_only(program, names), dict(dims), summation)
-        words = Words(_only(counted, names).phases, dict(dims), mask)
-        found.append(_Part(groups, {name: _cut_by(program, name, dict(dims)) for name in names}, words, room))
+        unmasked = Words(room.program.phases, dict(dims), None)
+        words = unmasked if mask is None else Words(_only(counted, names).phases, dict(dims), mask)
+        cuts = {name: _cut_by(program, name, dict(dims)) for name in names}
+        found.append(_Part(groups, cuts, words, room, unmasked))
     return tuple(found)
 
 
