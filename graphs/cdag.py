@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids
+from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
 from pebblesim.graphs.summation import Part, part
 
@@ -23,26 +23,6 @@ if TYPE_CHECKING:
 
 EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each, and no drawing shows more
 CONSTANTS: Final = {"zero": "zero", "initial": "initial", "disallowed": "not allowed", "empty": "no terms"}
-
-
-class Op(IntEnum):
-    """How the value of a vertex follows from those of its predecessors."""
-
-    INPUT = 0
-    ZERO = 1  # the constant 0: no predecessor, but no input either
-    MUL = 2
-    ADD = 3
-    SUB = 4
-    DIV = 5
-    EXP = 6
-    TERM = 7  # x·1, the term of a row sum: one predecessor
-    LOG = 8
-    MAX = 9
-    MINUS_INFINITY = 10  # the constant that a running maximum starts from
-    RELU = 11
-    STEP = 12  # 1 where positive, else 0: the derivative of RELU
-    SIGMOID = 13
-    GENERIC = 14  # of a graph without meaning
 
 
 # Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pebblesim.graphs.cdag import Op
+from pebblesim.graphs.operations import Op
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
 DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)

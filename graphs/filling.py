@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked, summation
-from pebblesim.graphs.cdag import Op, index_dtype, sections
+from pebblesim.graphs.cdag import index_dtype, sections
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
+from pebblesim.graphs.operations import Op
 
 
 def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any]]:

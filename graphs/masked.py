@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
-from pebblesim.graphs.cdag import Op
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
+from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
 
 Ids = NDArray[np.int64]

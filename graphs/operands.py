@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.game.numbering import Family
-from pebblesim.graphs.cdag import Op, latest_roots, roots, section_roots
+from pebblesim.graphs.cdag import latest_roots, roots, section_roots
+from pebblesim.graphs.operations import Op
 
 UNARY: Final = {"exp": Op.EXP, "log": Op.LOG, "relu": Op.RELU, "step": Op.STEP, "sigmoid": Op.SIGMOID}
 BINARY: Final = {"mul": Op.MUL, "add": Op.ADD, "sub": Op.SUB, "div": Op.DIV, "max": Op.MAX}

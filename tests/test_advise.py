@@ -13,7 +13,6 @@ import sympy
 from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
-from pebblesim import schedules  # noqa: F401 - importing schedules registers them
 from pebblesim.advice import cards
 from pebblesim.advice.cards import FIGURES, Card, Figure
 from pebblesim.errors import Infeasible, UsageError

@@ -270,7 +270,6 @@ def test_blocks_in_one_group_grow_together_each_to_its_dimension() -> None:
                     C_ij += m.read(A[i, k]) @ m.read(B[k, j])
                 m.write(C[i, j], C_ij)
 
-    del SCHEDULES["grouped"]
     dims = {"m": 100, "k": 3, "n": 10}
     assert choose(grouped, dims, 10**6) == {"a": 100, "b": 10, "c": 3}
     assert choose(grouped, dims, 10 * 20 + 3 * (10 + 20) + 2) == {"a": 20, "b": 10, "c": 3}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
@@ -29,7 +29,6 @@ from pebblesim.readings.numbers import numbers
 from pebblesim.readings.rounding import rounding
 
 
-@register(problem="matmul", source="this test")
 def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
     """Tiles of tiles, ragged twice over, in a sum that is read from memory and written back."""
     (rows, terms), (_, columns) = A.shape, B.shape
@@ -45,7 +44,8 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
                     m.write(C[r, j], C_rj)
 
 
-NESTED = SCHEDULES.pop("nested")
+with SCHEDULES.temporary():
+    NESTED = register(problem="matmul", source="this test")(nested)
 TESTED = {**SCHEDULES, "nested": NESTED}
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
@@ -84,7 +84,7 @@ def total(launched: Any) -> Moved:
 
 
 @every_schedule
-@settings(max_examples=4)
+@strategies.draws(2, 8)
 @given(data=st.data())
 def test_kernels_move_what_is_counted_and_give_the_reference(
     schedule: Schedule, gpu: Simulated, sources: dict[tuple[str, bool], Source], data: st.DataObject
@@ -188,7 +188,7 @@ def test_what_workers_cannot_share() -> None:
         m.write(C, C_)
 
     for name in ("looked-at", "changed", "used-after"):
-        program = SCHEDULES.pop(name).program
+        program = SCHEDULES[name].program
         assert [launch.split for launch in launches(program, 4)] == [None], name
 
 
@@ -204,7 +204,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
             C_[:] = C_ * C_
         m.write(C, C_)
 
-    schedule = SCHEDULES.pop("in-parts")
+    schedule = SCHEDULES["in-parts"]
     source, sizes = cuda(schedule.program), {"m": 9, "k": 4, "n": 11, "b": 3}
     outputs, _ = run_one(source.text, source, tmp_path, schedule, **sizes)
     expected = numbers(schedule.program, sizes, schedule.problem.random_inputs(sizes))
@@ -212,7 +212,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
 
 
 @every_schedule
-@settings(max_examples=6)
+@strategies.draws(3, 12)
 @given(data=st.data())
 def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 4))
@@ -256,7 +256,7 @@ def test_sectors_of_astronomical_sizes() -> None:
 
 
 @every_schedule
-@settings(max_examples=6)
+@strategies.draws(3, 12)
 @given(data=st.data())
 def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))

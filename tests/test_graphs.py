@@ -16,8 +16,9 @@ from pebblesim import graphs
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import builder as builder_module, cdag as cdag_module
 from pebblesim.graphs.builder import Builder
-from pebblesim.graphs.cdag import Cdag, Op
+from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.export import load, save
+from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import problem
 
 SUMMATIONS = st.sampled_from(["chain", "balanced", "blocked:1", "blocked:2", "blocked:3", "blocked:16"])

@@ -4,7 +4,7 @@ In the schedules below the comment `here` marks the line that the message must n
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,15 +17,6 @@ from pebblesim.readings.count import count
 from pebblesim.readings.numbers import numbers
 
 Function = Callable[..., None]
-
-
-@pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    """Whatever a test registers is forgotten after it."""
-    before = dict(SCHEDULES)
-    yield
-    SCHEDULES.clear()
-    SCHEDULES.update(before)
 
 
 def registered(function: Function, problem: str = "matmul", **rules: Any) -> Schedule:

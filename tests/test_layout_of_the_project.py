@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,26 +30,43 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 SOURCES = dict(_sources())
 
-REFEREE = ("game", "_game_kernel")
-
-# Those that join the parts; every other module directly inside pebblesim/ is core.
-JOINS_THE_PARTS = (
-    "api",
-    "claims",
-    "cli",
-    "cli_advise",
-    "cli_sweep",
-    "crossings",
-    "recording",
-    "replay",
-    "__main__",
+LAYERS = (
+    ("errors", "sizes", "notation", "files", "tables"),
+    ("language", "game"),
+    ("readings", "graphs", "schedules", "theory"),
+    ("problems", "growth", "caches", "dags"),
+    ("jobs",),
+    ("advice", "claims", "sparsity", "gpu", "plots", "replay"),
+    ("cli", "__main__"),
 )
+"""Packages and modules from the ground up; each may import those of the layers below its own, and of its own layer what
+LEVEL allows."""
+
+LEVEL = {
+    ("files", "errors"),
+    ("notation", "errors"),
+    ("sizes", "errors"),
+    ("tables", "errors"),
+    ("tables", "files"),
+    ("__main__", "cli"),
+    ("claims", "sparsity"),
+    ("plots", "gpu"),
+}
+
+LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
+"""The registry loads what ships with pebblesim when it is first asked, by name."""
+
+SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
+"""What readings and graphs share with the referee: the moves, and how vertices are numbered."""
 
 
-def imports(module: str, path: Path) -> Iterator[str]:
+def imports(module: str, path: Path, types: bool = True) -> Iterator[str]:
     """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not types:
+        tree.body = [each for each in tree.body if "TYPE_CHECKING" not in ast.dump(getattr(each, "test", each))]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -63,42 +81,59 @@ def within(target: str, *modules: str) -> bool:
     return any(f"{target}.".startswith(f"pebblesim.{module}.") for module in modules)
 
 
+def room(module: str) -> str | None:
+    """The package or module directly inside pebblesim that a name lies in; None for what is not ours."""
+    first, *rest = module.split(".")
+    return rest[0] if first == "pebblesim" and rest and rest[0] in FLOOR else None
+
+
+FLOOR = {name: floor for floor, layer in enumerate(LAYERS) for name in layer}
+
+
 def forbidden(module: str, target: str) -> bool:
     """Whether the design lets `module` import `target` (DESIGN: layout and import direction)."""
-    if within(module, "readings"):
-        return within(target, *REFEREE, "graphs", "cli")
+    mine, other = room(module), room(target)
+    if other is None or (module, target) in LATE:
+        return within(module, "schedules") and other is None and target.split(".")[0] not in sys.stdlib_module_names
+    if within(module, "readings", "graphs") and other == "game":
+        return not within(target, *SHARED_OF_THE_GAME)
     if within(module, "schedules"):
-        return target.split(".")[0] not in sys.stdlib_module_names and not within(
-            target, "language", "registry", "problems", "schedules"
-        )
-    if within(module, "graphs"):
-        return within(target, *REFEREE, "readings", "schedules", "language", "cli")
-    if within(module, *REFEREE):
-        # The referee sees the arrays of a graph, and never how a graph is built.
-        return within(target, "readings", "schedules", "language", "graphs", "cli") and not within(
-            target, "graphs.cdag"
-        )
-    if module.count(".") <= 1 and not within(module, *JOINS_THE_PARTS):
-        return within(target, "graphs", "schedules", "cli")
-    return False
+        return not within(target, "language", "schedules")
+    return mine is not None and mine != other and FLOOR[mine] <= FLOOR[other] and (mine, other) not in LEVEL
 
 
-@pytest.mark.parametrize("module", SOURCES)
+def test_every_package_has_a_layer() -> None:
+    rooms = {module.split(".")[1] for module in SOURCES if module != "pebblesim"}
+    assert rooms <= set(FLOOR)
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if module != "pebblesim"])
 def test_imports_go_in_one_direction(module: str) -> None:
     assert [target for target in imports(module, SOURCES[module]) if forbidden(module, target)] == []
+
+
+def test_no_imports_run_in_circles() -> None:
+    """Of modules; what is imported for the names of types alone ties nothing, nor does a package that lists modules."""
+    graph = nx.DiGraph()
+    for module, path in SOURCES.items():
+        for target in imports(module, path, types=False):
+            source = target if target in SOURCES else target.rpartition(".")[0]
+            if source in SOURCES and SOURCES[source].name != "__init__.py" and path.name != "__init__.py":
+                graph.add_edge(module, source)
+    assert list(nx.simple_cycles(graph)) == []
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     lines = [*PYPROJECT["project"]["dependencies"], *extras["cluster"], *extras["parquet"]]
-    declared = {re.split(r"\W", line)[0] for line in lines}
+    declared = {re.split(r"[^\w-]", line)[0] for line in lines}
     imported = {
-        target.split(".")[0]
+        target.split(".")[0].replace("_", "-")
         for module, path in SOURCES.items()
         if not within(module, "gpu")  # what only a machine with a GPU has is asked for there, when it is needed
         for target in imports(module, path)
     }
-    assert imported - set(sys.stdlib_module_names) - {"pebblesim"} <= declared
+    assert imported - {name.replace("_", "-") for name in sys.stdlib_module_names} - {"pebblesim"} <= declared
 
 
 def test_the_wheel_lists_every_package() -> None:

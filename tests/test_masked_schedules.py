@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import strategies
 import sympy
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
-from pebblesim.graphs.cdag import Op
+from pebblesim.graphs.operations import Op
 from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
@@ -51,7 +51,7 @@ def played(schedule: Schedule, sizes: dict[str, int], mask: Mask, M: int) -> tup
 
 @every_schedule
 @given(data=st.data())
-@settings(max_examples=12)
+@strategies.draws(3, 24)
 def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule)
     predicted, peak = count(schedule.masked, sizes, mask=mask), masked_peak_red(schedule.masked, sizes, mask)
@@ -65,7 +65,7 @@ def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedul
 
 @every_schedule
 @given(data=st.data())
-@settings(max_examples=8)
+@strategies.draws(3, 16)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule, largest=9)
     allowed = mask.allowed(sizes["n"])
@@ -86,7 +86,7 @@ BANDS += [("flash2-forward", "window:1"), ("flash2-backward", "band:2"), ("row-s
 
 @pytest.mark.parametrize(("name", "mask"), BANDS)
 @given(data=st.data())
-@settings(max_examples=20)
+@strategies.draws(5, 40)
 def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> None:
     schedule, closed = SCHEDULES[name], closed_form(name, mask)
     sizes = data.draw(strategies.sizes(schedule, largest=30))
@@ -97,7 +97,7 @@ def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> N
 
 @every_core
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 10)
 def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule, largest=12)
     n, table = sizes["n"], mask.allowed(sizes["n"])
@@ -132,7 +132,7 @@ def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, d
 
 @every_core
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 10)
 def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     everything = from_array(np.ones((1, 1), bool))

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import pebblesim.schedules  # noqa: F401 # registers them
 from pebblesim.errors import UsageError

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.claims import exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
 from pebblesim.claims.claim import CLAIMS, FAILS, HOLDS, PROVED, UNDECIDED, Claim, Effort, value
 from pebblesim.claims.errata import errata

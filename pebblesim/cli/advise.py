@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pebblesim.cli import main as cli
+from pebblesim.cli.options import AsJson, MaskText, Sizes, command, complete_problem, family
+from pebblesim.cli.printing import print_json
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = family()
 
 
-@app.command("advise", epilog="Example: [bold]pebblesim advise --gpu H200 -n 8192 -d 128 --dtype bf16 --explain[/bold]")
+@command(app, "advise", example="pebblesim advise --gpu H200 -n 8192 -d 128 --dtype bf16 --explain")
 def advise(
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="GTX1060, V100, A100, H100, H200, B200 or MI300X.", metavar="NAME")
@@ -22,27 +21,25 @@ def advise(
     card: Annotated[
         Path | None, typer.Option("--card", help="A card of your own instead, as TOML.", metavar="FILE")
     ] = None,
-    n: cli.N = None,
-    d: cli.D = None,
-    size: cli.Sizes = None,
+    *,
+    sizes: Sizes,
     dtype: Annotated[str, typer.Option("--dtype", help="Type of a word: fp32, bf16, fp16, …")] = "float32",
     problem: Annotated[
-        str, typer.Option("--problem", "-p", help="What is computed.", autocompletion=cli._complete_problem)
+        str, typer.Option("--problem", "-p", help="What is computed.", autocompletion=complete_problem)
     ] = "backward",
     heads: Annotated[int, typer.Option("--heads", help="Heads.", min=1)] = 1,
     batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1,
-    mask: cli.MaskText = None,
+    mask: MaskText = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Say where the figures of the card come from.")] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which schedule and blocks move least on a real card, and what the roofline allows."""
     from pebblesim.advice.advise import advise as ask
 
-    dims: dict[str, Any] = cli._dims(n, d, size)
-    advice = ask(gpu, dtype=dtype, problem_name=problem, heads=heads, batch=batch, mask=mask, card=card, **dims)
+    advice = ask(gpu, dtype=dtype, problem_name=problem, heads=heads, batch=batch, mask=mask, card=card, **sizes.dims)
     if as_json:
-        cli._print_json(advice.to_dict(explain))
+        print_json(advice.to_dict(explain))
         return
     print(advice)
     if explain:

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from pebblesim.cli.options import command, family, pairs
+from pebblesim.cli.printing import print_json, print_table, progress_bar
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse, parse_words
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = family()
 
 
-@app.command("backlite", epilog="Example: [bold]pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05[/bold]")
+@command(app, "backlite", example="pebblesim backlite -n 4096 -d 64 --epsilon 0.01,0.05")
 def backlite(
     inputs: Annotated[
         list[str] | None,
@@ -77,10 +77,9 @@ def backlite(
         raise UsageError("give -n and -d for synthetic inputs, or --inputs with your own.")
     if seed < 0:
         raise UsageError(f"--seed {seed} was given; a seed is 0 or more.")
-    from pebblesim.cli import main as cli  # here, because it imports this file
 
     values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
-    sizes = {name: parse(name, value) for name, value in cli._pairs(block, "--block")}
+    sizes = {name: parse(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tiles are too small to be shared out among threads
@@ -90,7 +89,7 @@ def backlite(
     arrays = (
         load_head(inputs, indices, seed) if inputs else synthetic_head(parse("n", str(n)), parse("d", str(d)), seed)
     )
-    with cli._progress("running") as progress:
+    with progress_bar("running") as progress:
         found = run(
             arrays,
             seed=seed,
@@ -105,11 +104,11 @@ def backlite(
     if csv_file is not None:
         save(found.lines(), csv_file)
     if as_json:
-        cli._print_json(found.to_dict())
+        print_json(found.to_dict())
         return
     shown = ", ".join(f"{name} = {size:,}" for name, size in (*found.dims.items(), *found.blocks.items()))
     headings, rows = found.table()
-    cli._print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
+    print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
     for note in found.notes():
         print(note)
 

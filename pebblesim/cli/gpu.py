@@ -9,28 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pebblesim.cli.main import (
+from pebblesim.cli.options import (
     AsJson,
-    Block,
-    Blocks,
+    BlockChoice,
+    Cache,
     D,
     Dtype,
-    M,
     N,
     ScheduleName,
     Sizes,
-    _dims,
-    _print_json,
-    _print_table,
-    _rule,
+    command,
+    family,
 )
+from pebblesim.cli.printing import print_json, print_table
 from pebblesim.errors import UsageError
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import dtype_of, parse, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
 
-app = typer.Typer(no_args_is_help=True, help="Kernels from the same schedules, and what hardware counters say of them.")
+app = family("Kernels from the same schedules, and what hardware counters say of them.")
 
 Workers = Annotated[
     int, typer.Option("--workers", "-P", min=1, help="Blocks that share a loop which carries sums; 1 is the paper.")
@@ -39,7 +37,7 @@ Threads = Annotated[int | None, typer.Option("--threads", help="Threads of a blo
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File of results, to resume from and add to.")]
 
 
-@app.command(epilog="Example: [bold]pebblesim gpu doctor[/bold]")
+@command(app, example="pebblesim gpu doctor")
 def doctor(as_json: AsJson = False) -> None:
     """Say what is here, what is missing, and how to get it."""
     from pebblesim.gpu.doctor import examine, ready
@@ -47,7 +45,7 @@ def doctor(as_json: AsJson = False) -> None:
     findings = examine()
     fine = ready(findings)
     if as_json:
-        _print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
     else:
         for finding in findings:
             print(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
@@ -57,16 +55,13 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(0 if fine else 1)
 
 
-@app.command(epilog="Example: [bold]pebblesim gpu emit large-cache -n 4096 -d 64 -M 16384 -P 16 -o kernels.cu[/bold]")
+@command(app, example="pebblesim gpu emit large-cache -n 4096 -d 64 -M 16384 -P 16 -o kernels.cu")
 def emit(
     schedule: ScheduleName,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
-    m: M = ...,  # type: ignore[assignment]
-    dtype: Dtype = None,
-    blocks: Blocks = "fit",
-    block: Block = None,
+    *,
+    sizes: Sizes,
+    cache: Cache,
+    blocks: BlockChoice,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the CUDA source here.")] = None,
@@ -75,7 +70,8 @@ def emit(
     """Print the CUDA source of a schedule, or write it; its launches and what they move with --json."""
     from pebblesim.readings.kernels.sectors import moved
 
-    made = _case(schedule, _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block), workers, threads)
+    _float32(cache.dtype)
+    made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
         part = output.with_name(f"{output.name}.part")
         try:
@@ -97,23 +93,21 @@ def emit(
                     **vars(exact),
                 }
             )
-        _print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
+        print_json({**made.to_dict(), "shared_words": made.shared_words, "launches": launches})
     elif output is None:
         print(made.text)
     else:
         print(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
 
 
-@app.command(epilog="Example: [bold]pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl[/bold]")
+@command(app, example="pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl")
 def measure(
     schedule: Annotated[str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.")] = None,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
+    *,
+    sizes: Sizes,
     m: Annotated[str | None, typer.Option("-M", help="As for count.", metavar="WORDS")] = None,
     dtype: Dtype = None,
-    blocks: Blocks = "fit",
-    block: Block = None,
+    blocks: BlockChoice,
     workers: Workers = 1,
     threads: Threads = None,
     output: Output = None,
@@ -130,22 +124,23 @@ def measure(
     if command is not None:
         kernels = harness.kernels_of(shlex.split(command))
         if as_json:
-            _print_json({"command": command, "kernels": kernels})
+            print_json({"command": command, "kernels": kernels})
         else:
             _print_kernels(kernels)
         return
     if m is None or schedule is None:
         raise UsageError("measure takes -M, the words of shared memory that a block may use.")
-    made = _case(schedule, _dims(n, d, size), parse_words(m, dtype), _rule(blocks, block), workers, threads)
+    _float32(dtype)
+    made = _case(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
     (row,) = harness.measure([made], output)
     if as_json:
-        _print_json(row)
+        print_json(row)
     else:
         _print_row(row)
     raise typer.Exit(0 if _as_predicted(row) else 1)
 
 
-@app.command(epilog="Example: [bold]pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192[/bold]")
+@command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
 def crossover(
     schedules: Annotated[list[str] | None, typer.Argument(help="Two schedules; small-cache and flash if none.")] = None,
     n: N = None,
@@ -163,7 +158,7 @@ def crossover(
     names = tuple(schedules or ("small-cache", "flash"))
     if len(names) != 2:
         raise UsageError(f"crossover compares two schedules, and got {len(names)}.")
-    dims, sizes = _dims(n, d, None), sorted({parse("M", text) for text in at.split(",")})
+    dims, sizes = Sizes(n, d).dims, sorted({parse("M", text) for text in at.split(",")})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
     found = points(rows, names)
@@ -171,7 +166,7 @@ def crossover(
         draw(found, names, picture)
     result = summary(found, names)
     if as_json:
-        _print_json({"n": n, "d": d, "schedules": list(names), "points": found, **result})
+        print_json({"n": n, "d": d, "schedules": list(names), "points": found, **result})
         return
     table = [
         (
@@ -183,10 +178,16 @@ def crossover(
         for p in found
     ]
     columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
-    _print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
+    print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
     for kind, between in result["crossings"].items():
         crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
         print(f"{kind}: {crossed or 'no crossing'}")
+
+
+def _float32(dtype: str | None) -> None:
+    """Refuse words that the kernels do not have."""
+    if dtype is not None and dtype_of(dtype) != "float32":
+        raise UsageError(f"--dtype {dtype} was given; the words of these kernels are float32, so give that, or none.")
 
 
 def _case(
@@ -229,7 +230,7 @@ def _print_row(row: Mapping[str, Any]) -> None:
         for q in QUANTITIES
     ]
     title = f"{row['schedule']}: {sizes}; {row['workers']} workers, {row['threads']} threads, on {row['gpu']['device']}"
-    _print_table(title, ("", "predicted", "measured", "error"), lines)
+    print_table(title, ("", "predicted", "measured", "error"), lines)
     for launch in row["launches"]:
         wrong = [LABELS[q] for q in QUANTITIES[:4] if error_of(launch, q)]
         note = f"  NOT AS PREDICTED: {', '.join(wrong)}" if wrong else ""

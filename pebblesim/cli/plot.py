@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pebblesim.cli.main import (
-    Block,
+from pebblesim.cli.options import (
+    BlockChoice,
     Blocks,
-    D,
+    Cache,
     Dtype,
-    M,
+    GameChoice,
     MaskText,
-    N,
+    Picture,
     Problem,
+    Rules,
     ScheduleName,
+    Schedules,
     Sizes,
     Summation,
-    _complete_schedule,
-    _dims,
-    _rule,
+    command,
+    family,
 )
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.plots.style import check, save
@@ -32,42 +34,28 @@ if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
     from pebblesim.jobs.recording import Recording
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Draw pictures of counts, games and graphs: .png, .svg or .pdf.",
-)
-
-Schedules = Annotated[
-    list[str] | None,
-    typer.Argument(help="Schedules; all of the problem if none.", autocompletion=_complete_schedule),
-]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
-Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
+app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot skislope -n 4096 -d 64 -M 256:2M -o skislope.png[/bold]")
+@command(app, example="pebblesim plot skislope -n 4096 -d 64 -M 256:2M -o skislope.png")
 def skislope(
     schedules: Schedules = None,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
+    *,
+    sizes: Sizes,
     m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
     points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
-    output: Output = ...,  # type: ignore[assignment]
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw I/O over M of all schedules of a problem, the least of all, and below it the gap to the lower bound."""
     check(output)
     from pebblesim.plots.skislope import figure
 
     caches = _caches(m, dtype, points)
-    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, _dims(n, d, size))]
+    rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, sizes.dims)]
     if not any(row.feasible for row in rows):
         raise UsageError(
             f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M."
@@ -76,36 +64,31 @@ def skislope(
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png[/bold]")
+@command(app, example="pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png")
 def words(
     schedules: Schedules = None,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
-    m: M = ...,  # type: ignore[assignment]
-    dtype: Dtype = None,
+    *,
+    sizes: Sizes,
+    cache: Cache,
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    output: Output = ...,  # type: ignore[assignment]
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw where the words go: reads and writes of schedules, stacked by tensor and by phase."""
     check(output)
     from pebblesim.plots.words import figure
 
-    rows = _fitting(_compared(schedules, problem, parse_words(m, dtype), blocks, mask, _dims(n, d, size)))
+    rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
     save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
     print(f"written {output}")
 
 
-@app.command(
-    epilog="Example: [bold]pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png[/bold]"
-)
+@command(app, example="pebblesim plot roofline --gpu A100 -n 8k -d 128 --dtype float16 -o roofline.png")
 def roofline(
     schedules: Schedules = None,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
+    *,
+    sizes: Sizes,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card, see `pebblesim advise --help`.")] = None,
     level: Annotated[
         str, typer.Option("--level", help="Of the card: shared (a block's memory) or l2, and what is behind it.")
@@ -119,7 +102,7 @@ def roofline(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
-    output: Output = ...,  # type: ignore[assignment]
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the roofline of a machine and where the schedules of a problem stand on it."""
     check(output)
@@ -127,7 +110,7 @@ def roofline(
 
     dtype = dtype_of(dtype)
     machine = _machine(gpu, level, dtype, m, peak, bandwidth)
-    rows = _fitting(_compared(schedules, problem, machine.M, blocks, mask, _dims(n, d, size)))
+    rows = _fitting(_compared(schedules, problem, machine.M, blocks, mask, sizes.dims))
 
     def picture(empty: Any) -> None:
         ax = draw(rows, empty.subplots(), peak=machine.peak, bandwidth=machine.bandwidth, dtype=dtype)
@@ -138,10 +121,10 @@ def roofline(
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png[/bold]")
+@command(app, example="pebblesim plot measured benchmarks/gpu/exact.jsonl -o measured.png")
 def measured(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
-    output: Output = ...,  # type: ignore[assignment]
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw measured over predicted traffic of the runs on a GPU."""
     check(output)
@@ -156,77 +139,62 @@ def measured(
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png[/bold]")
+@command(app, example="pebblesim plot occupancy small-cache -n 8 -d 4 -M 24 -o occupancy.png")
 def occupancy(
     schedule: ScheduleName,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
-    m: M = ...,  # type: ignore[assignment]
-    dtype: Dtype = None,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: Blocks = "fit",
-    block: Block = None,
-    mask: MaskText = None,
-    output: Output = ...,  # type: ignore[assignment]
+    *,
+    game: GameChoice,
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the red pebbles over the moves of a game, the peak marked."""
     check(output)
+    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import occupancy as draw
 
-    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
-    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 3.8))
+    recording = record(schedule, **game.arguments)
+    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 3.8))
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png[/bold]")
+@command(app, example="pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png")
 def tiles(
     schedule: ScheduleName,
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
-    m: M = ...,  # type: ignore[assignment]
-    dtype: Dtype = None,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: Blocks = "fit",
-    block: Block = None,
-    mask: MaskText = None,
-    output: Output = ...,  # type: ignore[assignment]
+    *,
+    game: GameChoice,
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw which entries of each tensor are in cache when."""
     check(output)
+    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import tiles as draw
 
-    game = _recorded(schedule, m, dtype, rules, summation, blocks, block, mask, _dims(n, d, size))
-    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 6.2))
+    recording = record(schedule, **game.arguments)
+    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 6.2))
     print(f"written {output}")
 
 
-@app.command(epilog="Example: [bold]pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png[/bold]")
+@command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
 def graph(
     name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
-    n: N = None,
-    d: D = None,
-    size: Sizes = None,
+    *,
+    sizes: Sizes,
     m: Annotated[str | None, typer.Option("-M", help="Cache, in words; for a schedule.", metavar="WORDS")] = None,
     at: Annotated[int, typer.Option("--at", help="The move whose pebbles are drawn; 0: before the first.")] = 0,
     rules: Rules = "hong-kung",
     summation: Summation = "chain",
-    blocks: Blocks = "fit",
-    block: Block = None,
+    blocks: BlockChoice,
     mask: MaskText = None,
-    output: Output = ...,  # type: ignore[assignment]
+    output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
     check(output)
     import pebblesim as ps
+    from pebblesim.jobs.recording import record
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.plots.game import move
     from pebblesim.plots.graph import graph as draw
 
-    dims: dict[str, Any] = _dims(n, d, size)
+    dims: dict[str, Any] = sizes.dims
     if name in PROBLEMS:
         if m is not None or at:
             raise UsageError(f"{name} is a problem: -M and --at are for the game of a schedule, see `pebblesim list`.")
@@ -235,7 +203,8 @@ def graph(
     else:
         if m is None:
             raise UsageError(f"a game of {name} needs a cache: say how many words with -M.")
-        game = _recorded(name, m, None, rules, summation, blocks, block, mask, dims)
+        words, rule = parse_words(m, None), blocks.rule
+        game = record(name, M=words, rules=rules, summation=summation, blocks=rule, mask=mask, **dims)
         red, blue = game.pebbles(at)
         _small(game.graph)
         vertex = int(game.moves[at - 1]) >> 2 if at else None
@@ -267,26 +236,9 @@ def _titled(figure: Any, game: Recording) -> Any:
     return ax
 
 
-def _recorded(
-    schedule: str,
-    m: str,
-    dtype: str | None,
-    rules: str,
-    summation: str,
-    blocks: str,
-    block: list[str] | None,
-    mask: str | None,
-    dims: dict[str, int],
-) -> Recording:
-    from pebblesim.jobs.recording import record
-
-    chosen = _rule(blocks, block)
-    return record(schedule, M=parse_words(m, dtype), rules=rules, summation=summation, blocks=chosen, mask=mask, **dims)
-
-
 def _compared(
     names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
-) -> list[Counted]:
+) -> Sequence[Counted]:
     import pebblesim as ps
     from pebblesim.language.registry import get
 
@@ -294,7 +246,7 @@ def _compared(
     return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
 
 
-def _fitting(rows: list[Counted]) -> list[Counted]:
+def _fitting(rows: Sequence[Counted]) -> list[Counted]:
     """Those that fit.
 
     Raises:

@@ -7,19 +7,26 @@ from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli import main as cli
+from pebblesim.cli.options import (
+    AsJson,
+    Blocks,
+    Dtype,
+    MaskText,
+    Problem,
+    Summation,
+    command,
+    complete_schedule,
+    family,
+    pairs,
+)
+from pebblesim.cli.printing import print_json, progress_bar
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_words, several
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = family()
 
 
-@app.command(
-    "sweep",
-    epilog="Example: [bold]pebblesim sweep --schedule large-cache -n 1k:1M:x4 -d 64 -M 16k:1M:x2 -o large.csv[/bold]",
-)
+@command(app, "sweep", example="pebblesim sweep --schedule large-cache -n 1k:1M:x4 -d 64 -M 16k:1M:x2 -o large.csv")
 def sweep(
     schedule: Annotated[
         list[str] | None,
@@ -27,7 +34,7 @@ def sweep(
             "--schedule",
             "-s",
             help="Schedules, several times or with commas; all of the problem if none.",
-            autocompletion=cli._complete_schedule,
+            autocompletion=complete_schedule,
         ),
     ] = None,
     n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None,
@@ -38,17 +45,17 @@ def sweep(
     m: Annotated[
         str | None, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype.", metavar="SIZES")
     ] = None,
-    dtype: cli.Dtype = None,
-    problem: cli.Problem = None,
+    dtype: Dtype = None,
+    problem: Problem = None,
     what: Annotated[
         str, typer.Option("--what", help="count, formula (closed forms) or play (a game for each row).")
     ] = "count",
-    blocks: cli.Blocks = "fit",
+    blocks: Blocks = "fit",
     block: Annotated[
         list[str] | None, typer.Option("--block", help="Sizes of a block, e.g. B=16:256:+16.", metavar="NAME=SIZES")
     ] = None,
-    mask: cli.MaskText = None,
-    summation: cli.Summation = "chain",
+    mask: MaskText = None,
+    summation: Summation = "chain",
     rules: Annotated[str, typer.Option("--rules", help="Of games: hong-kung, replace or no-recompute.")] = "hong-kung",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The table: .csv, .json or .parquet.", metavar="FILE")
@@ -61,7 +68,7 @@ def sweep(
     dask: Annotated[
         str | None, typer.Option("--dask", help="Run on the workers of a Dask scheduler.", metavar="ADDRESS")
     ] = None,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count, evaluate or play over ranges of sizes, into one table; a sweep that was stopped goes on.
 
@@ -71,15 +78,15 @@ def sweep(
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
     short: dict[str, Any] = {name: text for name, text in (("n", n), ("d", d)) if text is not None}
-    by_name = dict(cli._pairs(size, "--size"))
+    by_name = dict(pairs(size, "--size"))
     if short and by_name:
         raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
-    own = dict(cli._pairs(block, "--block"))
+    own = dict(pairs(block, "--block"))
     if own and blocks != "fit":
         raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
     if store is None and output is not None:
         store = output.with_suffix(".sqlite")
-    with cli._progress("sweeping") as progress:
+    with progress_bar("sweeping") as progress:
         try:
             table = run(
                 named,
@@ -103,7 +110,7 @@ def sweep(
             typer.echo(f"stopped{kept}.", err=True)
             raise typer.Exit(130) from None
     if as_json:
-        cli._print_json({"rows": list(table)})
+        print_json({"rows": list(table)})
     elif output is None:
         print(table)
     else:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.errors import PebblesimError
 from pebblesim.gpu.cases import Case
 from pebblesim.gpu.device import Runner

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pebblesim import schedules  # noqa: F401 - importing it registers them
 from pebblesim.errors import UsageError
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.language.masks import Mask

@@ -3,6 +3,9 @@
 `@schedule` registers a function of the language (see `pebblesim.language.machine`). Everything it can say by its
 signature it says there: the positional parameters after `m` are the inputs it reads, the keyword-only
 ones its block sizes.
+
+The schedules that ship with pebblesim are registered when the registry is first asked for one, or first given one, so
+that nobody's own schedule can take their names.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from functools import cached_property
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
+from pebblesim.language.catalogue import Catalogue
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
@@ -34,6 +38,7 @@ class Schedule:
         paper: the block sizes as printed in the source, expressions in the dimensions and M that sympy can parse.
         fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
         graph: options of the graph it is a game on, where a name of a block stands for that block's size.
+        io: its I/O in words as the source states it, in the dimensions and blocks; None where no source does.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Schedule:
     paper: Mapping[str, str] = field(default_factory=dict)
     fit: tuple[tuple[str, ...], ...] = ()
     graph: Mapping[str, object] = field(default_factory=dict)
+    io: str | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -87,7 +93,12 @@ class Schedule:
         return options | ({"outputs": self.program.outputs} if extra else {})
 
 
-SCHEDULES: dict[str, Schedule] = {}
+SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
+
+
+def _place(function: Callable[..., None]) -> str:
+    """Where a function is defined, and may be defined anew: its file, or the notebook, whose cells are files each."""
+    return "__main__" if function.__module__ == "__main__" else function.__code__.co_filename
 
 
 def schedule(
@@ -98,6 +109,7 @@ def schedule(
     paper: Mapping[str, str] | None = None,
     fit: Sequence[str | tuple[str, ...]] | None = None,
     graph: Mapping[str, object] | None = None,
+    io: str | None = None,
 ) -> Callable[[Callable[..., None]], Schedule]:
     """Register a function as a schedule of a problem.
 
@@ -108,6 +120,8 @@ def schedule(
         paper: the printed block sizes, e.g. {"B": "floor(sqrt(M/4))"}.
         fit: the order in which blocks grow; by default that of the signature.
         graph: options for the graph builder of the problem.
+        io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)". It is stated beside
+            what `formula` derives, never in place of it: the tests compare the two.
 
     Raises:
         UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
@@ -128,7 +142,7 @@ def schedule(
             if given in (*solves.dims, "M"):
                 raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
-        if known and known.function.__code__.co_filename != function.__code__.co_filename:
+        if known and _place(known.function) != _place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
         for given in inputs:
             if given not in (*solves.inputs, *solves.kept):
@@ -139,10 +153,11 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
-        SCHEDULES[called] = Schedule(
-            called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {})
+        made = Schedule(
+            called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {}), io
         )
-        return SCHEDULES[called]
+        SCHEDULES[called] = made
+        return made
 
     return register
 

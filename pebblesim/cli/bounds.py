@@ -1,0 +1,241 @@
+"""What is known of the least I/O: `bounds`, `gaps`, `crossover`, `theorems`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.cli.options import (
+    AsJson,
+    Blocks,
+    D,
+    Dtype,
+    MaskText,
+    N,
+    Problem,
+    Sizes,
+    command,
+    complete_schedule,
+    family,
+)
+from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.sizes import parse, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.bounding import Bounds
+    from pebblesim.theory.lower_bounds import LowerBound
+
+app = family()
+
+
+@command(app, example="pebblesim bounds -n 4096 -d 64 -M 64k")
+def bounds(
+    *,
+    sizes: Sizes,
+    m: Annotated[
+        str | None,
+        typer.Option("-M", help="Cache, as for count; without it, the bounds at several M about d².", metavar="WORDS"),
+    ] = None,
+    dtype: Dtype = None,
+    problem: Problem = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule", help="Bounds on its way of computing: what it keeps, what it regroups.", metavar="NAME"
+        ),
+    ] = None,
+    mask: MaskText = None,
+    pairs: Annotated[
+        str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
+    from pebblesim.jobs.bounding import bounds as bound
+    from pebblesim.language.registry import get
+
+    problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
+    dims, Z = sizes.dims, None if pairs is None else parse("--pairs", pairs)
+
+    def at(M: int) -> Bounds:
+        return bound(problem, M=M, schedule=schedule, mask=mask, pairs=Z, **dims)
+
+    one = at(1 if m is None else parse_words(m, dtype))
+    if m is not None:
+        several = [one]
+    else:
+        square = min(one.dims.get(side, one.dims["n"]) for side in ("d", "k", "m")) ** 2
+        several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
+    if as_json:
+        results = [each.to_dict() for each in several]
+        print_json(results[0] if m is not None else {"bounds": results})
+        return
+    title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
+    title += "" if one.pairs is None else f", {one.pairs:,} allowed pairs"
+    if m is not None:
+        _print_at(one, f"{title}, M = {one.M:,} words")
+    else:
+        _print_over(several, title)
+    for each in one.lower:
+        print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    print("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
+    print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+    if m is not None:
+        print("\n".join(one.summary()))
+
+
+def _print_at(one: Bounds, title: str) -> None:
+    """All bounds for one M, each with the way of computing it is for, if there are several."""
+    several = len(one.ways) > 1
+    rows = [("Θ", one.theta.expr, "", *[""] * several, f"{one.theta_value:,.0f}")] if one.theta else []
+    for each in one.lower:
+        form = each.form or (each.forms[0] if each.forms else None)
+        value = "" if each.why_not else f"{each.value:,}"
+        way = (each.way,) if several else ()
+        rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
+    columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
+    print_table(title, columns, rows, left=len(columns) - 1)
+
+
+def _print_over(bounds: Sequence[Bounds], title: str) -> None:
+    """All closed forms, and the largest bound for each way of computing over several M."""
+    one = bounds[0]
+    ways = list(one.ways) if len(one.ways) > 1 else []
+    rows = [("Θ", one.theta.expr, "", *[""] * bool(ways))] if one.theta else []
+    for each in one.lower:
+        rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
+    columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
+    print_table(title, columns, rows, left=len(columns))
+    lines = [
+        (
+            f"{each.M:,}",
+            *(_named(each.ways[way]) for way in ways),
+            _named(each.best),
+            *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
+        )
+        for each in bounds
+    ]
+    print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
+
+
+def _named(bound: LowerBound) -> str:
+    return f"{bound.value:,} ({bound.name})"
+
+
+@command(app, example="pebblesim gaps -n 65536 -d 128")
+def gaps(
+    *,
+    sizes: Sizes,
+    m: Annotated[
+        list[str] | None, typer.Option("-M", help="At these M; all along the range by default.", metavar="WORDS")
+    ] = None,
+    dtype: Dtype = None,
+    problem: Problem = None,
+    blocks: Blocks = "fit",
+    steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """How far the best schedule is from the best lower bound, over the whole range of M."""
+    from pebblesim.jobs.bounding import gaps as gaps_of
+
+    given = [parse_words(words, dtype) for words in m or ()]
+    found = gaps_of(problem or "backward", M=given or None, blocks=blocks, steps=steps, **sizes.dims)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    rows = [
+        (
+            row.schedule,
+            row.lower_bound.name,
+            f"{row.M:,}",
+            f"{row.io:,}",
+            f"{row.lower_bound.value:,}",
+            f"{row.gap:.3f}",
+            _named(row.every_way),
+        )
+        for row in found.rows
+    ]
+    title = listed(found.dims)
+    columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
+    print_table(f"{found.problem}: {title}", columns, rows, left=2)
+    for way, schedules in found.ways.items():
+        print(f"lower bound for {way}: {', '.join(schedules)}")
+    print(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
+
+
+@command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")
+def crossover(
+    schedules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Pairs of schedules; the paper's two algorithms, and ours, if none.", autocompletion=complete_schedule
+        ),
+    ] = None,
+    n: N = None,
+    d: D = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the exact M from which on one schedule moves fewer words than another, and prove the exponent."""
+    from pebblesim.jobs.crossings import crossover as find, sweep
+
+    if output is not None:
+        from pebblesim.plots.style import check
+
+        check(output)
+    dims: dict[str, Any] = dict(Sizes(n, d).dims)
+    found = find(*schedules or (), **dims)
+    if output is not None:
+        from pebblesim.plots.crossover import io_over_M
+        from pebblesim.plots.style import save
+
+        data = sweep(found)
+        save(lambda figure: io_over_M(data, figure.subplots()), output)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+        if output is not None:
+            print(f"written {output}")
+
+
+@command(app, example="pebblesim theorems --table-1")
+def theorems(
+    table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what the literature states, with domain and source."""
+    from dataclasses import asdict
+
+    from pebblesim.growth.tropical import parse
+    from pebblesim.notation import written
+    from pebblesim.theory.literature import STATEMENTS, TABLE_1, region_in_words
+
+    def bound(relation: str, expr: str) -> str:
+        return f"{relation}({written(parse(expr))})"
+
+    if table_1:
+        rows, found = [], []
+        for way, side, large, small in TABLE_1:
+            O = "O" if side == "upper" else "Ω"
+            cells = (bound(O, large.bound), large.of.title, bound(O, small.bound), small.of.title)
+            rows.append((f"{way}, {side} bound", *cells))
+            found.append({"attention": way, "bound": side, "large_cache": large.bound, "small_cache": small.bound})
+        if as_json:
+            print_json({"rows": found})
+            return
+        print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
+    elif as_json:
+        print_json({"rows": [asdict(each) for each in STATEMENTS]})
+    else:
+        for each in STATEMENTS:
+            lines = [f"{each.title}: {each.about or each.note}"]
+            if each.expr:
+                lines.append(f"{bound(each.relation, each.expr)} for {region_in_words(each.domain)}; {each.assumes}")
+            lines += [each.note] if each.about and each.note else []
+            print("\n  ".join(lines))

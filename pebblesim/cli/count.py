@@ -1,0 +1,202 @@
+"""Count and describe schedules: `count`, `list`, `formula`, `show`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pebblesim.cli.options import (
+    AsJson,
+    BlockChoice,
+    Cache,
+    MaskText,
+    Problem,
+    ScheduleName,
+    Sizes,
+    Summation,
+    command,
+    complete_schedule,
+    family,
+)
+from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.errors import UsageError
+from pebblesim.sizes import bytes_of
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.count import Counted
+
+app = family()
+
+
+@command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
+def count(
+    schedules: Annotated[
+        list[str] | None,
+        typer.Argument(help="Schedules; all of the problem if none.", autocompletion=complete_schedule),
+    ] = None,
+    *,
+    sizes: Sizes,
+    cache: Cache,
+    problem: Problem = None,
+    blocks: BlockChoice,
+    summation: Summation = "chain",
+    mask: MaskText = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
+    import pebblesim as ps
+    from pebblesim.language import masks
+    from pebblesim.language.registry import get
+
+    dims, words, rule = sizes.dims, cache.words, blocks.rule
+    bytes_of(cache.dtype or "float32")  # refuses an unknown type
+    seen = masks.of(mask)
+    names = list(dict.fromkeys(get(name).name for name in schedules or ()))
+    problem = problem or (get(names[0]).problem.name if names else "backward")
+    if len(names) == 1 and problem == get(names[0]).problem.name:
+        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
+    else:
+        rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
+    first = rows[0]
+    nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
+    if as_json:
+        print_json(rows.to_dict(cache.dtype))
+        raise typer.Exit(2 if nothing_fits else 0)
+    title = listed({**first.dims, "M": words})
+    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
+    per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
+    print_table(
+        f"{first.problem}: {title} words{under}",
+        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap"),
+        [_row(row, cache.dtype) for row in rows],
+        left=2,
+        spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
+    )
+    if len(rows) == 1:
+        work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
+        print(f"work: {work}; {first.intensity:.3g} operations per word")
+        for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
+            lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
+            print_table(None, (title, "reads", "writes", "I/O"), lines)
+    if first.bound is None:
+        print(f"Θ: not stated for {first.problem}")
+    else:
+        print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
+    _print_lower_bounds(rows)
+    raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _print_lower_bounds(rows: Sequence[Counted]) -> None:
+    """What the gaps are relative to: schedules that keep other things, or compute in another way, have other bounds."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.least_M is None or len(rows) == 1:
+            names.setdefault(str(row.lower_bound), []).append(row.schedule)
+    if len(names) == 1:
+        print(f"gap: I/O ÷ {next(iter(names))}")
+    elif names:
+        print("gap: I/O ÷ the largest lower bound for its way of computing:")
+        for bound, schedules in names.items():
+            print(f"  {bound}: {', '.join(schedules)}")
+
+
+def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
+    sizes = ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none"
+    fits = "" if row.feasible else " > M"
+    if row.least_M is not None:
+        blank = ("",) * (3 if dtype else 2)
+        return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
+    return (
+        row.schedule,
+        sizes,
+        f"{row.reads:,}",
+        f"{row.writes:,}",
+        f"{row.io:,}",
+        f"{row.peak_red:,}{fits}",
+        *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
+        _ratio(row.bound_ratio),
+        _ratio(row.gap),
+    )
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
+
+
+@command(app, "list", example="pebblesim list")
+def list_schedules(as_json: AsJson = False) -> None:
+    """List the problems and their schedules."""
+    from pebblesim.language.problems import PROBLEMS
+    from pebblesim.language.registry import of_problem
+
+    found = {name: of_problem(name) for name in PROBLEMS}
+    if as_json:
+        print_json({name: [each.name for each in algorithms] for name, algorithms in found.items()})
+        return
+    for name, algorithms in found.items():
+        solves = PROBLEMS[name]
+        print(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {', '.join(solves.dims)})")
+        for each in algorithms:
+            needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
+            print(f"  {each.name:<31} {each.summary}{needs}")
+
+
+@command(app, example="pebblesim formula small-cache")
+def formula(
+    schedule: ScheduleName,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    mask: Annotated[
+        str | None,
+        typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
+    import pebblesim as ps
+    from pebblesim.language.registry import get
+
+    if latex and as_json:
+        raise UsageError("--latex and --json print the same in two ways; choose one.")
+    algorithm, closed = get(schedule), ps.formula(schedule, mask)
+    lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
+    if as_json:
+        texts = {name: str(expr) for name, expr in lines.items()}
+        print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
+        return
+    if latex:
+        import sympy
+
+        for name, expr in lines.items():
+            print(rf"\text{{{name.replace('_', ' ')}}} &= {sympy.latex(expr)} \\")
+        return
+    from pebblesim.notation import written
+
+    print(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
+    for name, expr in lines.items():
+        print(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
+    for name, rule in algorithm.paper.items():
+        print(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
+    print("by phase")
+    wide = 1 + max(10, *map(len, closed.by_phase))
+    for name, (reads, writes) in closed.by_phase.items():
+        print(f"  {name:<{wide}}= {written(reads + writes)}")
+
+
+@command(app, example="pebblesim show large-cache")
+def show(schedule: ScheduleName, as_json: AsJson = False) -> None:
+    """Print a schedule as pseudo-code."""
+    import pebblesim as ps
+    from pebblesim.language.registry import get
+
+    algorithm = get(schedule)
+    if as_json:
+        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule)})
+        return
+    print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
+    print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
+    print(ps.show(schedule))

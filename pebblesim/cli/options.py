@@ -1,0 +1,209 @@
+"""The options that commands share, each stated once, and how a command takes several of them as one argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from pebblesim.errors import UsageError
+from pebblesim.sizes import parse, parse_words
+
+
+def complete_schedule(incomplete: str) -> list[str]:
+    from pebblesim.language.registry import SCHEDULES
+
+    return [name for name in SCHEDULES if name.startswith(incomplete)]
+
+
+def complete_problem(incomplete: str) -> list[str]:
+    from pebblesim.language.problems import PROBLEMS
+
+    return [name for name in PROBLEMS if name.startswith(incomplete)]
+
+
+ScheduleName = Annotated[
+    str, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=complete_schedule)
+]
+Problem = Annotated[
+    str | None,
+    typer.Option(
+        "--problem",
+        "-p",
+        help="Problem to solve, see `pebblesim list`; backward unless a schedule says otherwise.",
+        autocompletion=complete_problem,
+    ),
+]
+N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
+D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
+BySize = Annotated[
+    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. m=25.", metavar="DIM=N")
+]
+M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Type of a word: float32, bfloat16, …; for -M in bytes, and work per byte."),
+]
+MaskText = Annotated[
+    str | None,
+    typer.Option(
+        "--mask",
+        help="Allowed pairs: causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED] or FILE.npy.",
+        metavar="MASK",
+    ),
+]
+Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
+Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
+Summation = Annotated[str, typer.Option("--summation", help="Summation trees: chain, balanced or blocked:b.")]
+Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Schedules = Annotated[
+    list[str] | None,
+    typer.Argument(help="Schedules; all of the problem if none.", autocompletion=complete_schedule),
+]
+Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
+
+
+def pairs(given: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} {text!r} was given; it takes NAME=VALUE.")
+        if name in seen:
+            raise UsageError(f"{option} {name}=… was given twice.")
+        seen.add(name)
+        yield name, value
+
+
+def option_value(value: str) -> int | bool | str:
+    """The value of a graph's option: a whole number, true or false, or a word."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return int(value) if value.isdecimal() else value
+
+
+class Group:
+    """Options that belong together; a command takes them as one argument (see `command`)."""
+
+
+@dataclass(frozen=True)
+class Sizes(Group):
+    """The dimensions of a problem."""
+
+    n: N = None
+    d: D = None
+    size: BySize = None
+
+    @cached_property
+    def dims(self) -> dict[str, int]:
+        """Sizes by the names that were given."""
+        short = {name: parse(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
+        named = {name: parse(name, value) for name, value in pairs(self.size, "--size")}
+        if short and named:
+            raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+        return short | named
+
+
+@dataclass(frozen=True)
+class Cache(Group):
+    """A cache, in words, or in bytes with the type of a word."""
+
+    m: M = ...  # type: ignore[assignment]
+    dtype: Dtype = None
+
+    @cached_property
+    def words(self) -> int:
+        """M, in words."""
+        return parse_words(self.m, self.dtype)
+
+
+@dataclass(frozen=True)
+class BlockChoice(Group):
+    """A block rule, or sizes of blocks."""
+
+    blocks: Blocks = "fit"
+    block: Block = None
+
+    @cached_property
+    def rule(self) -> str | Mapping[str, int]:
+        """The rule's name, or sizes by name."""
+        if not self.block:
+            return self.blocks
+        if self.blocks != "fit":
+            raise UsageError(
+                f"--blocks {self.blocks} chooses all blocks; leave it out to choose some yourself with --block."
+            )
+        return {name: parse(name, value) for name, value in pairs(self.block, "--block")}
+
+
+@dataclass(frozen=True)
+class _OfReferee(Group):
+    rules: Rules = "hong-kung"
+    summation: Summation = "chain"
+
+
+@dataclass(frozen=True)
+class _UnderMask(Group):
+    mask: MaskText = None
+
+
+@dataclass(frozen=True)
+class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
+    """All that a game of a schedule is set up with; the options come in the order of the bases, the last one first."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `pebblesim.play` and `pebblesim.record`."""
+        setting = {"M": self.words, "rules": self.rules, "summation": self.summation}
+        return {**setting, "blocks": self.rule, "mask": self.mask, **self.dims}
+
+
+def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:
+    """Register a command; a parameter that is annotated with a `Group` stands for all options of the group."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        groups: dict[str, tuple[type[Group], list[str]]] = {}
+        options: list[inspect.Parameter] = []
+        for parameter in inspect.signature(function).parameters.values():
+            hint = hints[parameter.name]
+            if not (isinstance(hint, type) and issubclass(hint, Group)):
+                options.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
+                continue
+            members, types = inspect.signature(hint).parameters.values(), get_type_hints(hint, include_extras=True)
+            groups[parameter.name] = hint, [member.name for member in members]
+            options += [m.replace(kind=m.KEYWORD_ONLY, annotation=types[m.name]) for m in members]
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            grouped = {name: kind(**{m: given.pop(m) for m in members}) for name, (kind, members) in groups.items()}
+            function(**given, **grouped)
+
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        run.__annotations__ = {option.name: option.annotation for option in options}
+        app.command(name, epilog=f"Example: [bold]{example}[/bold]")(run)
+        return function
+
+    return register
+
+
+def family(help: str | None = None) -> typer.Typer:
+    """An app for the commands of one file; with a help text, a command with commands of its own."""
+    return typer.Typer(
+        no_args_is_help=help is not None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=help,
+    )

@@ -1,0 +1,69 @@
+"""What commands print: tables that fit the terminal, JSON, progress bars."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def listed(sizes: Mapping[str, int]) -> str:
+    """Sizes as a line of text: n = 4,096, d = 64."""
+    return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    print(json.dumps(result, ensure_ascii=False))
+
+
+def print_table(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: int = 1,
+    spare: Sequence[str] = (),
+) -> None:
+    """A table; the first `left` columns are words, the others numbers.
+
+    Nothing is ever cut off: on a narrow terminal the `spare` columns are left out, one after the other.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    shown = list(range(len(columns)))
+    dropped: list[str] = []
+    while True:
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+        for number in shown:
+            table.add_column(columns[number], justify="left" if number < left else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*(row[number] for number in shown))
+        width = Console(width=100_000).measure(table).maximum
+        if not console.is_terminal or width <= console.width or len(dropped) == len(spare):
+            break
+        dropped.append(spare[len(dropped)])
+        shown = [number for number in shown if columns[number] not in dropped]
+    console = Console(width=max(width, 1), soft_wrap=True)
+    with console.capture() as text:  # Rich would end the program if nobody reads on
+        console.print(table)
+    print(text.get(), end="")
+    if dropped:
+        print(f"(left out on a terminal this narrow: {', '.join(dropped)})")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
+    """A progress bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done: bar.update(task, completed=done)

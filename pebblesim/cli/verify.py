@@ -1,0 +1,47 @@
+"""`verify`: claims, judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pebblesim.cli.options import AsJson, command, family
+from pebblesim.cli.printing import print_json, progress_bar
+from pebblesim.errors import UsageError
+
+if TYPE_CHECKING:
+    pass
+
+app = family()
+
+
+@command(app, example="pebblesim verify")
+def verify(
+    claims: Annotated[
+        list[str] | None, typer.Argument(help="Parts of names of claims, e.g. C.9; all claims if none.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Try more and larger samples: minutes, not seconds.")] = False,
+    errata: Annotated[
+        Path | None, typer.Option("--errata", help="Write the list of errata to a file instead.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge the claims of the literature and our own: proved, holding on the tested range, or failing."""
+    from pebblesim import claims as judges
+
+    if errata is not None and (claims or full or as_json):
+        raise UsageError("--errata writes the whole list with the evidence of the quick run; it takes no other option.")
+    with progress_bar("verifying") as progress:
+        report = judges.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
+    if errata is not None:
+        from pebblesim.files import whole_file
+
+        with whole_file(errata) as unfinished:
+            unfinished.write_text(report.errata, encoding="utf-8")
+    elif as_json:
+        print_json(report.to_dict())
+    else:
+        print(report)
+    raise typer.Exit(1 if report.failed else 0)
