@@ -103,7 +103,7 @@ def verify(
         errata_only: only those that are stated to be false.
 
     >>> verify("Lemma C.9, count").rows[0].status
-    'PROVED'
+    'AGREES'
 
     Raises:
         UsageError: no claim has such a name.

@@ -143,7 +143,7 @@ _TO_THE_WORD = Erratum(
 
 @claim(
     "printed blocks, to the word",
-    "Li et al. and Dao et al.",
+    "Li et al.",
     "blocks as printed, of Algorithms 7 and 8 and of FlashAttention's Algorithms 1 and 4, fit in M words",
     FAILS,
     _TO_THE_WORD,

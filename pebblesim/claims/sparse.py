@@ -239,7 +239,9 @@ def _register(title: str, game: str, n: int, d: int, M: int) -> None:
     bound = stated.expr
     assert bound
 
-    @claim(title, "Li et al.", in_words(stated, bound, ""), FAILS, stated.erratum)
+    softmax = "" if game == "one_per_row_game" else ", the softmax over the nonzeros of a row"
+
+    @claim(title, "Li et al.", in_words(stated, bound, "") + softmax, FAILS, stated.erratum)
     def judge(effort: Effort) -> Finding:
         number = {name: int(parse(rule).subs({"n": n, "d": d})) for name, rule in _ONE_PER_ROW.items()}
         used = re.findall(r"\w+", bound)
