@@ -23,6 +23,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_table
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 from pebblesim.sizes import dtype_of, parse, parse_words
 
 if TYPE_CHECKING:
@@ -73,12 +74,8 @@ def emit(
     _float32(cache.dtype)
     made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
-        part = output.with_name(f"{output.name}.part")
-        try:
-            part.write_text(made.text, encoding="utf-8")
-            part.replace(output)
-        except OSError as error:
-            raise UsageError(f"{str(output)!r} cannot be written: {error.strerror}.") from None
+        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
+            unfinished.write_text(made.text, encoding="utf-8")
     if as_json:
         launches = []
         for kernel in made.source.kernels:
