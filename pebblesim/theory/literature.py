@@ -24,7 +24,7 @@ SOURCES = {
 
 LARGE, SMALL = "M >= d**2", "M <= d**2"
 _LARGE_TO_ND = f"{LARGE}, M <= n*d"
-_ABOVE_TO_ND = "M >= (1 + 1/1000)*d**2, M <= n*d, B_r >= 1"
+_ABOVE_TO_ND = "M >= (1 + 1/1000)*d**2, M <= n*d"
 _SMALL_AND_LONG = f"{SMALL}, n >= d"
 
 FALSE, OUTSIDE, UNCLEAR, MISPRINT = "false", "false outside a domain", "unclear", "misprint"
