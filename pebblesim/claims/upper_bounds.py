@@ -130,7 +130,7 @@ def _forward(effort: Effort) -> Finding:
     return refuted(deciding('"n*d"', "O", _FORWARD.expr, "n >= d, M >= n*d"))
 
 
-@claim("Theorem 3.1, repaired, upper bound", "Saha & Ye", "reached, with our row-stationary schedule from M = d² on", PROVED)
+@claim("Theorem 3.1, repaired, upper bound", "Saha & Ye", "reached, with row-stationary from M = d² on", PROVED)
 def _forward_reached(effort: Effort) -> Finding:
     return _reached(_FORWARD, "small-cache-forward", "row-stationary-forward")
 
