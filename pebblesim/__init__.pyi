@@ -12,6 +12,7 @@ from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as r
 from .growth.overtaking import bound_exponent as bound_exponent
 from .growth.tropical import decide as decide, parse as parse
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.count import Counted as Counted, compare as compare, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
