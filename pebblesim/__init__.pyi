@@ -17,6 +17,7 @@ from .jobs.count import Counted as Counted, compare as compare, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.graph import graph as graph, optimum as optimum
+from .jobs.l2 import L2 as L2, l2 as l2
 from .jobs.play import Played as Played, play as play
 from .jobs.recording import Recording as Recording, record as record
 from .jobs.sweeps import sweep as sweep

@@ -1,9 +1,14 @@
 """An L2 that many thread blocks share: what reaches the memory behind it.
 
 The blocks that a chip holds at once take turns by the time they have spent, and the next one starts when one is done.
-What they move goes through an LRU of `CAPACITY` of the size of L2; what is dirty goes to memory when it is no longer
-among the youngest, `YOUNG` of that. A chip of several chiplets has an L2 for each. `CAPACITY` and `YOUNG` were fitted
-to an H200; docs/gpu.md says how well they do.
+What they move goes through sets of 16 lines, by a hash of the address, of which the line used least recently is given
+up. A read fetches what is missing, a write fetches nothing. What is dirty goes to memory when it is no longer among the
+10 youngest of its set. A chip of several chiplets has an L2 for each.
+
+Sets need not be followed one by one. A line leaves when 16 others of its set have been used since; by a hash, that is
+when Γ(16)/16 of the cache has been used, a random share whose mean is 1. So such a cache does on average what LRUs of
+these sizes do, and reuse distances tell that of all of them in one pass. `CAPACITY` and `YOUNG` were fitted to an H200;
+docs/gpu.md says how well they do.
 """
 
 from __future__ import annotations
@@ -11,10 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import exp, factorial
 from typing import Any
 
 import numpy as np
 
+from pebblesim.caches.policies import lru_counts
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
@@ -25,8 +33,11 @@ from pebblesim.readings.kernels.sectors import WORDS
 CAPACITY = 0.75
 """How much of L2 counts: what both halves of it read is kept twice."""
 
-YOUNG = 0.625
-"""How much of that may be dirty: what was used last."""
+WAYS, YOUNG = 16, 10
+"""Lines in a set, and how many of them, the last used ones, may be dirty."""
+
+POINTS = 32
+"""Sizes of LRU that stand for all."""
 
 LATENCY, OPERATIONS, SECTOR = 2000, 10, 32
 """What the time of a block is made of: so many units for each request, one for each sector of so many bytes that it
@@ -122,8 +133,6 @@ def traffic(kernels: Sequence[Kernel], heads: int, width: int, order: Order, chi
 def _chiplet(
     kernels: Sequence[Kernel], heads: int, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
 ) -> Traffic:
-    from pebblesim.caches.kernels import lru_sized
-
     at_once = max(1, chip.at_once // chiplets)
     ids, kinds = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
     for kernel in kernels:
@@ -140,9 +149,9 @@ def _chiplet(
         kinds.append(stream.kinds[what])
     sizes = np.tile(kernels[0].forth.sizes, heads) * width
     kept = np.tile(kernels[0].forth.kept, heads)
-    together, kind, room = np.concatenate(ids), np.concatenate(kinds), int(chip.l2 * CAPACITY)
-    _, read, written = lru_sized(together.astype(np.int32), kind, sizes, kept, room, int(room * YOUNG))
-    return Traffic(int(sizes[together].sum()), int(read), int(written))
+    together = np.concatenate(ids).astype(np.int32)
+    read, written = behind(Stream(together, np.concatenate(kinds), sizes, kept), chip.l2)
+    return Traffic(int(sizes[together].sum()), read, written)
 
 
 def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
@@ -208,7 +217,7 @@ def replay(
         at_once: thread blocks that the GPU holds at once.
         l2_bytes: the size of L2.
     """
-    from pebblesim.caches.kernels import lru_sized, spread, take_turns
+    from pebblesim.caches.kernels import spread, take_turns
 
     base: dict[str, int] = {}
     sectors = 0
@@ -225,7 +234,36 @@ def replay(
     first, rows, units, stride, kinds, work = np.array(tiles, np.int64).reshape(-1, 6).T.copy()
     order = take_turns(starts, work / OPERATIONS, LATENCY + 1.0 * rows * units, np.arange(len(per_block)), at_once)[1]
     ids, kind = spread(order, first, rows, units, stride, kinds)
-    capacity = int(l2_bytes * CAPACITY) // SECTOR
-    ones, kept = np.ones(sectors, np.int64), np.zeros(sectors, bool)
-    _, read, written = lru_sized(ids, kind, ones, kept, capacity, int(capacity * YOUNG))
-    return int(read) * SECTOR, int(written) * SECTOR
+    stream = Stream(ids, kind, np.ones(sectors, np.int64), np.zeros(sectors, bool))
+    read, written = behind(stream, l2_bytes // SECTOR)
+    return read * SECTOR, written * SECTOR
+
+
+def behind(stream: Stream, capacity: int) -> tuple[int, int]:
+    """What a stream reads and writes behind an L2 of that size, both in units of the stream's sizes; rounded."""
+    room = capacity * CAPACITY / WAYS
+    leaves, ages = ([max(1, int(room * share)) for share in arrivals(lines)] for lines in (WAYS, YOUNG))
+    sizes = np.unique([*leaves, *ages])
+    _, fetched, written = lru_counts(stream, sizes)
+    read, out = fetched[np.searchsorted(sizes, leaves)], written[np.searchsorted(sizes, ages)]
+    return round(read.mean()), round(out.mean())
+
+
+@cache
+def arrivals(number: int) -> tuple[float, ...]:
+    """The time of the arrival with that number, of one arrival in each unit of time on average: equally likely values.
+
+    They are quantiles of the Erlang distribution: the time is at most t unless fewer than `number` have arrived by t.
+    """
+
+    def late(t: float) -> float:
+        return exp(-t) * sum(t**k / factorial(k) for k in range(number))
+
+    found = []
+    for point in range(POINTS):
+        low, high = 0.0, 10.0 * number
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if late(middle) > 1 - (point + 0.5) / POINTS else (low, middle)
+        found.append(low)
+    return tuple(found)
