@@ -4,30 +4,15 @@ if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
 
 import inspect
-from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.errors import UsageError
+from pebblesim.language.problems import problem as find
 
 if TYPE_CHECKING:
     from pebblesim.graphs.builder import Builder
     from pebblesim.graphs.cdag import Cdag
-
-# Of each problem, the function that declares its graph; of ours, the module and the name of it, for it costs an import.
-DECLARATIONS: Final[dict[str, tuple[str, str] | Callable[..., "Builder"]]] = {
-    "backward": ("backward", "declare"),
-    "forward": ("forward", "declare"),
-    "backward-qkv": ("backward_qkv", "declare"),
-    "forward-relu": ("activation", "forward_relu"),
-    "forward-sigmoid": ("activation", "forward_sigmoid"),
-    "backward-relu": ("activation", "backward_relu"),
-    "backward-sigmoid": ("activation", "backward_sigmoid"),
-    "projected-forward": ("forward", "projected"),
-    "projected-backward-qkv": ("backward_qkv", "projected"),
-    "linear": ("linear", "declare"),
-    "matmul": ("matmul", "declare"),
-}
 
 
 class Plan(NamedTuple):
@@ -65,12 +50,12 @@ def plan(problem: str, summation: str = "chain", mask: Any = None, **options: An
 
 
 def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) -> "Builder":
-    if problem not in DECLARATIONS:
-        raise UnknownName("graph", problem, DECLARATIONS)
-    declare: Any = DECLARATIONS[problem]
-    if isinstance(declare, tuple):
-        module, function = declare
-        declare = getattr(import_module(f"pebblesim.graphs.{module}"), function)
+    declare: Any = find(problem).graph
+    if declare is None:
+        raise UsageError(f"problem {problem!r} has no graph; declare one with it, see docs/extending.md.")
+    if isinstance(declare, str):  # one of ours: importing all of them would cost too much
+        module, _, function = declare.partition(":")
+        declare = getattr(import_module(module), function)
     signature = inspect.signature(declare)
     try:
         bound = signature.bind(summation=summation, **options)

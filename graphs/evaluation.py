@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pebblesim.graphs.operations import Op
+from pebblesim.kernels import kernel
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
 DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)
@@ -16,7 +16,7 @@ LOG, MAX, MINUS_INFINITY = int(Op.LOG), int(Op.MAX), int(Op.MINUS_INFINITY)
 RELU, STEP, SIGMOID = int(Op.RELU), int(Op.STEP), int(Op.SIGMOID)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(*map(int, Op), error_model="numpy")
 def evaluate(
     op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], values: NDArray[np.float64], masked: bool
 ) -> None:

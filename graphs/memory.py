@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+CONTROL = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where control groups are mounted, and which ones this process is in."""
 
 
 def available_memory() -> int:
-    """Bytes of memory that a new process may use; unlimited where the system does not say."""
+    """Bytes of memory that this process may use more, on the machine and in its container."""
+    return min(_of_the_machine(), *_of_control_groups(*CONTROL))
+
+
+def _of_the_machine() -> int:
+    """What the machine has left; unlimited where the system does not say."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
@@ -18,6 +27,28 @@ def available_memory() -> int:
     if hasattr(os, "sysconf"):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return sys.maxsize
+
+
+def _of_control_groups(mount: Path, member: Path) -> Iterator[int]:
+    """What each control group around this process has left, of either version: its limit less what it cannot drop."""
+    for line in member.read_text().splitlines() if member.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, limit, usage, idle = mount, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, limit, usage = mount / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            idle = "total_inactive_file"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        # Inside of a container the path may be the host's: what is mounted then is the container's own group.
+        for each in (group, *group.parents[: len(group.parts) - len(top.parts)]):
+            try:
+                most, used = int((each / limit).read_text()), int((each / usage).read_text())
+                dropped = re.search(rf"^{idle} (\d+)$", (each / "memory.stat").read_text(), re.MULTILINE)
+            except (OSError, ValueError):  # there is no such group, or "max": no limit
+                continue
+            yield max(0, most - used + (int(dropped[1]) if dropped else 0))
 
 
 def readable(size: int) -> str:

@@ -13,7 +13,8 @@ from .growth.overtaking import bound_exponent as bound_exponent
 from .growth.tropical import decide as decide, parse as parse
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
-from .jobs.count import Counted as Counted, compare as compare, count as count
+from .jobs.compare import Comparison as Comparison, compare as compare
+from .jobs.count import Counted as Counted, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.graph import graph as graph, optimum as optimum
@@ -36,6 +37,7 @@ from .language import (
     sigmoid as sigmoid,
     step as step,
 )
+from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
 from .sparsity.backward import backlite as backlite
 from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head

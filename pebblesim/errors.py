@@ -21,6 +21,10 @@ class Infeasible(PebblesimError):
         self.least_M = least_M
 
 
+class BelowBound(PebblesimError):
+    """A schedule moves fewer words than any that computes as it says it does: it does something else."""
+
+
 class TraceError(PebblesimError):
     """A schedule does what no cache could do; the message names the line of the schedule."""
 

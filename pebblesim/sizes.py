@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
+from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
@@ -145,9 +146,7 @@ def bytes_of(dtype: str) -> int:
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:
     """The value of a printed block size, such as "Min(ceiling(M/(4*d)), d)", in exact arithmetic."""
-    names: dict[str, object] = {"floor": _floor, "ceiling": _ceiling, "sqrt": _Root, "Min": min, "Max": max}
-    names |= {name: Fraction(value) for name, value in values.items()}
-    return int(eval(rule, {"__builtins__": {}}, names))  # a schedule's own text, never a user's
+    return int(function_of(rule, values, EXACT)(*map(Fraction, values.values())))
 
 
 class _Root:
@@ -166,3 +165,7 @@ def _ceiling(x: Fraction | _Root) -> Fraction:
         root = isqrt(int(x.square // 1))
         return Fraction(root + (root * root < x.square))
     return Fraction(-(-x // 1))
+
+
+EXACT: Arithmetic = {"number": Fraction, "floor": _floor, "ceiling": _ceiling, "sqrt": _Root, "Min": min, "Max": max}
+"""Rational numbers, and square roots that are rounded to such."""

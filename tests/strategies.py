@@ -1,13 +1,18 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
 import numpy as np
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from numpy.typing import NDArray
 
 from pebblesim.language.masks import Blocks, Mask, from_array, of
 from pebblesim.language.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
+
+
+def draws(few: int, many: int) -> settings:
+    """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
+    return settings(max_examples=many if settings.default is settings.get_profile("full") else few)
 
 
 def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:

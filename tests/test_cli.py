@@ -101,11 +101,12 @@ def test_count_as_json(pebblesim: Pebblesim) -> None:
         "blocks": "fit",
     }
     holds(result["bound"], {"expr": str, "value": NUMBER})
-    holds(result["lower_bound"], {"value": int, "source": str})
+    holds(result["lower_bound"], {"name": str, "value": int, "source": str, "for": str})
     values = {sympy.Symbol(name): result[name] for name in ("n", "d", "M")}
     assert result["bound"]["value"] == pytest.approx(float(sympy.sympify(result["bound"]["expr"]).subs(values)))
     fitting = [row["lower_bound"]["value"] for row in result["rows"] if row["feasible"]]
-    assert result["lower_bound"]["value"] == min(fitting) > 4 * 100 * 16 + 3 * 16 * 16
+    assert min(fitting) >= result["lower_bound"]["value"] > 4 * 100 * 16 + 3 * 16 * 16
+    assert result["lower_bound"]["for"] == "every way of computing"
     assert {row["schedule"] for row in result["rows"]} == {schedule.name for schedule in of_problem("backward")}
     for row in result["rows"]:
         holds(row, ROW)
@@ -504,7 +505,7 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
     assert "there is no such file" in pebblesim(f"--load {own}.txt list").err
 
 
-def test_a_schedule_that_moves_too_little_is_pointed_at(pebblesim: Pebblesim, tmp_path: Path) -> None:
+def test_a_schedule_that_moves_too_little_is_an_error(pebblesim: Pebblesim, tmp_path: Path) -> None:
     lazy = tmp_path / "lazy.py"
     lazy.write_text(
         "import pebblesim as ps\n"
@@ -513,8 +514,11 @@ def test_a_schedule_that_moves_too_little_is_pointed_at(pebblesim: Pebblesim, tm
         "    Q_ = m.read(Q)\n"
         "    m.write(m.tensor('O', *Q.shape), m.compute(Q_ + Q_))\n"
     )
-    out = pebblesim(f"--load {lazy} count lazy -n 4 -d 3 -M 100").out
-    assert "warning: lazy moves fewer words than the lower bound of 48: it cannot solve forward" in out
+    for line in ("count lazy -n 4 -d 3 -M 100", "count lazy -n 4 -d 3 -M 100 --json", "gaps -n 4 -d 3 -p forward"):
+        ran = pebblesim(f"--load {lazy} {line}")
+        assert ran.code == 2
+        assert "lazy moves 24 words, and whatever solves 'forward' as it says" in ran.err.replace("\n", " ")
+        assert "moves 48 at least" in ran.err.replace("\n", " ")
 
 
 def test_nothing_that_fits_is_exit_code_2(pebblesim: Pebblesim) -> None:
@@ -560,10 +564,15 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     assert named["compulsory"]["value"] == 4 * 4096 * 64 + 3 * 64 * 64
     assert named["D1"]["value"] is None
     assert "M is above 16,384" in named["D1"]["why_not"]
-    assert result["lower_bound"]["name"] == "D2"
-    assert (
-        result["lower_bound"]["value"] == named["D2"]["value"] >= 6 * 4096**2 * 64**2 // 65536 - 4096 * 64 + 3 * 64**2
-    )
+    assert named["D2"]["value"] >= 6 * 4096**2 * 64**2 // 65536 - 4096 * 64 + 3 * 64**2
+    assert result["lower_bound"].items() >= {"name": "D3", "value": named["D3"]["value"]}.items()
+    every = "every way of computing"
+    assert {name: each["for"] for name, each in named.items()} == {
+        **dict.fromkeys(("compulsory", "D1r", "D3"), every),
+        **dict.fromkeys(("D1", "D2"), "g = A1ᵀ p A2"),
+    }
+    assert result["lower_bound"]["for"] == every
+    assert {each["for"]: each["name"] for each in result["ways"]} == {"g = A1ᵀ p A2": "D2", "g regrouped by rows": "D3"}
     for each in named.values():
         assert each["recomputation"] is each["every_tree"] is True
         for form in each["forms"]:
@@ -573,11 +582,14 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
 
 def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
     out = pebblesim("bounds -n 4096 -d 64 -M 64k").out
-    assert re.search(r" D2 +6\*n\*\*2\*d\*\*2/M - n\*d \+ 3\*d\*\*2 +32/3·d² ≤ M +[\d,]+ +largest", out)
+    assert re.search(r" D2 +6\*n\*\*2\*d\*\*2/M - n\*d \+ 3\*d\*\*2 +32/3·d² ≤ M +g = A1ᵀ p A2 +[\d,]+ ", out)
+    assert re.search(
+        r"^least: [\d,]+ words \(D3: .* for every way of computing\n  g = A1ᵀ p A2: .* \(D2\)\n", out, re.M
+    )
     assert "D1: all products (docs/lower-bounds.md); not here: M is above 16,384" in out
     assert "All lower bounds hold with recomputation, and for every summation tree." in out
     regrouped = pebblesim("bounds --schedule large-cache -n 4096 -d 64 -M 64k").out
-    assert re.search(r" D3 .*largest", regrouped)
+    assert re.search(r"^least: .* words \(D3: .*, for g regrouped by rows; O, l kept", regrouped, re.MULTILINE)
     assert "not here: the graph has g as a sum over blocks of rows" in regrouped
 
 
@@ -622,6 +634,8 @@ def test_gaps(pebblesim: Pebblesim) -> None:
     rows = result["rows"]
     assert [row["M"] for row in rows] == [2**k for k in range(3, 20)]  # 4 · (4nd + 3d²) < 2^20
     assert all(row["gap"] == pytest.approx(row["io"] / row["lower_bound"]["value"]) for row in rows)
+    assert all(row["every_way"]["value"] <= row["lower_bound"]["value"] for row in rows)
+    assert {row["every_way"]["for"] for row in rows} == {"every way of computing"}
     assert result["largest"]["gap"] == max(row["gap"] for row in rows)
     best = pebblesim("count -n 1024 -d 32 -M 4k --json").json["rows"][0]
     assert {"schedule": best["schedule"], "io": best["io"]}.items() <= next(r for r in rows if r["M"] == 4096).items()

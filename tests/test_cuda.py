@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
@@ -84,7 +84,7 @@ def total(launched: Any) -> Moved:
 
 
 @every_schedule
-@settings(max_examples=4)
+@strategies.draws(2, 8)
 @given(data=st.data())
 def test_kernels_move_what_is_counted_and_give_the_reference(
     schedule: Schedule, gpu: Simulated, sources: dict[tuple[str, bool], Source], data: st.DataObject
@@ -212,7 +212,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
 
 
 @every_schedule
-@settings(max_examples=6)
+@strategies.draws(3, 12)
 @given(data=st.data())
 def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 4))
@@ -256,7 +256,7 @@ def test_sectors_of_astronomical_sizes() -> None:
 
 
 @every_schedule
-@settings(max_examples=6)
+@strategies.draws(3, 12)
 @given(data=st.data())
 def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))

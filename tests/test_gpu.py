@@ -342,6 +342,15 @@ def test_blocks_take_turns_and_none_is_lost(at_once: int) -> None:
 # -- the commands ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", ["emit", "measure"])
+def test_words_that_the_kernels_do_not_have_are_refused(command: str) -> None:
+    sizes = ("large-cache", "-n", "64", "-d", "8", "-M", "4KiB", "--dtype")
+    refused = run(command, *sizes, "float16")
+    assert "--dtype float16 was given; the words of these kernels are float32" in str(refused.exception)
+    if command == "emit":
+        assert run(command, *sizes, "float32").exit_code == run(command, *sizes, "fp32").exit_code == 0
+
+
 def test_emit_writes_source_and_says_what_it_moves(tmp_path: Path) -> None:
     path = tmp_path / "kernels.cu"
     sizes = ("-n", "30", "-d", "5", "-M", "500", "-P", "3")

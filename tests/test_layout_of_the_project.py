@@ -31,10 +31,10 @@ def _sources() -> Iterator[tuple[str, Path]]:
 SOURCES = dict(_sources())
 
 LAYERS = (
-    ("errors", "sizes", "notation", "files", "tables"),
+    ("errors", "arithmetic", "sizes", "notation", "files", "kernels", "tables"),
     ("language", "game"),
     ("readings", "graphs", "schedules", "theory"),
-    ("growth", "caches", "dags"),
+    ("problems", "growth", "caches", "dags"),
     ("jobs",),
     ("advice", "claims", "sparsity", "gpu", "plots", "replay"),
     ("cli", "__main__"),
@@ -45,6 +45,7 @@ LEVEL allows."""
 LEVEL = {
     ("files", "errors"),
     ("notation", "errors"),
+    ("sizes", "arithmetic"),
     ("sizes", "errors"),
     ("tables", "errors"),
     ("tables", "files"),

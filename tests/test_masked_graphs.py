@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim import graphs
 from pebblesim.errors import UsageError
@@ -493,7 +493,7 @@ def assert_same(graph: Cdag, slow: Slow) -> None:
 
 @every_problem
 @given(data=st.data())
-@settings(max_examples=60)
+@strategies.draws(15, 60)
 def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) -> None:
     sizes, options, allowed = data.draw(cases(name, largest=6))
     slow = Slow(allowed)
@@ -509,6 +509,7 @@ def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) 
 
 @every_problem
 @given(data=st.data(), seed=st.integers(0, 99))
+@strategies.draws(12, 50)
 def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObject, seed: int) -> None:
     sizes, options, allowed = data.draw(cases(name, largest=12))
     kinds = {"early": ("l", "P"), "late": ("l",), "safe": ("m", "l_m", "P"), "flash1": ("m", "l_m"), "flash2": ("L",)}
@@ -525,7 +526,7 @@ def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObje
 
 @pytest.mark.parametrize("schedule", MASKABLE.values(), ids=list(MASKABLE))
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 5)
 def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
@@ -539,7 +540,7 @@ def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Sc
 
 @every_problem
 @given(data=st.data())
-@settings(max_examples=25)
+@strategies.draws(8, 25)
 def test_a_mask_that_allows_everything_changes_nothing(name: str, data: st.DataObject) -> None:
     sizes, options, _ = data.draw(cases(name, largest=12))
     everything = np.ones((sizes["n"], sizes["n"]), bool)
@@ -557,7 +558,7 @@ def test_a_mask_that_allows_everything_changes_nothing(name: str, data: st.DataO
 
 @every_problem
 @given(data=st.data(), chunk=st.integers(1, 40))
-@settings(max_examples=5)
+@strategies.draws(3, 10)
 def test_graphs_are_filled_in_by_parts(name: str, data: st.DataObject, chunk: int) -> None:
     sizes, options, allowed = data.draw(cases(name, largest=12))
     at_once = graphs.build(name, mask=allowed, **sizes, **options)

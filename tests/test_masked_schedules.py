@@ -2,12 +2,13 @@
 
 from collections import Counter
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
 import strategies
 import sympy
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
@@ -51,7 +52,7 @@ def played(schedule: Schedule, sizes: dict[str, int], mask: Mask, M: int) -> tup
 
 @every_schedule
 @given(data=st.data())
-@settings(max_examples=12)
+@strategies.draws(3, 24)
 def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule)
     predicted, peak = count(schedule.masked, sizes, mask=mask), masked_peak_red(schedule.masked, sizes, mask)
@@ -65,7 +66,7 @@ def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedul
 
 @every_schedule
 @given(data=st.data())
-@settings(max_examples=8)
+@strategies.draws(3, 16)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule, largest=9)
     allowed = mask.allowed(sizes["n"])
@@ -76,8 +77,8 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
 
 
 @cache
-def closed_form(name: str, mask: str) -> Formula:
-    return formula(SCHEDULES[name].masked, of(mask))
+def closed_form(name: str, mask: str | None) -> Formula:
+    return formula(SCHEDULES[name].masked, of(mask)) if mask else formula(SCHEDULES[name].program)
 
 
 BANDS = [(schedule.name, mask) for schedule in CORES for mask in ("causal", "window:4")]
@@ -86,7 +87,7 @@ BANDS += [("flash2-forward", "window:1"), ("flash2-backward", "band:2"), ("row-s
 
 @pytest.mark.parametrize(("name", "mask"), BANDS)
 @given(data=st.data())
-@settings(max_examples=20)
+@strategies.draws(5, 40)
 def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> None:
     schedule, closed = SCHEDULES[name], closed_form(name, mask)
     sizes = data.draw(strategies.sizes(schedule, largest=30))
@@ -97,11 +98,11 @@ def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> N
 
 @every_core
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 10)
 def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, data: st.DataObject) -> None:
     sizes, mask = drawn(data, schedule, largest=12)
     n, table = sizes["n"], mask.allowed(sizes["n"])
-    symbols = {sympy.Symbol(name, integer=True, positive=True): size for name, size in sizes.items()}
+    symbols = {sympy.Symbol(name): size for name, size in sizes.items()}
 
     def tiles(height: int, width: int) -> list[tuple[int, int]]:
         """Sizes of the tiles with an allowed pair."""
@@ -132,7 +133,7 @@ def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, d
 
 @every_core
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 10)
 def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     everything = from_array(np.ones((1, 1), bool))
@@ -170,8 +171,8 @@ def test_a_masked_game_is_tight(schedule: Schedule) -> None:
 
 def test_tile_skipping_in_flash_attention_2() -> None:
     """THEORY G: 5nd + n + 2Ad + (4d + 2)W; W rows over the tiles left, A columns with such a tile."""
-    n, d = sympy.symbols("n d", integer=True, positive=True)
-    blocks = sympy.symbols("B_r B_c", integer=True, positive=True)
+    n, d = sympy.symbols("n d")
+    blocks = sympy.symbols("B_r B_c")
     W = sympy.Function("heights", integer=True, nonnegative=True)(*blocks)
     A = sympy.Function("columns", integer=True, nonnegative=True)(blocks[1])
     assert sympy.expand(ps.formula("flash2-backward", "any").io - (5 * n * d + n + 2 * A * d + (4 * d + 2) * W)) == 0
@@ -205,3 +206,35 @@ def test_masks_without_a_closed_form_say_so() -> None:
         ps.formula("flash2-forward", np.ones((2, 2), bool))
     with pytest.raises(UsageError, match="has columns, heights, which only a mask gives a value; name the mask"):
         _ = ps.formula("flash2-backward", "any").evaluate
+
+
+def check_subs(name: str, mask: str | None, random: Random, times: int) -> None:
+    """In any order of the symbols, with blocks smaller and larger than n; symbols are named, and nothing else."""
+    schedule, closed = SCHEDULES[name], closed_form(name, mask)
+    for _ in range(times):
+        sizes = {each: random.randint(1, 16) for each in closed.variables}
+        counted = count(schedule.masked if mask else schedule.program, sizes, mask=of(mask))
+        for form, number in ((closed.io, counted.total.io), (closed.peak_words, counted.peak_words)):
+            assert form.subs(random.sample(list(sizes.items()), len(sizes))) == number, sizes
+
+
+@pytest.mark.parametrize(("name", "mask"), BANDS[::2])
+def test_sympys_own_subs_gives_what_is_counted(name: str, mask: str) -> None:
+    check_subs(name, mask, Random(name), times=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [None, "causal", "window:1", "window:5", "band:2"])
+@every_schedule
+def test_sympys_own_subs_gives_what_is_counted_by_every_schedule(schedule: Schedule, mask: str | None) -> None:
+    check_subs(schedule.name, mask, Random(schedule.name), times=10)
+
+
+def test_subs_of_a_window_and_of_sums_that_are_long() -> None:
+    sizes = {"n": 7, "d": 8, "w": 8, "B_r": 2, "B_c": 14}
+    closed = formula(SCHEDULES["projected-flash2-backward"].masked, of("window:5"))
+    assert closed.reads.subs(sizes) + closed.writes.subs(sizes) == closed.evaluate(**sizes)
+    assert closed.reads.subs(sizes) == 766
+    long = {"n": 10007, "d": 3, "B_r": 2, "B_c": 3}
+    causal = formula(SCHEDULES["flash2-backward"].masked, of("causal")).io
+    assert causal.subs(long) == count(SCHEDULES["flash2-backward"].masked, long, mask=of("causal")).total.io

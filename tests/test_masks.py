@@ -115,7 +115,7 @@ def test_tables_that_are_no_masks(table: np.ndarray, says: str) -> None:
 def test_files_that_are_no_masks(tmp_path: Path) -> None:
     file = tmp_path / "text.npy"
     file.write_text("not numpy")
-    with pytest.raises(UsageError, match=r"is no \.npy file of booleans"):
+    with pytest.raises(UsageError, match=r"text\.npy. cannot be read: the magic string is not correct"):
         masks.of(str(file))
 
 

@@ -45,7 +45,10 @@ def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
     assert skislope(ROWS[::-1], ax) is ax
     curves = {each.get_label(): list(zip(*each.get_data(), strict=True)) for each in ax.get_lines()}
     assert curves.pop("the least of all") == [(M, best(M).io) for M in CACHES]
-    assert curves.pop("lower bound") == [(M, best(M).lower_bound.value) for M in CACHES]
+    assert curves.pop("lower bound, the way of the least") == [(M, best(M).lower_bound.value) for M in CACHES]
+    assert curves.pop("lower bound, every way") == [
+        (M, ps.bounds("backward", n=40, d=6, M=M).best.value) for M in CACHES
+    ]
     for name, curve in curves.items():
         assert curve == [(row.M, row.io) for row in ROWS if row.schedule == name and row.feasible]
     assert set(curves) == {row.schedule for row in ROWS if row.feasible}

@@ -1,10 +1,14 @@
 """Sizes as people write them, and printed block rules; sympy's rational arithmetic is the oracle."""
 
+from fractions import Fraction
+
 import pytest
 import sympy
 from hypothesis import given, strategies as st
 
+from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import UsageError
+from pebblesim.growth.tropical import parse as in_symbols
 from pebblesim.sizes import BYTES, evaluate_rule, parse, parse_words, whole
 
 
@@ -162,3 +166,24 @@ def test_a_rule_is_no_program() -> None:
         evaluate_rule("open('x')", {"M": 1})
     with pytest.raises(NameError):
         evaluate_rule("floor(m)", {"M": 1})
+
+
+@pytest.mark.parametrize(
+    "text", ["n.real", "[n for n in (1,)]", "n if n else 1", "n < 2", "'n'", "n +", "().__class__"]
+)
+def test_an_expression_is_no_program_in_any_arithmetic(text: str) -> None:
+    """Nor does sympy ever see the text of a user, which it would run."""
+    with pytest.raises((SyntaxError, NameError, TypeError, ValueError)):
+        evaluate_rule(text, {"n": 1})
+    with pytest.raises(UsageError, match="is no expression in"):
+        in_symbols(text)
+
+
+@given(M=st.integers(1, 10**9), d=st.integers(1, 10**6))
+def test_numbers_in_a_text_are_those_of_the_arithmetic(M: int, d: int) -> None:
+    """One half is neither 0 nor a float, and one third is exact."""
+    text = "M/2 + d*1/3 - 7/6*(-d)**3"
+    value = Fraction(M, 2) + Fraction(d, 3) + Fraction(7, 6) * d**3
+    assert function_of(text, ["M", "d"], {"number": Fraction})(M, d) == value
+    assert in_symbols(text).subs({"M": M, "d": d}) == value
+    assert names_in(text) == {"M", "d"}

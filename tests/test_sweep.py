@@ -22,6 +22,7 @@ from pebblesim import tables
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs import sweeps
 from pebblesim.language import masks
+from pebblesim.language.program import fingerprint
 from pebblesim.sizes import parse_words, several
 from pebblesim.tables import Table
 
@@ -263,6 +264,24 @@ def test_rows_of_different_meaning_never_mix(tmp_path: Path) -> None:
 
         return schedule
 
+    def of_pairs(skips: bool) -> Any:
+        """Two that read alike and differ in what they leave out under a mask."""
+
+        @ps.schedule(problem="forward-relu", source="test", name="sweep-test-of-pairs")
+        def schedule(m: Any, Q: Any, K: Any, V: Any, *, b: Any) -> None:
+            n, d = Q.shape
+            O = m.tensor("O", n, d)
+            for i in m.tiles(n, b):
+                Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d)
+                for j in m.tiles(n, b, keys_of=i if skips else None):
+                    K_j, V_j = m.read(K[j, :]), m.read(V[j, :])
+                    A = m.compute(Q_i @ K_j.T)
+                    A[:] = ps.language.relu(A)
+                    O_i += A @ V_j
+                m.write(O[i, :], O_i)
+
+        return schedule
+
     def table() -> np.ndarray[Any, Any]:
         return np.tri(4, dtype=bool)
 
@@ -282,11 +301,50 @@ def test_rows_of_different_meaning_never_mix(tmp_path: Path) -> None:
         {"schedules": "small-cache", "what": "play", "jobs": 1, "rules": "no-recompute"},
         {"schedules": mine(1)},
         {"schedules": mine(2)},
+        {"schedules": of_pairs(True), "mask": "causal", "blocks": {"b": 2}},
+        {"schedules": of_pairs(False), "mask": "causal", "blocks": {"b": 2}},
     ]
     for number, kind in enumerate(kinds, 1):
         for _ in range(2):
             ps.sweep(**(base | kind))
             assert len(stored(store)) == number, kind
+
+
+def test_rows_of_other_bounds_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor of other lines of source, if these say the same."""
+    store = tmp_path / "rows.sqlite"
+    for number, of in enumerate(("bounds as they are", "other bounds"), 1):
+        if number == 2:
+            monkeypatch.setattr(sweeps, "_bounds", lambda of=of: of)
+        for _ in range(2):
+            ps.sweep("small-cache", n=8, d=4, M=99, store=store)
+            assert len(stored(store)) == number
+
+
+def test_a_program_is_the_same_wherever_it_stands() -> None:
+    """Line numbers are no part of what it says; each name, size, condition and order is."""
+
+    def traced(text: str, above: int = 0) -> str:
+        names: dict[str, Any] = {"ps": ps}
+        exec("\n" * above + text, names)
+        return fingerprint(names["mine"].program)
+
+    text = """
+@ps.schedule(problem="matmul", source="test", name="fingerprint-test")
+def mine(m, A, B, *, b):
+    rows, cols = A.shape[0], B.shape[1]
+    C = m.tensor("C", rows, cols)
+    for i in m.tiles(rows, b):
+        A_i = m.read(A[i, :])
+        for j in m.tiles(cols, 1):
+            B_j = m.read(B[:, j])
+            C_ij = m.compute(A_i @ B_j)
+            m.write(C[i, j], C_ij)
+"""
+    assert traced(text) == traced(text, above=3)
+    others = [text.replace("cols, 1)", "cols, b)"), text.replace("cols, 1)", "cols, 1, independent=True)")]
+    others += [text.replace("            m.write", "            m.delete(B_j)\n            m.write")]
+    assert len({traced(each) for each in (text, *others)}) == 4
 
 
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:

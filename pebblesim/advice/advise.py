@@ -226,7 +226,7 @@ class Advice:
         best = each.best
         lines.append(
             f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
-            f"{best.gap:.2f} x the lower bound of {best.lower_bound.value:,} words ({best.lower_bound.source})"
+            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
@@ -236,7 +236,7 @@ class Advice:
 
     def _regime(self, each: Boundary) -> str:
         """On which side of M = d² this is, where the bound of the problem changes there."""
-        if "Min(" not in each.best.bound.expr:
+        if each.best.bound is None or "Min(" not in each.best.bound.expr:
             return ""
         ratio = each.M / self.dims["d"] ** 2
         side = "large cache: n²d²/M is below n²d/√M" if ratio >= 1 else "small cache: n²d/√M is below n²d²/M"

@@ -35,7 +35,8 @@ BY_READING = """\
   not use; Algorithm 9 calls a Phase 4 that is Phase 2; T_c = ⌈n/B_c⌉ in Lemma D.4.
 
 Of Lemmas E.7 and E.8 and Theorems F.3 and F.4 the text was not at hand; they are not judged. Statements marked
-"inferred" in [pebblesim/theorems.py](../pebblesim/theorems.py) follow from their use or proof in the paper.
+"inferred" in [pebblesim/theory/literature.py](../pebblesim/theory/literature.py) follow from their use or proof in the
+paper.
 """
 
 

@@ -7,9 +7,9 @@ import re
 from pebblesim.claims.claim import FAILS, HOLDS, PROVED, Effort, Finding, claim, decided, deciding, refuted, shown
 from pebblesim.errors import PebblesimError
 from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
+from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 from pebblesim.theory.literature import statement
-from pebblesim.theory.theta import THETA
 
 _GEMM = "({m})*({k})*ceiling(({n})/b) + ({k})*({n})*ceiling(({m})/a) + ({m})*({n})"
 
@@ -211,5 +211,6 @@ def _activations(effort: Effort) -> Finding:
 
 @claim("linear attention", "ours", "A1 (X (A2ᵀ A3) Y) moves Θ(nd + nd²/√M) words for n ≥ d, M ≥ d²", PROVED)
 def _linear_words(effort: Effort) -> Finding:
-    form = 'ps.formula("linear").io'
-    return decided(deciding(form, "Θ", THETA["linear"].expr, "n >= d, M >= d**2", CLOSED_BLOCKS["linear"]))
+    form, theta = 'ps.formula("linear").io', problem("linear").theta
+    assert theta is not None
+    return decided(deciding(form, "Θ", theta.expr, "n >= d, M >= d**2", CLOSED_BLOCKS["linear"]))

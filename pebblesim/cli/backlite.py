@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from pebblesim.cli.options import command, family, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 from pebblesim.sizes import parse, parse_words
 
 app = family()
@@ -82,7 +82,6 @@ def backlite(
     sizes = {name: parse(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tiles are too small to be shared out among threads
     from pebblesim.sparsity.backward import backlite as run
     from pebblesim.sparsity.inputs import load_head, synthetic_head
 
@@ -119,17 +118,13 @@ def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with unfinished.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(lines[0]))
-            writer.writeheader()
-            writer.writerows(lines)
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}.") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        whole_file(path, f"cannot write {str(path)!r}") as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 def _values(option: str, text: str | None) -> list[float] | None:

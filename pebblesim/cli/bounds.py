@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from pebblesim.sizes import parse, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.jobs.bounding import Bounds
+    from pebblesim.theory.lower_bounds import LowerBound
 
 app = family()
 
@@ -71,37 +73,56 @@ def bounds(
         results = [each.to_dict() for each in several]
         print_json(results[0] if m is not None else {"bounds": results})
         return
-    title = listed(one.dims)
+    title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
     title += "" if one.pairs is None else f", {one.pairs:,} allowed pairs"
-    title += "" if m is None else f", M = {one.M:,} words"
-    under = "" if one.schedule is None else f", as {one.schedule} computes it"
     if m is not None:
-        rows = [("Θ", one.theta.expr, "", f"{one.theta_value:,.0f}", "")]
-        for each in one.lower:
-            form = each.form or (each.forms[0] if each.forms else None)
-            value = "" if each.why_not else f"{each.value:,}"
-            mark = "largest" if each is one.best else ""
-            rows.append((each.name, form.expr if form else "", form.domain if form else "", value, mark))
-        print_table(f"{one.problem}{under}: {title}", ("bound", "closed form", "for", "words", ""), rows, left=3)
+        _print_at(one, f"{title}, M = {one.M:,} words")
     else:
-        forms = [("Θ", one.theta.expr, "")]
-        forms += [(each.name, form.expr, form.domain) for each in one.lower for form in each.forms]
-        print_table(f"{one.problem}{under}: {title}", ("bound", "closed form", "for"), forms, left=3)
-        names = [each.name for each in one.lower]
-        lines = [
-            (
-                f"{each.M:,}",
-                *("" if bound.why_not else f"{bound.value:,}" for bound in each.lower),
-                each.best.name,
-                f"{each.theta_value:,.0f}",
-            )
-            for each in several
-        ]
-        print_table("in words", ("M", *names, "largest", "Θ"), lines)
+        _print_over(several, title)
     for each in one.lower:
         print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
-    print(f"Θ: {one.theta.source}")
+    print("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+    if m is not None:
+        print("\n".join(one.summary()))
+
+
+def _print_at(one: Bounds, title: str) -> None:
+    """All bounds for one M, each with the way of computing it is for, if there are several."""
+    several = len(one.ways) > 1
+    rows = [("Θ", one.theta.expr, "", *[""] * several, f"{one.theta_value:,.0f}")] if one.theta else []
+    for each in one.lower:
+        form = each.form or (each.forms[0] if each.forms else None)
+        value = "" if each.why_not else f"{each.value:,}"
+        way = (each.way,) if several else ()
+        rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
+    columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
+    print_table(title, columns, rows, left=len(columns) - 1)
+
+
+def _print_over(bounds: Sequence[Bounds], title: str) -> None:
+    """All closed forms, and the largest bound for each way of computing over several M."""
+    one = bounds[0]
+    ways = list(one.ways) if len(one.ways) > 1 else []
+    rows = [("Θ", one.theta.expr, "", *[""] * bool(ways))] if one.theta else []
+    for each in one.lower:
+        rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
+    columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
+    print_table(title, columns, rows, left=len(columns))
+    lines = [
+        (
+            f"{each.M:,}",
+            *(_named(each.ways[way]) for way in ways),
+            _named(each.best),
+            *([] if each.theta is None else [f"{each.theta_value:,.0f}"]),
+        )
+        for each in bounds
+    ]
+    print_table("the largest, in words", ("M", *ways, one.best.of_way, *(["Θ"] if one.theta else [])), lines)
+
+
+def _named(bound: LowerBound) -> str:
+    return f"{bound.value:,} ({bound.name})"
 
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")
@@ -133,11 +154,15 @@ def gaps(
             f"{row.io:,}",
             f"{row.lower_bound.value:,}",
             f"{row.gap:.3f}",
+            _named(row.every_way),
         )
         for row in found.rows
     ]
     title = listed(found.dims)
-    print_table(f"{found.problem}: {title}", ("best schedule", "bound", "M", "I/O", "lower bound", "gap"), rows, left=2)
+    columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
+    print_table(f"{found.problem}: {title}", columns, rows, left=2)
+    for way, schedules in found.ways.items():
+        print(f"lower bound for {way}: {', '.join(schedules)}")
     print(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
 
 

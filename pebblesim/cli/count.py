@@ -56,24 +56,16 @@ def count(
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        rows = [ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)]
+        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
     else:
         rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
-    values = {**first.dims, "M": words}
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     if as_json:
-        value = first.bound_value  # as a whole number where a float would lose digits, or overflow
-        bound = {"expr": first.bound.expr, "value": float(value) if value < 2**53 else int(value)}
-        fitting = [row for row in rows if row.feasible] or rows
-        least = min((row.lower_bound for row in fitting), key=lambda bound: bound.value)  # it holds for all of these
-        lower = {"value": least.value, "source": least.source}
-        head: dict[str, object] = {"problem": first.problem, **values, "blocks": rule}
-        head |= {"bound": bound, "lower_bound": lower}
-        head |= {} if seen is None else {"mask": str(seen), "pairs": first.pairs}
-        print_json({**head, "rows": [row.to_dict(cache.dtype) for row in rows]})
+        print_json(rows.to_dict(cache.dtype))
         raise typer.Exit(2 if nothing_fits else 0)
-    title = listed(values)
+    title = listed({**first.dims, "M": words})
     under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
@@ -83,32 +75,31 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
-    for row in rows:
-        if row.warning:
-            print(f"warning: {row.warning}")
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
         print(f"work: {work}; {first.intensity:.3g} operations per word")
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
-    print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
+    if first.bound is None:
+        print(f"Θ: not stated for {first.problem}")
+    else:
+        print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
     raise typer.Exit(2 if nothing_fits else 0)
 
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
     """What the gaps are relative to: schedules that keep other things, or compute in another way, have other bounds."""
-    names: dict[tuple[str, int], list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in rows:
         if row.least_M is None or len(rows) == 1:
-            names.setdefault((row.lower_bound.source, row.lower_bound.value), []).append(row.schedule)
-    bounds = [f"{value:,} words ({source})" for source, value in names]
-    if len(bounds) == 1:
-        print(f"gap: I/O ÷ {bounds[0]}")
-    elif bounds:
+            names.setdefault(str(row.lower_bound), []).append(row.schedule)
+    if len(names) == 1:
+        print(f"gap: I/O ÷ {next(iter(names))}")
+    elif names:
         print("gap: I/O ÷ the largest lower bound for its way of computing:")
-        for bound, schedules in zip(bounds, names.values(), strict=True):
+        for bound, schedules in names.items():
             print(f"  {bound}: {', '.join(schedules)}")
 
 
@@ -131,7 +122,9 @@ def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
     )
 
 
-def _ratio(value: float) -> str:
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,.2f}" if value < 1e6 else f"{value:.3g}"
 
 

@@ -23,7 +23,8 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, print_table
 from pebblesim.errors import UsageError
-from pebblesim.sizes import parse, parse_words
+from pebblesim.files import whole_file
+from pebblesim.sizes import dtype_of, parse, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
@@ -70,14 +71,11 @@ def emit(
     """Print the CUDA source of a schedule, or write it; its launches and what they move with --json."""
     from pebblesim.readings.kernels.sectors import moved
 
+    _float32(cache.dtype)
     made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
-        part = output.with_name(f"{output.name}.part")
-        try:
-            part.write_text(made.text, encoding="utf-8")
-            part.replace(output)
-        except OSError as error:
-            raise UsageError(f"{str(output)!r} cannot be written: {error.strerror}.") from None
+        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
+            unfinished.write_text(made.text, encoding="utf-8")
     if as_json:
         launches = []
         for kernel in made.source.kernels:
@@ -129,6 +127,7 @@ def measure(
         return
     if m is None or schedule is None:
         raise UsageError("measure takes -M, the words of shared memory that a block may use.")
+    _float32(dtype)
     made = _case(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
     (row,) = harness.measure([made], output)
     if as_json:
@@ -180,6 +179,12 @@ def crossover(
     for kind, between in result["crossings"].items():
         crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
         print(f"{kind}: {crossed or 'no crossing'}")
+
+
+def _float32(dtype: str | None) -> None:
+    """Refuse words that the kernels do not have."""
+    if dtype is not None and dtype_of(dtype) != "float32":
+        raise UsageError(f"--dtype {dtype} was given; the words of these kernels are float32, so give that, or none.")
 
 
 def _case(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -36,6 +38,16 @@ class _Commands(TyperGroup):
         command = getattr(command, "commands", {}).get(name, command)
         command.name = name
         return command
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except (KeyboardInterrupt, OSError) as error:  # which Typer would end in ways of its own
+            raise _Stopped from error
+
+
+class _Stopped(Exception):
+    """A command was interrupted, or could not write what it had to say."""
 
 
 app = typer.Typer(
@@ -68,9 +80,28 @@ def common(
     for path in load or ():
         if not path.is_file():
             raise UsageError(f"--load {str(path)!r}: there is no such file.")
-        import runpy
+        _run(str(path))
 
-        runpy.run_path(str(path))
+
+def _run(path: str) -> None:
+    """Run a user's file.
+
+    Raises:
+        UsageError: it fails; the message names the line of the file.
+    """
+    import runpy
+    from traceback import walk_tb
+
+    try:
+        runpy.run_path(path)
+    except (Exception, SystemExit) as error:
+        lines = [number for frame, number in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+        said = str(error)
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines, said = [error.lineno or 1], error.msg
+        kind = "" if isinstance(error, PebblesimError) else f"{type(error).__name__}: "
+        place = f"{path}:{lines[-1]}" if lines else path
+        raise UsageError(f"--load {place}: {kind}{' '.join(said.split())}") from None
 
 
 def main() -> None:
@@ -79,10 +110,26 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without ⌈ and √ shall not stop us
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except PebblesimError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+        _end(2, f"error: {error}")
+    except (_Stopped, KeyboardInterrupt, OSError) as stopped:
+        why = stopped.__cause__ if isinstance(stopped, _Stopped) else stopped
+        if not isinstance(why, OSError):
+            _end(130, "interrupted")
+        # What could not be written must not be tried again at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if why.errno == errno.EPIPE:
+            _end(0)  # whoever read our output has seen enough
+        _end(2, f"error: cannot read or write{f' {why.filename}' if why.filename else ''}: {why.strerror}.")
+
+
+def _end(code: int, message: str | None = None) -> NoReturn:
+    """Leave, with a last word."""
+    if message:
+        print(message, file=sys.stderr)
+    sys.exit(code)

@@ -146,6 +146,28 @@ class BlockChoice(Group):
         return {name: parse(name, value) for name, value in pairs(self.block, "--block")}
 
 
+@dataclass(frozen=True)
+class _OfReferee(Group):
+    rules: Rules = "hong-kung"
+    summation: Summation = "chain"
+
+
+@dataclass(frozen=True)
+class _UnderMask(Group):
+    mask: MaskText = None
+
+
+@dataclass(frozen=True)
+class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
+    """All that a game of a schedule is set up with; the options come in the order of the bases, the last one first."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `pebblesim.play` and `pebblesim.record`."""
+        setting = {"M": self.words, "rules": self.rules, "summation": self.summation}
+        return {**setting, "blocks": self.rule, "mask": self.mask, **self.dims}
+
+
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:
     """Register a command; a parameter that is annotated with a `Group` stands for all options of the group."""
 

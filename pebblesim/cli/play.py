@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pebblesim.cli.options import (
     AsJson,
-    BlockChoice,
-    Cache,
-    MaskText,
-    Rules,
+    GameChoice,
     ScheduleName,
-    Sizes,
-    Summation,
     command,
     family,
 )
 from pebblesim.cli.printing import print_json, progress_bar
 from pebblesim.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = family()
 
@@ -32,13 +24,8 @@ app = family()
 def play(
     schedule: ScheduleName,
     *,
-    sizes: Sizes,
-    cache: Cache,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: BlockChoice,
+    game: GameChoice,
     save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
-    mask: MaskText = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a schedule move by move as a red-blue pebble game, under a referee."""
@@ -47,15 +34,10 @@ def play(
     with progress_bar("playing") as progress:
         played = ps.play(
             schedule,
-            M=cache.words,
-            rules=rules,
-            summation=summation,
-            blocks=blocks.rule,
             save=None if save is None else str(save),
             strict=False,
             progress=progress,
-            mask=mask,
-            **sizes.dims,
+            **game.arguments,
         )
     if as_json:
         print_json(played.to_dict())
@@ -68,12 +50,7 @@ def play(
 def watch(
     schedule: ScheduleName,
     *,
-    sizes: Sizes,
-    cache: Cache,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: BlockChoice,
-    mask: MaskText = None,
+    game: GameChoice,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; SCHEDULE.html by default.", metavar="FILE")
     ] = None,
@@ -86,16 +63,7 @@ def watch(
     path = output or Path(f"{get(schedule).name}.html")
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
-    game = record(
-        schedule,
-        M=cache.words,
-        rules=rules,
-        summation=summation,
-        blocks=blocks.rule,
-        mask=mask,
-        most=MOST_MOVES,
-        **sizes.dims,
-    )
-    save(game, path)
-    print(f"{game.title}\n{game.game}\nwritten   {path}")
-    raise typer.Exit(0 if game.game.complete else 1)
+    recording = record(schedule, most=MOST_MOVES, **game.arguments)
+    save(recording, path)
+    print(f"{recording.title}\n{recording.game}\nwritten   {path}")
+    raise typer.Exit(0 if recording.game.complete else 1)

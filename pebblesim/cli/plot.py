@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from pebblesim.cli.options import (
     Blocks,
     Cache,
     Dtype,
+    GameChoice,
     MaskText,
     Picture,
     Problem,
@@ -141,20 +143,16 @@ def measured(
 def occupancy(
     schedule: ScheduleName,
     *,
-    sizes: Sizes,
-    cache: Cache,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: BlockChoice,
-    mask: MaskText = None,
+    game: GameChoice,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the red pebbles over the moves of a game, the peak marked."""
     check(output)
+    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import occupancy as draw
 
-    game = _recorded(schedule, cache.words, rules, summation, blocks, mask, sizes)
-    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 3.8))
+    recording = record(schedule, **game.arguments)
+    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 3.8))
     print(f"written {output}")
 
 
@@ -162,20 +160,16 @@ def occupancy(
 def tiles(
     schedule: ScheduleName,
     *,
-    sizes: Sizes,
-    cache: Cache,
-    rules: Rules = "hong-kung",
-    summation: Summation = "chain",
-    blocks: BlockChoice,
-    mask: MaskText = None,
+    game: GameChoice,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw which entries of each tensor are in cache when."""
     check(output)
+    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import tiles as draw
 
-    game = _recorded(schedule, cache.words, rules, summation, blocks, mask, sizes)
-    save(lambda empty: draw(game, _titled(empty, game)), output, size=(8, 6.2))
+    recording = record(schedule, **game.arguments)
+    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 6.2))
     print(f"written {output}")
 
 
@@ -195,6 +189,7 @@ def graph(
     """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
     check(output)
     import pebblesim as ps
+    from pebblesim.jobs.recording import record
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.plots.game import move
     from pebblesim.plots.graph import graph as draw
@@ -208,7 +203,8 @@ def graph(
     else:
         if m is None:
             raise UsageError(f"a game of {name} needs a cache: say how many words with -M.")
-        game = _recorded(name, parse_words(m, None), rules, summation, blocks, mask, sizes)
+        words, rule = parse_words(m, None), blocks.rule
+        game = record(name, M=words, rules=rules, summation=summation, blocks=rule, mask=mask, **dims)
         red, blue = game.pebbles(at)
         _small(game.graph)
         vertex = int(game.moves[at - 1]) >> 2 if at else None
@@ -240,23 +236,9 @@ def _titled(figure: Any, game: Recording) -> Any:
     return ax
 
 
-def _recorded(
-    schedule: str,
-    M: int,
-    rules: str,
-    summation: str,
-    blocks: BlockChoice,
-    mask: str | None,
-    sizes: Sizes,
-) -> Recording:
-    from pebblesim.jobs.recording import record
-
-    return record(schedule, M=M, rules=rules, summation=summation, blocks=blocks.rule, mask=mask, **sizes.dims)
-
-
 def _compared(
     names: list[str] | None, problem: str | None, M: int, blocks: str, mask: str | None, dims: dict[str, Any]
-) -> list[Counted]:
+) -> Sequence[Counted]:
     import pebblesim as ps
     from pebblesim.language.registry import get
 
@@ -264,7 +246,7 @@ def _compared(
     return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
 
 
-def _fitting(rows: list[Counted]) -> list[Counted]:
+def _fitting(rows: Sequence[Counted]) -> list[Counted]:
     """Those that fit.
 
     Raises:

@@ -47,7 +47,10 @@ def print_table(
             break
         dropped.append(spare[len(dropped)])
         shown = [number for number in shown if columns[number] not in dropped]
-    Console(width=max(width, 1), soft_wrap=True).print(table)
+    console = Console(width=max(width, 1), soft_wrap=True)
+    with console.capture() as text:  # Rich would end the program if nobody reads on
+        console.print(table)
+    print(text.get(), end="")
     if dropped:
         print(f"(left out on a terminal this narrow: {', '.join(dropped)})")
 

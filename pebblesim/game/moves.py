@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,22 +103,15 @@ def saving(
     formats: dict[str, type[_Packed | _Text]] = {".npy": _Packed, ".txt": _Text}
     if target.suffix not in formats:
         raise UsageError(f"cannot save moves to {target.name!r}; its name must end in {' or '.join(formats)}.")
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        file = part.open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot save moves to {str(target)!r}: {error.strerror}.") from error
-    try:
-        with file:
+    with whole_file(target, f"cannot save moves to {str(target)!r}") as unfinished:
+        with unfinished.open("wb") as file:
             out = formats[target.suffix](file, describe)
             passing = _tee(stream, out)
             yield passing
             for _ in passing:
                 pass
-        if out.whole:  # not if the stream raised and the block went on
-            os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+        if not out.whole:  # the stream raised, and the block went on
+            unfinished.unlink()
 
 
 def _tee(stream: Iterable[NDArray[Any]], out: _Packed | _Text) -> Iterator[NDArray[Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
 
 Row = dict[str, Any]
 
@@ -37,10 +37,7 @@ def save(path: Path, rows: Iterable[Row]) -> None:
         UsageError: the file cannot be written.
     """
     kept = {row["id"]: row for row in rows}
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with whole_file(path, f"{str(path)!r} cannot be written") as unfinished:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept.values()), encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}.") from None
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept.values())
+        unfinished.write_text("".join(lines), encoding="utf-8")

@@ -22,8 +22,9 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
 
     The block sizes are those of `CLOSED_BLOCKS`, within a constant factor of the largest.
     """
+    from sympy import Symbol
+
     from pebblesim.readings.formula import formula
-    from pebblesim.readings.masked_sums import symbol
 
     missing = [each.name for each in (a, b) if each.name not in CLOSED_BLOCKS]
     if missing:
@@ -32,7 +33,7 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
     rules: dict[str, Expression] = {}
     for each in (a, b):
         own = {name: f"{name}_of_{each.name}" for name in each.blocks}  # both may have a B
-        forms.append(formula(each.program).io.xreplace({symbol(old): symbol(new) for old, new in own.items()}))
+        forms.append(formula(each.program).io.xreplace({Symbol(old): Symbol(new) for old, new in own.items()}))
         rules |= {own[name]: rule for name, rule in CLOSED_BLOCKS[each.name].items()}
     return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules)
 

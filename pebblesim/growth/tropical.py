@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import sympy
 
+from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.notation import written
@@ -144,13 +145,13 @@ def parse(expression: Expression) -> sympy.Expr:
     if not isinstance(expression, str):
         given = sympy.sympify(expression)
         return given.xreplace({known: sympy.Symbol(known.name) for known in given.free_symbols})
-    import re
-
-    names = set(re.findall(r"[A-Za-z_]\w*", expression)) - {"sqrt", "Min", "Max", "ceiling", "floor", "Rational"}
+    known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
+    functions = {name: getattr(sympy, name) for name in ("sqrt", "Min", "Max", "ceiling", "floor", "Rational")}
     try:
-        return sympy.sympify(expression, locals={name: sympy.Symbol(name) for name in names})
+        names = sorted(names_in(expression) - set(functions))
+        evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
+        return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
     except (sympy.SympifyError, TypeError, SyntaxError) as error:
-        known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
         raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
 
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from math import isqrt
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import BlockRule, problem_dims
-from pebblesim.jobs.count import Counted, compare
+from pebblesim.jobs.compare import compare
+from pebblesim.jobs.count import Counted
 from pebblesim.language.masks import Mask, of
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.sizes import whole
-from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Pairs, Way, largest, lower_bounds
-from pebblesim.theory.theta import THETA, Theta
+from pebblesim.theory.lower_bounds import (
+    LowerBound,
+    Pairs,
+    Way,
+    best_of_ways,
+    largest,
+    least_of_ways,
+    lower_bounds,
+    way_in_words,
+)
 
 
 @dataclass(frozen=True)
@@ -26,9 +36,11 @@ class Bounds:
     Attributes:
         problem, dims, M: what is bounded, and for which sizes.
         pairs: Z, the number of allowed pairs under a mask; None without.
-        schedule: whose way of computing the lower bounds are for; None for that of the definitions.
-        theta: the expression inside Θ.
+        schedule: whose way of computing the lower bounds are for; None for all ways, each bound naming its own.
+        theta: the expression inside Θ; None if the problem states none.
         lower: the lower bounds, those that do not apply among them.
+        ways: the largest lower bound on each way of computing, by its name.
+        best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
     """
 
     problem: str
@@ -36,33 +48,37 @@ class Bounds:
     M: int
     pairs: int | None
     schedule: str | None
-    theta: Theta
+    theta: Theta | None
     lower: Sequence[LowerBound]
+    ways: Mapping[str, LowerBound]
+    best: LowerBound
 
     @property
-    def best(self) -> LowerBound:
-        """The largest lower bound."""
-        return largest(self.lower)
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, Z if some pairs are forbidden, and M."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
 
     @property
-    def theta_value(self) -> Decimal:
+    def theta_value(self) -> Decimal | None:
         """Value of the expression inside Θ, to 28 digits."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return self.theta.value({**self.dims, **pairs, "M": self.M})
+        return None if self.theta is None else self.theta.value(self.sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim bounds --json`."""
-        value = self.theta_value
-        theta = {"expr": self.theta.expr, "value": float(value) if value < 2**53 else int(value)}
+        theta = self.theta and self.theta.to_dict(self.sizes) | {"source": self.theta.source}
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "pairs": self.pairs}
         return head | {
             "schedule": self.schedule,
-            "bound": theta | {"source": self.theta.source},
-            "lower_bound": {"name": self.best.name, "value": self.best.value, "source": self.best.source},
+            "bound": theta,
+            "lower_bound": self.best.to_dict(),
+            "ways": [
+                {"for": way or self.best.of_way, "name": b.name, "value": b.value} for way, b in self.ways.items()
+            ],
             "lower_bounds": [
                 {
                     "name": each.name,
                     "value": None if each.why_not else each.value,
+                    "for": each.of_way,
                     "why_not": each.why_not or None,
                     "expr": each.form.expr if each.form else None,
                     "forms": [{"expr": form.expr, "domain": form.domain} for form in each.forms],
@@ -74,14 +90,22 @@ class Bounds:
             ],
         }
 
+    def summary(self) -> list[str]:
+        """What holds, a line for each way of computing, and first the one for every way."""
+        lines = [f"least: {self.best}"]
+        if len(self.ways) > 1:
+            lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
+        return lines
+
     def __str__(self) -> str:
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, **pairs, "M": self.M}.items())
-        lines = [f"{self.problem}: {sizes}", f"Θ           {self.theta.expr} = {self.theta_value:,.0f}"]
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        theta = "not stated" if self.theta is None else f"{self.theta.expr} = {self.theta_value:,.0f}"
+        lines = [f"{self.problem}: {sizes}", f"Θ           {theta}"]
         for each in self.lower:
             says = f"not here: {each.why_not}" if each.why_not else f"{each.value:,} words"
-            lines.append(f"{each.name:<12}{says}" + (f" ≥ {each.form.expr}" if each.form else ""))
-        return "\n".join([*lines, f"largest     {self.best.value:,} words ({self.best.source})"])
+            form = f" ≥ {each.form.expr}" if each.form else ""
+            lines.append(f"{each.name:<12}{says}{form}" + (f", for {each.way}" if each.way else ""))
+        return "\n".join([*lines, *self.summary()])
 
 
 def bounds(
@@ -98,37 +122,38 @@ def bounds(
     Args:
         problem_name: a problem, such as "backward".
         M: red pebbles, in words.
-        schedule: whose way of computing is meant: what it keeps, and what its graph says; by default that of the
-            definitions, with nothing kept.
+        schedule: whose way of computing is meant: what it keeps, and what its graph says; by default all ways.
         mask: which pairs are allowed, as for `count`.
         pairs: instead of a mask, Z, the number of allowed pairs; the bounds then hold for every mask with so many.
         dims: the dimensions, such as n=4096, d=64.
 
     >>> bounds("backward", n=4096, d=64, M=65536).best.name
-    'D2'
+    'D3'
 
     Raises:
         UsageError: a name or size that is not allowed.
     """
     solves, seen = problem(problem_name), of(mask)
     sizes, M = problem_dims(solves, dims), whole("M", M)
-    way, algorithm = STANDARD, None if schedule is None else get(schedule)
-    if algorithm is not None:
-        if algorithm.problem is not solves:
-            raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
-        way = Way.of(algorithm)
+    algorithm = None if schedule is None else get(schedule)
+    if algorithm is not None and algorithm.problem is not solves:
+        raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
     if seen is not None and pairs is not None:
         raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
     given = seen if pairs is None else pairs
+    way = None if algorithm is None else Way.of(algorithm)
     lower = lower_bounds(solves, sizes, M, way, given)
+    ways = best_of_ways(solves, sizes, M, given) if way is None else {way_in_words(solves, way): largest(lower)}
     return Bounds(
         problem=solves.name,
         dims=sizes,
         M=M,
         pairs=None if given is None else Pairs.of(given, sizes["n"]).number,
         schedule=None if algorithm is None else algorithm.name,
-        theta=THETA[solves.name] if given is None else THETA[solves.name].of_pairs(),
+        theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,
+        ways=ways,
+        best=least_of_ways(ways) if way is None else largest(lower),
     )
 
 
@@ -138,12 +163,21 @@ class Gaps:
 
     Attributes:
         problem, dims: what is computed.
-        rows: for each M at which some schedule fits, the one with the least I/O.
+        rows: for each M at which some schedule fits, the one with the least I/O. Its `gap` is relative to the lower
+            bound for its own way of computing; `every_way` is the bound for every way.
     """
 
     problem: str
     dims: Mapping[str, int]
     rows: Sequence[Counted]
+
+    @property
+    def ways(self) -> dict[str, list[str]]:
+        """Whose gap is relative to which way of computing: the best schedules by the ways that their bounds are for."""
+        found: dict[str, dict[str, None]] = {}
+        for row in self.rows:
+            found.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
+        return {way: list(names) for way, names in found.items()}
 
     @property
     def worst(self) -> Counted:
@@ -157,8 +191,10 @@ class Gaps:
                 "M": row.M,
                 "schedule": row.schedule,
                 "io": row.io,
-                "lower_bound": {"name": row.lower_bound.name, "value": row.lower_bound.value},
+                "lower_bound": row.lower_bound.to_dict(),
                 "gap": row.gap,
+                "every_way": row.every_way.to_dict(),
+                "gap_of_every_way": float(Fraction(row.io, row.every_way.value)),
             }
             for row in self.rows
         ]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, problem_dims
+from pebblesim.errors import BelowBound
+from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
-from pebblesim.language.problems import problem
-from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.language.problems import Theta, problem
+from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
-from pebblesim.sizes import bytes_of, whole
-from pebblesim.theory.lower_bounds import STANDARD, LowerBound, Way, best
-from pebblesim.theory.theta import THETA, Theta
+from pebblesim.sizes import bytes_of
+from pebblesim.theory.lower_bounds import LowerBound, Way, best
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Counted:
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
     mask: Mask | None = None
-    way: Way = STANDARD
+    way: Way = field(default_factory=Way)
 
     @property
     def operations(self) -> int:
@@ -84,45 +82,56 @@ class Counted:
         return self.reads + self.writes
 
     @property
-    def warning(self) -> str | None:
-        """Why the schedule cannot be right, if it moves fewer words than any that is."""
-        if self.io >= self.lower_bound.value:
-            return None
-        return (
-            f"{self.schedule} moves fewer words than the lower bound of {self.lower_bound.value:,}: it cannot solve "
-            f"{self.problem}; `play` shows what is missing."
-        )
-
-    @property
     def feasible(self) -> bool:
         """Whether the game fits: peak_red ≤ M."""
         return self.peak_red <= self.M
 
     @property
-    def bound(self) -> Theta:
-        """The expression inside Θ for the problem; under a mask with its Z pairs in the place of n²."""
-        return THETA[self.problem] if self.mask is None else THETA[self.problem].of_pairs()
+    def bound(self) -> Theta | None:
+        """The expression inside Θ, if the problem states one; under a mask with its Z pairs in the place of n²."""
+        theta = problem(self.problem).theta
+        return theta.of_pairs() if theta and self.mask is not None else theta
 
     @property
-    def bound_value(self) -> Decimal:
+    def bound_value(self) -> Decimal | None:
         """Its value for these sizes."""
-        pairs = {} if self.pairs is None else {"Z": self.pairs}
-        return self.bound.value({**self.dims, **pairs, "M": self.M})
+        return None if self.bound is None else self.bound.value(self.sizes)
 
     @property
-    def bound_ratio(self) -> float:
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, M and, under a mask, Z, as they are named in bounds."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
+
+    @property
+    def bound_ratio(self) -> float | None:
         """I/O ÷ the expression inside Θ."""
-        return float(self.io / self.bound_value)
+        return None if self.bound_value is None else float(self.io / self.bound_value)
 
     @cached_property
     def lower_bound(self) -> LowerBound:
         """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
         return best(problem(self.problem), self.dims, max(self.M, self.peak_red), self.way, self.mask)
 
+    @cached_property
+    def every_way(self) -> LowerBound:
+        """The lower bound for every way of computing, with as many pebbles."""
+        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), None, self.mask)
+
     @property
     def gap(self) -> float:
-        """I/O ÷ the largest lower bound known."""
-        return float(Fraction(self.io, self.lower_bound.value))
+        """I/O ÷ `lower_bound`.
+
+        Raises:
+            BelowBound: it is below 1, so that the schedule computes something else than it says.
+        """
+        least = self.lower_bound
+        if self.io < least.value:
+            raise BelowBound(
+                f"{self.schedule} moves {self.io:,} words, and whatever solves {self.problem!r} as it says it does "
+                f"({least.of_way}) moves {least.value:,} at least, by {least.source}: it computes something else; "
+                "`play` shows what, and graph= says in which other way it computes."
+            )
+        return float(Fraction(self.io, least.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too."""
@@ -139,7 +148,7 @@ class Counted:
             "feasible": self.feasible,
             "least_M": self.least_M,
             "bound_ratio": self.bound_ratio,
-            "lower_bound": {"value": self.lower_bound.value, "source": self.lower_bound.source},
+            "lower_bound": self.lower_bound.to_dict(),
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
@@ -159,10 +168,8 @@ class Counted:
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
-            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound.value:,} words ({self.lower_bound.source})",
+            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound}",
         }
-        if self.warning:
-            lines["warning"] = self.warning
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
 
@@ -194,63 +201,10 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
-    return _counted(algorithm, sizes, M, sides, summation, masks.of(mask))
+    return counted(algorithm, sizes, M, sides, summation, masks.of(mask))
 
 
-def compare(
-    names: Iterable[str] | None = None,
-    *,
-    problem_name: str = "backward",
-    M: int,
-    blocks: BlockRule = "fit",
-    summation: str = "chain",
-    mask: AnyMask | None = None,
-    **dims: int,
-) -> list[Counted]:
-    """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
-
-    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
-    those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
-    such blocks.
-
-    Raises:
-        UsageError: a name or size that is not allowed, or a schedule of another problem.
-    """
-    solves = problem(problem_name)
-    if isinstance(names, str):
-        names = [names]
-    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
-    if not names:
-        algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
-        if not algorithms:
-            raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
-    for algorithm in algorithms:
-        if algorithm.problem is not solves:
-            raise UsageError(
-                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
-                f"add --problem {algorithm.problem.name}."
-            )
-    sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
-    rows = []
-    for algorithm in algorithms:
-        try:
-            sides = block_rules.choose(algorithm, sizes, M, blocks, summation)
-            rows.append(_counted(algorithm, sizes, M, sides, summation, mask))
-        except Infeasible as error:
-            given = {} if isinstance(blocks, str) else blocks
-            smallest = block_rules.smallest(algorithm) | dict(given)
-            rows.append(_counted(algorithm, sizes, M, smallest, summation, mask, error.least_M))
-    return sorted(rows, key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-
-
-def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
-    """Whether a block rule can be meant for a schedule that was not named."""
-    if isinstance(rule, str):
-        return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
-    return set(rule) <= set(algorithm.blocks)
-
-
-def _counted(
+def counted(
     algorithm: Schedule,
     dims: Mapping[str, int],
     M: int,

@@ -24,8 +24,7 @@ from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
 from pebblesim.sizes import LARGEST
-from pebblesim.theory.lower_bounds import Way, best
-from pebblesim.theory.theta import THETA
+from pebblesim.theory.lower_bounds import best
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """What is compared unless something else is named: the paper's two algorithms, and ours."""
@@ -126,7 +125,7 @@ class Crossover:
         dims: the sizes.
         crossings: one for each pair, in order.
         bounds: the exponent at which the two regimes of the lower bound cross, with its proof.
-        regimes: which lower bound with constants is the largest, each from an M on.
+        regimes: which lower bound with constants, for every way of computing, is the largest, each from an M on.
         measured: crossings of every pair over many d.
     """
 
@@ -177,7 +176,7 @@ class Crossover:
             lines += [str(crossing), f"  {crossing.proof}"]
         lines.append(f"lower bounds: {self.bounds[1]}")
         largest = (f"{name} from M = {M:,} on, {M / self.dims['d'] ** 2:.3f} d²" for M, name in self.regimes)
-        lines.append(f"the largest with constants: {'; '.join(largest)}")
+        lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
         if self.measured:
             lines.append(f"measured at n = {RATIO} d:")
         for crossing in self.measured:
@@ -237,7 +236,7 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], exponent: Fract
 
 
 def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """(M, name) of the lower bound that is the largest from there on, for what is computed by the definitions.
+    """(M, name) of the lower bound for every way of computing, as it is from there on.
 
     Looked for at every half power of 2 up to 4nd; where neighbours differ the change is found by halving.
     """
@@ -283,8 +282,8 @@ class Sweep:
         dims: the sizes.
         M: cache sizes, rising.
         io: for each schedule its I/O at each M, None where it is not feasible.
-        theta: the expression inside Θ at each M.
-        lower: the largest lower bound at each M that applies to all of the schedules.
+        theta: the expression inside Θ at each M; empty if the problem states none.
+        lower: the lower bound for every way of computing at each M.
         crossings: where the schedules cross.
     """
 
@@ -302,17 +301,13 @@ def sweep(found: Crossover, points: int = 160) -> Sweep:
     low = min(curve.least_M for curve in curves.values())
     high = max(4 * found.dims["n"] * found.dims["d"], 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
-    algorithms = [curve.schedule for curve in curves.values()]
-    theta = THETA[algorithms[0].problem.name]
-
-    def lower(M: int) -> int:
-        return min(best(each.problem, found.dims, M, Way.of(each)).value for each in algorithms)
-
+    solves = next(iter(curves.values())).schedule.problem
+    theta = solves.theta
     return Sweep(
         found.dims,
         steps,
         {name: [None if curve.least_M > M else int(curve(M)) for M in steps] for name, curve in curves.items()},
-        [float(theta.value({**found.dims, "M": M})) for M in steps],
-        [lower(M) for M in steps],
+        [] if theta is None else [float(theta.value({**found.dims, "M": M})) for M in steps],
+        [best(solves, found.dims, M).value for M in steps],
         found.crossings,
     )

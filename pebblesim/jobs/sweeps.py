@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -28,6 +30,7 @@ from pebblesim.jobs.row_store import Row, RowStore
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
+from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.sizes import several, whole
 from pebblesim.tables import Table, format_of
@@ -88,15 +91,22 @@ class Point:
 
 
 def _described(algorithm: Schedule, mask: Mask | None) -> str:
-    """A schedule and what it does under a mask, as a hash."""
-    from pebblesim.readings.text import text
-
-    program = algorithm.program if mask is None else algorithm.masked
-    rules = (algorithm.name, algorithm.problem.name, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
+    """A schedule, what it does under a mask, and the bounds that its rows are compared with, as a hash."""
+    program = fingerprint(algorithm.program if mask is None else algorithm.masked)
+    solves = algorithm.problem
+    shapes = (solves.name, solves.dims, *map(dict, (solves.inputs, solves.kept, solves.outputs, solves.extra)))
+    rules = (algorithm.name, shapes, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
     pairs: object = str(mask)
     if isinstance(mask, masks.Blocks) and not isinstance(mask, masks.BigBird):  # a name of a file says nothing
         pairs = (mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest())
-    return hashlib.sha256(repr((rules, text(program), pairs)).encode()).hexdigest()
+    return hashlib.sha256(repr((rules, program, pairs, _bounds())).encode()).hexdigest()
+
+
+@cache
+def _bounds() -> str:
+    """The version of the bounds: a hash of the text that states them."""
+    stated = {file.name: file.read_bytes() for file in files("pebblesim.theory").iterdir() if file.name.endswith(".py")}
+    return hashlib.sha256(repr(sorted(stated.items())).encode()).hexdigest()
 
 
 def _version() -> str:

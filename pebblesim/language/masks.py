@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pebblesim.errors import UsageError
+from pebblesim.files import load_numpy
 
 Array = Any
 
@@ -214,14 +215,9 @@ def _number(text: str, number: str) -> int:
 
 
 def _load(path: str) -> Array:
-    import numpy as np
-
     if not Path(path).is_file():
         raise UsageError(f"mask {path!r}: there is no such file.")
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UsageError(f"mask {path!r} is no .npy file of booleans: {error}") from None
+    return load_numpy(path, f"mask {path!r}")
 
 
 def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:

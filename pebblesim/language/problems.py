@@ -1,4 +1,4 @@
-"""What is computed: shapes, given values, outputs and a plain numpy reference of each problem.
+"""What a problem says of itself, in one place; those that ship with pebblesim are in `pebblesim.problems`.
 
 Schedules are compared only within one problem. The references are written for reading, in float64 and without
 any blocking: they are the definition that every schedule and every graph is tested against.
@@ -7,18 +7,39 @@ any blocking: they are the definition that every schedule and every graph is tes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from typing import Any
 
+from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
+from pebblesim.language.catalogue import Catalogue
 from pebblesim.language.program import PAIRS
-
-ACTIVATIONS = ("relu", "sigmoid")
-"""Elementwise activations in the place of exp, without normalisation."""
 
 Array = Any
 Shape = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Theta:
+    """An expression inside Θ, as text that sympy can parse, with its source."""
+
+    expr: str
+    source: str
+
+    def value(self, sizes: Mapping[str, int]) -> Decimal:
+        """Its value, a real number to 28 digits, of any magnitude."""
+        decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
+        return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
+
+    def to_dict(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """The expression and its value: as a whole number where a float would lose digits, or overflow."""
+        value = self.value(sizes)
+        return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
+
+    def of_pairs(self) -> Theta:
+        """The same under a mask that allows Z pairs."""
+        return Theta(self.expr.replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²")
 
 
 @dataclass(frozen=True)
@@ -37,6 +58,11 @@ class Problem:
         source: where it is defined.
         queries: inputs, kept ones too, with a row for each query.
         keys: inputs, kept ones too, with a row for each key. Without queries and keys there are no pairs to forbid.
+        graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or where one is found, as
+            "module:name"; None if games cannot be played.
+        theta: the expression inside Θ; None if it is not known.
+        bounds: whose lower bounds hold for it, by name (`pebblesim.theory.lower_bounds.BOUNDS`), beyond the compulsory
+            one; None for no others.
 
     Raises:
         UsageError: it has queries and keys, and an input over n is not said to belong to either.
@@ -53,6 +79,9 @@ class Problem:
     extra: Mapping[str, Shape] = field(default_factory=dict)
     queries: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    graph: Callable[..., Any] | str | None = field(default=None, repr=False)
+    theta: Theta | None = None
+    bounds: str | None = None
 
     def __post_init__(self) -> None:
         lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(PAIRS) == 1]
@@ -113,214 +142,29 @@ class Problem:
         return inputs
 
 
-def _softmax(scores: Array, allowed: Array | None) -> dict[str, Array]:
-    """Row maxima m, sums l_m = Σ exp(S - m) and l = Σ exp(S), L = log l and P = exp(S - L), over the allowed pairs.
-
-    Only differences from the maximum are raised to a power, so that P, L, m and l_m are right for scores of any size.
-    l overflows to inf where its true value exceeds the largest float64, from scores of 709.8 on.
-    """
-    import numpy as np
-
-    S = scores if allowed is None else np.where(allowed, scores, -np.inf)
-    m = S.max(axis=1)
-    A = np.exp(S - np.where(np.isneginf(m), 0, m)[:, None])
-    l_m = A.sum(axis=1)
-    some = l_m > 0
-    L = m + np.log(l_m, out=np.zeros_like(l_m), where=some)
-    with np.errstate(over="ignore"):
-        l = np.exp(m) * l_m
-    return {"l": l, "m": m, "l_m": l_m, "L": L, "P": A / np.where(some, l_m, 1)[:, None]}
+PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
 
 
-def _backward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """dL/dX of attention, straight from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
-    kept = _softmax(x["A1"] @ x["X"] @ x["A2"].T, allowed)
-    f = kept["P"]
-    h = x["A3"] @ x["Y"]
-    q = x["dO"] @ h.T
-    p = f * q - (f * q).sum(axis=1)[:, None] * f
-    return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": kept["l"]}
+def problem(name: str, **declared: Any) -> Problem:
+    """The problem of that name, or, with the fields of a `Problem`, a new one.
 
-
-def _forward(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """Softmax attention and what a backward pass may keep of it: l, or m and l_m, or L, or P."""
-    kept = _softmax(x["Q"] @ x["K"].T, allowed)
-    return {"O": kept["P"] @ x["V"], **kept}
-
-
-def _linear(x: Mapping[str, Array]) -> dict[str, Array]:
-    """Linear attention: no softmax, so that the product is associative (Li et al., Remark 5.1)."""
-    return {"O": x["A1"] @ x["X"] @ (x["A2"].T @ x["A3"]) @ x["Y"]}
-
-
-def _activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
-    """Elementwise activations that stand for exp, without normalisation, and their derivatives."""
-    import numpy as np
-
-    def sigmoid(z: Array) -> Array:
-        t = np.exp(-np.abs(z))  # never overflows
-        return np.where(z < 0, t, 1) / (1 + t)
-
-    return {
-        "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(z.dtype)),
-        "sigmoid": (sigmoid, lambda z: sigmoid(z) * sigmoid(-z)),
-    }
-
-
-def _forward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    value, _ = _activations()[activation]
-    A = value(x["Q"] @ x["K"].T)
-    return {"O": (A if allowed is None else A * allowed) @ x["V"]}
-
-
-def _backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """dL/dX of A(A1 X A2ᵀ) A3 Y with an elementwise activation A."""
-    _, slope = _activations()[activation]
-    p = (x["dO"] @ (x["A3"] @ x["Y"]).T) * slope(x["A1"] @ x["X"] @ x["A2"].T)
-    return {"g": x["A1"].T @ (p if allowed is None else p * allowed) @ x["A2"]}
-
-
-def _backward_qkv(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """The gradients with respect to Q, K and V (Dao et al. 2022, appendix B.2)."""
-    forward = _forward(x, allowed)
-    P = forward["P"]
-    dP = x["dO"] @ x["V"].T
-    dS = P * (dP - (P * dP).sum(axis=1)[:, None])
-    return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **forward}
-
-
-def _projected(
-    core: Callable[..., dict[str, Array]], x: Mapping[str, Array], allowed: Array | None = None
-) -> dict[str, Array]:
-    """What comes out of a problem on Q, K, V when these are projections."""
-    return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}, allowed)
-
-
-def _matmul(x: Mapping[str, Array]) -> dict[str, Array]:
-    return {"C": x["A"] @ x["B"]}
-
-
-PROBLEMS = {
-    problem.name: problem
-    for problem in (
-        Problem(
-            name="backward",
-            dims=("n", "d"),
-            from_nd={"n": "n", "d": "d"},
-            inputs={
-                "A1": ("n", "d"),
-                "A2": ("n", "d"),
-                "A3": ("n", "d"),
-                "dO": ("n", "d"),
-                "X": ("d", "d"),
-                "Y": ("d", "d"),
-            },
-            kept={"O": ("n", "d"), "l": ("n",)},
-            outputs={"g": ("d", "d")},
-            queries=("A1", "dO", "O", "l"),
-            keys=("A2", "A3"),
-            values=_backward,
-            source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
-        ),
-        Problem(
-            name="forward",
-            dims=("n", "d"),
-            from_nd={"n": "n", "d": "d"},
-            inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
-            outputs={"O": ("n", "d")},
-            extra={"l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
-            queries=("Q",),
-            keys=("K", "V"),
-            values=_forward,
-            source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
-        ),
-        Problem(
-            name="backward-qkv",
-            dims=("n", "d"),
-            from_nd={"n": "n", "d": "d"},
-            inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
-            kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
-            outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
-            queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
-            keys=("K", "V"),
-            values=_backward_qkv,
-            source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
-        ),
-        *(
-            Problem(
-                name=f"forward-{activation}",
-                dims=("n", "d"),
-                from_nd={"n": "n", "d": "d"},
-                inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
-                outputs={"O": ("n", "d")},
-                queries=("Q",),
-                keys=("K", "V"),
-                values=partial(_forward_with, activation),
-                source="Li et al., arXiv 2410.09397, Remark 5.1",
-            )
-            for activation in ACTIVATIONS
-        ),
-        *(
-            Problem(
-                name=f"backward-{activation}",
-                dims=("n", "d"),
-                from_nd={"n": "n", "d": "d"},
-                inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
-                outputs={"g": ("d", "d")},
-                queries=("A1", "dO"),
-                keys=("A2", "A3"),
-                values=partial(_backward_with, activation),
-                source="Li et al., arXiv 2410.09397, Remark 5.1",
-            )
-            for activation in ACTIVATIONS
-        ),
-        Problem(
-            name="linear",
-            dims=("n", "d"),
-            from_nd={"n": "n", "d": "d"},
-            inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
-            outputs={"O": ("n", "d")},
-            values=_linear,
-            source="Li et al., arXiv 2410.09397, Remark 5.1",
-        ),
-        Problem(
-            name="matmul",
-            dims=("m", "k", "n"),
-            from_nd={"m": "n", "k": "d", "n": "n"},
-            inputs={"A": ("m", "k"), "B": ("k", "n")},
-            outputs={"C": ("m", "n")},
-            values=_matmul,
-            source="Hong & Kung 1981, section 6",
-        ),
-    )
-}
-
-
-for _core in ("forward", "backward-qkv"):
-    _of = PROBLEMS[_core]
-    PROBLEMS[f"projected-{_core}"] = Problem(
-        name=f"projected-{_core}",
-        dims=_of.dims,
-        from_nd=_of.from_nd,
-        inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d"))
-        | dict.fromkeys(("W_Q", "W_K", "W_V"), ("d", "d"))
-        | {name: shape for name, shape in _of.inputs.items() if name not in ("Q", "K", "V")},
-        outputs=_of.outputs,
-        queries=("A1", *_of.queries[1:]),
-        keys=("A2", "A3"),
-        kept=_of.kept,
-        extra=_of.extra,
-        values=partial(_projected, _of.values),
-        source=f"Li et al., arXiv 2410.09397, Definition 3.1, before {_core}",
-    )
-
-
-def problem(name: str) -> Problem:
-    """The problem of that name.
+    >>> problem("matmul").outputs
+    {'C': ('m', 'n')}
 
     Raises:
         UnknownName: there is none; the message suggests one.
+        UsageError: the name is taken, or a field is missing or unknown.
     """
-    if name not in PROBLEMS:
-        raise UnknownName("problem", name, PROBLEMS)
-    return PROBLEMS[name]
+    if not declared:
+        if name not in PROBLEMS:
+            raise UnknownName("problem", name, PROBLEMS)
+        return PROBLEMS[name]
+    if name in PROBLEMS:
+        raise UsageError(f"there is a problem {name!r} already; choose another name.")
+    try:
+        made = Problem(name, **declared)
+    except TypeError as error:
+        takes = ", ".join(each.name for each in fields(Problem)[1:])
+        raise UsageError(f"problem {name!r}: {str(error).partition(') ')[2] or error}; it takes {takes}.") from None
+    PROBLEMS[name] = made
+    return made

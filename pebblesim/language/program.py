@@ -9,8 +9,9 @@ schedule leaves out, so that no reading has to know about scopes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from hashlib import sha256
+from typing import Any, Literal
 
 PAIRS = "n"
 """The dimension of queries and of keys: what has two ranges of it, as it lies, has a row for each query."""
@@ -249,6 +250,29 @@ def walk(body: list[Node]) -> Iterator[Node]:
         yield node
         if isinstance(node, Loop):
             yield from walk(node.body)
+
+
+def fingerprint(program: Program) -> str:
+    """A hash of all that a program says, but for the lines of source it came from.
+
+    Nodes are the same if they are one object, and so each is described once and then called by its number.
+    """
+    numbers: dict[int, int] = {}
+
+    def described(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return [[described(key), described(value)] for key, value in part.items()]
+        if isinstance(part, list | tuple):
+            return [described(each) for each in part]
+        if not is_dataclass(part):
+            return repr(part)
+        if id(part) in numbers:
+            return numbers[id(part)]
+        numbers[id(part)] = len(numbers)
+        values = [described(getattr(part, each.name)) for each in fields(part) if each.name != "line"]
+        return [type(part).__name__, *values]
+
+    return sha256(repr(described(program)).encode()).hexdigest()
 
 
 def entering(node: Node) -> Tile | None:

@@ -11,18 +11,21 @@ that nobody's own schedule can take their names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
+from pebblesim.language.catalogue import Catalogue
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
-__all__ = ["SCHEDULES", "Registry", "Schedule", "get", "of_problem", "schedule"]
+__all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
+
+ROUNDING = ("ceiling", "floor", "Min", "Max")
+"""Functions in a stated I/O."""
 
 
 @dataclass(frozen=True)
@@ -94,44 +97,7 @@ class Schedule:
         return options | ({"outputs": self.program.outputs} if extra else {})
 
 
-class Registry(MutableMapping[str, Schedule]):
-    """Schedules by name, in the order of their registration; those that ship with pebblesim come first."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Schedule] = {}
-
-    @property
-    def _all(self) -> dict[str, Schedule]:
-        import_module("pebblesim.schedules")  # registers them; nothing happens while it is being imported, or after
-        return self._known
-
-    def __getitem__(self, name: str) -> Schedule:
-        return self._all[name]
-
-    def __setitem__(self, name: str, made: Schedule) -> None:
-        self._all[name] = made
-
-    def __delitem__(self, name: str) -> None:
-        del self._all[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @contextmanager
-    def temporary(self) -> Iterator[None]:
-        """Whatever is registered inside is forgotten at the end."""
-        before = dict(self._all)
-        try:
-            yield
-        finally:
-            self._known.clear()
-            self._known.update(before)
-
-
-SCHEDULES = Registry()
+SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
 
 
 def _place(function: Callable[..., None]) -> str:
@@ -191,6 +157,9 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
+        for given in re.findall(r"[A-Za-z_]\w*", io or ""):
+            if given not in (*solves.dims, *blocks, *ROUNDING):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
         made = Schedule(
             called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {}), io
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.plots.style import line
+from pebblesim.plots.style import EVERY_WAY, line
 
 if TYPE_CHECKING:
     from pebblesim.jobs.crossings import Sweep
@@ -26,9 +26,10 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             linewidth=1.6,
             label=name,
         )
-    ax.plot(data.M, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
+    if data.theta:
+        ax.plot(data.M, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
     ax.fill_between(data.M, floor, data.lower, color="0.9", linewidth=0)
-    ax.plot(data.M, data.lower, color="black", linewidth=1, label="lower bound for all")
+    ax.plot(data.M, data.lower, color="black", linewidth=1, label=EVERY_WAY)
     ax.axvline(d * d, color="0.5", linewidth=0.8, linestyle=(0, (2, 4)))
     ax.annotate("M = d²", (d * d, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0), **_WORDS, va="top")
     for number, crossing in enumerate(data.crossings):

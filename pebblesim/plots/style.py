@@ -21,6 +21,8 @@ COLOURS: Final = (BLUE, RED, GREEN, PURPLE, SKY, ORANGE, BLACK)
 DASHES: Final[tuple[Any, ...]] = ("-", (0, (6, 2)), (0, (8, 2, 1.5, 2)), (0, (3, 1.5)), (0, (1, 1)))
 MARKERS: Final = ("s", "^", "D", "v", "P", "X", "o", "<", ">", "h", "p")
 HATCHES: Final = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "ooo", "||||", "++++")
+EVERY_WAY: Final = "lower bound, every way"
+"""One name for one bound in all pictures: that for every way of computing."""
 FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """What a picture is saved as, and what would make two of the same picture differ."""
 

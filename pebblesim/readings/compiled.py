@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import sympy
 from sympy.printing.pycode import PythonCodePrinter
 
+from pebblesim.arithmetic import function_of
 from pebblesim.errors import UsageError
 from pebblesim.sizes import whole
 
@@ -31,17 +33,11 @@ class _ExactPrinter(PythonCodePrinter):
         term = self._print(expr.function)
         return f"total(lambda {i}: {term}, {self._print(first)}, {self._print(last)})"
 
-    def _print_Min(self, expr: sympy.Min) -> str:
-        return self._fold("least", expr)
+    def _print_Min(self, expr: sympy.Min | sympy.Max) -> str:
+        first, *rest = map(self._print, expr.args)
+        return reduce(lambda left, right: f"{expr.func.__name__}({left}, {right})", rest, first)
 
-    def _print_Max(self, expr: sympy.Max) -> str:
-        return self._fold("most", expr)
-
-    def _fold(self, function: str, expr: sympy.Expr) -> str:
-        first, *rest = (self._print(arg) for arg in expr.args)
-        for arg in rest:
-            first = f"{function}({first}, {arg})"
-        return first
+    _print_Max = _print_Min
 
 
 def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[..., Any]:
@@ -52,15 +48,16 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
     unknown = sorted({str(f.func) for f in expr.atoms(sympy.core.function.AppliedUndef)})
     if unknown:
         raise UsageError(f"the closed form has {', '.join(unknown)}, which only a mask gives a value; name the mask.")
-    exact = _compile(expr, variables)
-    magnitude = _compile(sympy.Add(*(_absolute(term) for term in sympy.Add.make_args(expr))), variables)
+    exact = exactly(expr, variables)
+    exact_of_arrays = exactly(expr, variables, arrays=True)
+    magnitude = exactly(sympy.Add(*map(_absolute, sympy.Add.make_args(expr))), variables, arrays=True)
 
     def evaluate(**sizes: Any) -> Any:
         if set(sizes) != set(variables):
             raise UsageError(f"the closed form takes {', '.join(variables)}, and got {', '.join(sizes) or 'nothing'}.")
         given = [sizes[name] for name in variables]
         if all(isinstance(size, int) for size in given):
-            return exact(min, max, *map(whole, variables, given))
+            return exact(*map(whole, variables, given))
         import numpy as np
 
         arrays = np.broadcast_arrays(*(np.asarray(size) for size in given))
@@ -69,10 +66,10 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
         if expr.has(sympy.Sum):
             return _one_by_one(exact, arrays)
-        bound = magnitude(np.minimum, np.maximum, *(array.astype(np.float64) for array in arrays))
+        bound = magnitude(*(array.astype(np.float64) for array in arrays))
         largest = max(np.max(array, initial=0) for array in arrays)
         kind = np.int64 if max(np.max(bound, initial=0.0), largest) < LARGEST else object
-        return exact(np.minimum, np.maximum, *(array.astype(kind) for array in arrays))
+        return exact_of_arrays(*(array.astype(kind) for array in arrays))
 
     return evaluate
 
@@ -82,13 +79,17 @@ def _absolute(term: sympy.Expr) -> sympy.Expr:
     return abs(coefficient) * rest
 
 
-def _compile(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[..., Any]:
+def exactly(expr: sympy.Expr, variables: tuple[str, ...], arrays: bool = False) -> Callable[..., Any]:
+    """The same of any integers in order, unchecked; of arrays in their own type, which must hold every value."""
     terms = sympy.Add.make_args(expr)
     denominator = sympy.ilcm(1, *(term.as_coeff_Mul()[0].q for term in terms))
     source = _ExactPrinter().doprint(sympy.Add(*(denominator * term for term in terms)))
-    names = ", ".join(variables)
-    function: Callable[..., Any] = eval(f"lambda least, most, {names}: ({source}) // {denominator}", {"total": _total})
-    return function
+    functions: dict[str, Callable[..., Any]] = {"Min": min, "Max": max, "total": _total}
+    if arrays:
+        import numpy as np
+
+        functions |= {"Min": np.minimum, "Max": np.maximum}
+    return function_of(f"({source}) // {denominator}", variables, functions)
 
 
 def _total(term: Callable[[int], Any], first: int, last: int) -> Any:
@@ -100,8 +101,6 @@ def _one_by_one(exact: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     import numpy as np
 
     def value(*sizes: Any) -> int:
-        whole_sizes = map(int, sizes)
-        result: int = exact(min, max, *whole_sizes)
-        return result
+        return int(exact(*map(int, sizes)))
 
     return np.frompyfunc(value, len(arrays), 1)(*arrays)

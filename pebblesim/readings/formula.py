@@ -22,14 +22,14 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.masked_sums import Tiles, size, symbol
+from pebblesim.readings.masked_sums import Tiles, plain, size, symbol
 
 Lengths = dict[ir.Range, sympy.Expr]
 
 
 @dataclass(frozen=True)
 class Formula:
-    """Closed forms in the dimensions and block sizes, in words.
+    """Closed forms in the dimensions and block sizes, in words; a size is a `sympy.Symbol` of that name alone.
 
     Attributes:
         reads, writes: words moved into and out of the cache.
@@ -81,11 +81,11 @@ def formula(program: ir.Program, mask: Band | None = None) -> Formula:
         for name, traffic in moved.items():
             by_tensor[name] = [sympy.expand(a + b) for a, b in zip(by_tensor[name], traffic, strict=True)]
     return Formula(
-        sympy.expand(sum(reads for reads, _ in by_phase.values())),
-        sympy.expand(sum(writes for _, writes in by_phase.values())),
-        _largest([level for phase in program.phases for level in _levels(phase.body, {}, sympy.Integer(0))[0]]),
-        {name: (reads, writes) for name, (reads, writes) in by_tensor.items()},
-        by_phase,
+        plain(sympy.expand(sum(reads for reads, _ in by_phase.values()))),
+        plain(sympy.expand(sum(writes for _, writes in by_phase.values()))),
+        plain(_largest([level for phase in program.phases for level in _levels(phase.body, {}, sympy.Integer(0))[0]])),
+        {name: (plain(reads), plain(writes)) for name, (reads, writes) in by_tensor.items()},
+        {name: (plain(reads), plain(writes)) for name, (reads, writes) in by_phase.items()},
         (*program.dims, *program.blocks),
     )
 

@@ -9,16 +9,45 @@ against whole columns, or of columns against whole rows, `row_tiles(B_r)`, `rows
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import sympy
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
+from pebblesim.readings.compiled import exactly
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The positive integer that a dimension, a block or M stands for."""
+    """The positive integer that a dimension, a block or M stands for, while a form is derived."""
     return sympy.Symbol(name, integer=True, positive=True)
+
+
+def plain(expr: sympy.Expr) -> sympy.Expr:
+    """A derived form in symbols of which sympy knows nothing, for others to put numbers into.
+
+    What sympy concludes from positive integers on the way there can be wrong: 1.14 takes Max(0, 2*c - 6)/14 for an
+    integer, and so ⌊Max(0, 2*c - 6)/14⌋ for that fraction.
+    """
+    if isinstance(expr, sympy.Max):  # its arguments were chosen, and to compare them again takes long
+        return sympy.Max(*map(plain, expr.args), evaluate=False)
+    names = {known: sympy.Symbol(known.name) for known in expr.atoms(sympy.Symbol)}
+    return expr.xreplace(names).replace(sympy.Sum, Total)
+
+
+def in_integers(expr: sympy.Expr) -> sympy.Expr:
+    """A plain form in positive integers again, for algebra."""
+    return expr.xreplace({unknown: symbol(unknown.name) for unknown in expr.free_symbols})
+
+
+class Total(sympy.Sum):
+    """A sum that is its value as soon as there are numbers for all in it but the index it runs over."""
+
+    def __new__(cls, term: sympy.Expr, limits: tuple[sympy.Expr, ...], **assumptions: Any) -> sympy.Expr:
+        index, first, last = limits
+        if first.is_Integer and last.is_Integer and term.free_symbols <= {index}:
+            return sympy.Integer(exactly(sympy.Sum(term, (index, first, last)), ())())
+        return super().__new__(cls, term, limits, **assumptions)
 
 
 def size(rng: ir.Range) -> sympy.Expr:

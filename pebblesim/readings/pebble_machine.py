@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
+from pebblesim.kernels import kernel
+
+KINDS = COMPUTE, DELETE, READ, WRITE  # of another file, so that functions kept on disk must know their values
 
 # instructions, and what their columns hold
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL = range(11)
@@ -58,7 +59,7 @@ PC, PROGRESS, STATUS = range(3)
 RUNNING, FINISHED, PARTIAL = range(3)
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
     """(first vertex, number of terms) of an element of a block."""
     if block < 0:
@@ -74,7 +75,7 @@ def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int,
     return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
     """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block of the tree."""
     m = min(tree, k - block * tree)
@@ -92,7 +93,7 @@ def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, la
     return sums + position
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
     """The vertex that holds the sum of the first `done` terms; -1 if no vertex does, or several together."""
     if k == 0:
@@ -112,7 +113,7 @@ def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -
     return first + k + zero + block * tree - (1 - started) + tree - 1
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
     """The additions that follow when a term of a tree of blocks has been computed; `value` is what it is added to."""
     block, inside = divmod(term, tree)
@@ -142,7 +143,7 @@ def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, starte
     return used
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _merge(
     out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
 ) -> int:
@@ -152,7 +153,7 @@ def _merge(
     return used + 3
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
     """Add term u of a chain to the sum held so far; returns the moves used, and the vertex that holds the new sum."""
     leaf = first + u
@@ -165,7 +166,7 @@ def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: in
     return used + 3, total
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     """How many terms the sum of element [i, j] has in front of an index."""
     if family[BEFORE] < 0:
@@ -174,7 +175,7 @@ def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     return before[family[BEFORE] + line * family[WIDE] + index]
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     """Whether the mask lets a loop run for the tile it is at; pairs[i, j] counts those of rows < i and columns < j."""
     if ins[MET_ROWS] < 0:
@@ -186,13 +187,13 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     return (some > 0) == (ins[MET] == 1)
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _at(ranges: Any, rng: int) -> int:
     """Which tile a range is at; 0 for no range."""
     return ranges[rng, OFFSET] // ranges[rng, BLOCK] if rng >= 0 else 0
 
 
-@njit(cache=True)
+@kernel(*KINDS)
 def _script(
     out: Any,
     used: int,
@@ -219,7 +220,7 @@ def _script(
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel(*KINDS, nogil=True)
 def run(
     code: Any,
     scripts: Any,

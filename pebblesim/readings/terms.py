@@ -19,7 +19,7 @@ from pebblesim.language.masks import Band
 from pebblesim.notation import written
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.formula import formula
-from pebblesim.readings.masked_sums import symbol
+from pebblesim.readings.masked_sums import in_integers, symbol
 
 Sizes = Mapping[str, int]
 M = symbol("M")
@@ -90,7 +90,7 @@ def terms(program: ir.Program, sizes: Sizes, doubled: Sizes, words: int, mask: B
     for phase in program.phases:
         for tensor, traffic in formula(replace(program, phases=[phase]), mask).by_tensor.items():
             for way, expr in zip(("reads", "writes"), traffic, strict=True):
-                for part in sympy.Add.make_args(expr) if expr else ():
+                for part in sympy.Add.make_args(in_integers(expr)) if expr else ():
                     times, rest = part.as_coeff_Mul()
                     found[rest].append((times, Origin(phase.name, tensor, way, times)))
     limits = {block: _limit(program, block, sizes, mask) for block in program.blocks}
@@ -121,7 +121,8 @@ def _limit(program: ir.Program, block: str, sizes: Sizes, mask: Band | None) -> 
         used = any(isinstance(node, ir.Loop) and node.range.block == block for node in ir.walk(phase.body))
         if used:
             peak = formula(replace(program, phases=[phase]), mask).peak_words
-            held += [_Limit(phase.name, level) for level in (peak.args if isinstance(peak, sympy.Max) else (peak,))]
+            levels = peak.args if isinstance(peak, sympy.Max) else (peak,)
+            held += [_Limit(phase.name, in_integers(level)) for level in levels]
     most = max(held, key=lambda limit: int(limit.held.subs(values)))
 
     def order(arg: sympy.Expr) -> tuple[int, bool]:  # a block that holds a whole dimension stands back behind it

@@ -16,6 +16,7 @@ from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.jobs import blocks as block_rules
@@ -88,15 +89,16 @@ def backlite(
     if not values and limits is None:
         raise UsageError("give at least one value of ε or of the threshold, or limits to find one.")
     wanted = None if limits is None else _limits(limits)
-    head = _Head(checked(inputs, seed), blocks, M, scale)
-    steps = _Steps(progress, 4 + len(values) + 2 * (wanted is not None))
-    head.run(steps)
-    ranking = levels(rule, head.p, head.blocks["B_r"])
-    rows = []
-    for value in values:
-        rows.append(head.play(value, ranking, ranking.kept(value)))
-        steps.done()
-    calibrated = None if wanted is None else _calibrated(head, ranking, wanted, steps)
+    with threadpool_limits(1, "blas"):  # tiles are too small to be shared out among threads
+        head = _Head(checked(inputs, seed), blocks, M, scale)
+        steps = _Steps(progress, 4 + len(values) + 2 * (wanted is not None))
+        head.run(steps)
+        ranking = levels(rule, head.p, head.blocks["B_r"])
+        rows = []
+        for value in values:
+            rows.append(head.play(value, ranking, ranking.kept(value)))
+            steps.done()
+        calibrated = None if wanted is None else _calibrated(head, ranking, wanted, steps)
     return BackLite(head.dims, head.blocks, rule, head.dense, head.recording, tuple(rows), calibrated)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.errors import UsageError
+from pebblesim.files import load_numpy, reading
 from pebblesim.sizes import whole
 
 Array = NDArray[Any]
@@ -123,14 +123,15 @@ def checked(arrays: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
                 f"{name} has shape {array.shape} and Q has {good['Q'].shape}; all of Q, K, V and dO have the same n "
                 "and d here."
             )
-        bad = np.argwhere(~np.isfinite(array))
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            good[name] = np.ascontiguousarray(array, np.float64)
+        bad = np.argwhere(~np.isfinite(good[name]))
         if len(bad):
             i, j = bad[0]
             raise UsageError(
                 f"{name}[{i}, {j}] is {array[i, j]}, one of {len(bad):,} that are not finite; it must be finite "
                 "everywhere."
             )
-        good[name] = np.ascontiguousarray(array, np.float64)
     return good
 
 
@@ -165,8 +166,8 @@ def _arrays(source: str) -> dict[str, Array]:
     if not Path(path).is_file():
         raise UsageError(f"inputs {source!r}: there is no such file.")
     if named:
-        return {name: _numpy(source, path)}
-    arrays = _safetensors(source, path) if ending == "safetensors" else _numpy(source, path)
+        return {name: load_numpy(path, f"inputs {source!r}")}
+    arrays = _safetensors(source, path) if ending == "safetensors" else load_numpy(path, f"inputs {source!r}")
     found: dict[str, Array] = {}
     for wanted in NAMES:
         alike = [key for key in arrays if key.casefold() == wanted.casefold()]
@@ -183,25 +184,11 @@ def _arrays(source: str) -> dict[str, Array]:
     return found
 
 
-def _numpy(source: str, path: str) -> Any:
-    """The array of a .npy file, or the arrays of a .npz file by name."""
-    try:
-        held = np.load(path, allow_pickle=False)
-        if isinstance(held, np.ndarray):
-            return held
-        with held:
-            return {key: held[key] for key in held.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"inputs {source!r} cannot be read: {error}") from None
-
-
 def _safetensors(source: str, path: str) -> dict[str, Array]:
-    from safetensors import SafetensorError, deserialize
+    from safetensors import deserialize
 
-    try:
+    with reading(f"inputs {source!r}"):
         tensors = dict(deserialize(Path(path).read_bytes()))  # type: ignore[no-untyped-call]
-    except (SafetensorError, OSError) as error:
-        raise UsageError(f"inputs {source!r} cannot be read: {error}") from None
     kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     wanted = {name.casefold() for name in NAMES}
     arrays: dict[str, Array] = {}

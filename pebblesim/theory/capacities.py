@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class Capacity(Protocol):
@@ -60,10 +60,32 @@ class Box:
 
 @dataclass(frozen=True)
 class Fresh:
-    """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; a pair that is made needs whole rows."""
+    """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; a pair that is made needs whole lines.
 
-    c: int
+    A line has d words. The pair of a query and a key needs `query` lines of the one and `key` of the other; `joined` if
+    the third matrix is among these lines. Proved for one line each, apart from the third matrix, and for two, joined.
+
+    Raises:
+        ValueError: nothing is proved of these numbers.
+    """
+
     d: int
+    query: int
+    key: int
+    joined: bool
+
+    def __post_init__(self) -> None:
+        if (self.query, self.key, self.joined) not in ((1, 1, False), (2, 2, True)):
+            raise ValueError(f"no capacity is proved for {self}")
+
+    @property
+    def c(self) -> int:
+        """X words hold X²/cd products of pairs that are made, at most.
+
+        Apart, a quarter of X each goes to both kinds of lines, the third matrix and the result. Joined, half of X goes
+        to lines of keys, the third matrix being among them, and half to those of queries and the result's.
+        """
+        return 4 * self.key * (self.query + 1) if self.joined else 16 * self.query * self.key
 
     def __call__(self, X: int) -> int:
         return max(isqrt(X**3 // 27), X**2 // (self.c * self.d))
@@ -74,15 +96,21 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Gradients:
-    """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients, weighted 18, 18 and 12."""
+    """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients: dQ, dK and dV, by their weights."""
 
     d: int
+    weights: ClassVar[tuple[int, int, int]] = (18, 18, 12)
+
+    @property
+    def half(self) -> int:
+        """e pairs that are carried have at most half·√e·(X - e) products, by the largest weight."""
+        return max(self.weights) // 2
 
     def __call__(self, X: int) -> int:
-        return (8 * X**2 + 81 * self.d**2 * X) // (8 * self.d)
+        return (8 * X**2 + self.half**2 * self.d**2 * X) // (8 * self.d)
 
     def turns(self, M: int) -> Iterator[int]:
-        yield from (2 * M - 1, M - 1 + isqrt(M**2 + 81 * self.d**2 * M // 8))
+        yield from (2 * M - 1, M - 1 + isqrt(M**2 + self.half**2 * self.d**2 * M // 8))
 
 
 @dataclass(frozen=True)

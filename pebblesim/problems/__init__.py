@@ -1,0 +1,16 @@
+"""The problems, one file for each family; importing this package registers them all.
+
+Each says in one place all that is known of it: shapes, the numpy reference, its graph, its Θ, its bounds.
+"""
+
+# In the order in which they are listed.
+# isort: off
+from pebblesim.problems import backward
+from pebblesim.problems import forward
+from pebblesim.problems import backward_qkv
+from pebblesim.problems import activation
+from pebblesim.problems import linear
+from pebblesim.problems import matmul
+from pebblesim.problems import projected
+
+__all__ = ["activation", "backward", "backward_qkv", "forward", "linear", "matmul", "projected"]

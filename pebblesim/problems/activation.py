@@ -1,0 +1,75 @@
+"""Attention with an elementwise activation in the place of the softmax, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pebblesim.language.problems import Array, problem
+from pebblesim.theory.theta import COMPULSORY, repaired
+
+ACTIVATIONS = ("relu", "sigmoid")
+"""Elementwise activations in the place of exp, without normalisation."""
+
+SOURCE = "Li et al., arXiv 2410.09397, Remark 5.1"
+THETA = repaired("Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COMPULSORY}")
+
+
+def activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
+    """Elementwise activations that stand for exp, without normalisation, and their derivatives."""
+    import numpy as np
+
+    def sigmoid(z: Array) -> Array:
+        t = np.exp(-np.abs(z))  # never overflows
+        return np.where(z < 0, t, 1) / (1 + t)
+
+    return {
+        "relu": (lambda z: np.maximum(z, 0), lambda z: (z > 0).astype(z.dtype)),
+        "sigmoid": (sigmoid, lambda z: sigmoid(z) * sigmoid(-z)),
+    }
+
+
+def forward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+    value, _ = activations()[activation]
+    A = value(x["Q"] @ x["K"].T)
+    return {"O": (A if allowed is None else A * allowed) @ x["V"]}
+
+
+def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+    """dL/dX of A(A1 X A2ᵀ) A3 Y with an elementwise activation A."""
+    _, slope = activations()[activation]
+    p = (x["dO"] @ (x["A3"] @ x["Y"]).T) * slope(x["A1"] @ x["X"] @ x["A2"].T)
+    return {"g": x["A1"].T @ (p if allowed is None else p * allowed) @ x["A2"]}
+
+
+for activation in ACTIVATIONS:
+    problem(
+        f"forward-{activation}",
+        dims=("n", "d"),
+        from_nd={"n": "n", "d": "d"},
+        inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
+        outputs={"O": ("n", "d")},
+        queries=("Q",),
+        keys=("K", "V"),
+        values=partial(forward_with, activation),
+        source=SOURCE,
+        graph=f"pebblesim.graphs.activation:forward_{activation}",
+        theta=THETA,
+        bounds="forward",
+    )
+
+for activation in ACTIVATIONS:
+    problem(
+        f"backward-{activation}",
+        dims=("n", "d"),
+        from_nd={"n": "n", "d": "d"},
+        inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
+        outputs={"g": ("d", "d")},
+        queries=("A1", "dO"),
+        keys=("A2", "A3"),
+        values=partial(backward_with, activation),
+        source=SOURCE,
+        graph=f"pebblesim.graphs.activation:backward_{activation}",
+        theta=THETA,
+        bounds="backward",
+    )

@@ -1,0 +1,35 @@
+"""The gradients of attention with respect to Q, K and V."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pebblesim.language.problems import Array, problem
+from pebblesim.problems import forward
+from pebblesim.theory.theta import COMPULSORY, repaired
+
+
+def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+    """The gradients with respect to Q, K and V (Dao et al. 2022, appendix B.2)."""
+    made = forward.reference(x, allowed)
+    P = made["P"]
+    dP = x["dO"] @ x["V"].T
+    dS = P * (dP - (P * dP).sum(axis=1)[:, None])
+    return {"dQ": dS @ x["K"], "dK": dS.T @ x["Q"], "dV": P.T @ x["dO"], **made}
+
+
+problem(
+    "backward-qkv",
+    dims=("n", "d"),
+    from_nd={"n": "n", "d": "d"},
+    inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
+    kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
+    outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
+    queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
+    keys=("K", "V"),
+    values=reference,
+    source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
+    graph="pebblesim.graphs.backward_qkv:declare",
+    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}"),
+    bounds="backward-qkv",
+)

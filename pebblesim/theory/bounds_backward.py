@@ -1,0 +1,49 @@
+"""Lower bounds on dL/dX: S = A1 X and h = A3 Y, scores and q, and g = A1ᵀ p A2 in either order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+
+IN_FULL = [
+    Product("S", "A1", "X", ("queries", "d", "d")),
+    Product("h", "A3", "Y", ("keys", "d", "d")),
+    Product("Σ", "S", "A2", ("queries", "d", "keys")),
+    Product("Θ", "dO", "h", ("queries", "d", "keys")),
+]
+"""What is made in every way of computing."""
+
+DQ = Product("dQ", "Θ", "A2", ("queries", "keys", "d"))
+G = Product("g", "A1", "dQ", ("d", "queries", "d"))
+"""In the order U; in the order T = A1ᵀ p queries and keys change places, and the numbers are the same."""
+
+LINES = Lines(("S", "dO"), ("A2", "h"))
+
+DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
+
+
+def _backward(case: Case) -> Iterator[Claim]:
+    """Under a mask the products of g are left out of D1, as a row or column of few pairs is made for little."""
+    regrouped = _which(case.way) == REGROUPED
+    why_not = (
+        "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
+    )
+    what = "all products but those of g" if case.masked else "all products"
+    yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
+    yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
+    yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
+    yield case.of_pairs("D3", "pairs", LINES)
+
+
+def _which(way: Way) -> str:
+    return REGROUPED if way.graph.get("row_block") is not None else DIRECT
+
+
+BACKWARD = Bounding(
+    ("A1", "A2", "A3", "dO", "X", "Y", "g"),
+    _backward,
+    ways={DIRECT: Way(), REGROUPED: Way(graph={"row_block": 1})},
+    which=_which,
+    made={"S": "A1", "h": "A3"},
+)

@@ -1,0 +1,59 @@
+"""Lower bounds on dQ, dK and dV, with the probabilities P made again, or kept by the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
+from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+
+DP = Product("Θ", "dO", "V", ("queries", "d", "keys"))
+GRADIENTS = [
+    Product("dQ", "Θ", "K", ("queries", "keys", "d")),
+    Product("dK", "Θ", "Q", ("keys", "queries", "d")),
+    Product("dV", "Σ", "dO", ("keys", "queries", "d")),
+]
+LINES = Lines(("Q", "dO"), ("K", "V"))
+
+MADE, KEPT = "P made", "P kept"
+
+
+def _weighted(products: list[Product], *weights: int) -> list[Product]:
+    return [product._replace(weight=weight) for product, weight in zip(products, weights, strict=True)]
+
+
+def _qkv(case: Case) -> Iterator[Claim]:
+    made = PROJECTIONS if case.made else []
+    yield from _from_P(case, made) if _which(case.way) == KEPT else _with_scores(case, made)
+
+
+def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
+    """P made again, from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
+    scores = Product("Σ", "Q", "K", ("queries", "d", "keys"))
+    others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
+    yield case.of_products("E1", "all products", [*others, *_weighted(GRADIENTS, 12, 12, 17)])
+    yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
+    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighted(GRADIENTS, 18, 18, 12))
+    yield case.of_pairs("E4", "pairs", LINES)
+
+
+def _from_P(case: Case, made: list[Product]) -> Iterator[Claim]:
+    """P kept: every pair costs a word, and no scores are made. In E6 P and Θ are one family, which is read."""
+    dQ, dK, dV = GRADIENTS
+    dV = dV._replace(left="P")
+    yield case.of_products("E5", "all products, P kept", [*made, DP, dQ, dK, dV])
+    one_family = [dQ._replace(left="P"), dK._replace(left="P"), dV]
+    yield case.of_products("E6", "products of dQ, dK and dV, P kept", one_family)
+
+
+def _which(way: Way) -> str:
+    return KEPT if "P" in way.kept else MADE
+
+
+BACKWARD_QKV = Bounding(
+    ("Q", "K", "V", "dO", "dQ", "dK", "dV"),
+    _qkv,
+    ways={MADE: Way(), KEPT: Way(kept=("P",))},
+    which=_which,
+    made=PROJECTED,
+)

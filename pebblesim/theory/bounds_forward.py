@@ -1,0 +1,56 @@
+"""Lower bounds on the forward pass: scores, a function of them, and their product with V."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pebblesim.theory import bounds_products
+from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+
+SCORES = Product("Σ", "Q", "K", ("queries", "d", "keys"))
+OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d"))
+
+PROJECTIONS = [
+    Product("Q", "A1", "W_Q", ("queries", "d", "d")),
+    Product("K", "A2", "W_K", ("keys", "d", "d")),
+    Product("V", "A3", "W_V", ("keys", "d", "d")),
+]
+"""Q, K and V from weights."""
+
+_LINEAR_S = Product("S", "A1", "X", ("queries", "d", "d"))
+_LINEAR_h = Product("h", "A3", "Y", ("keys", "d", "d"))
+
+
+def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Product) -> Iterator[Claim]:
+    lines = Lines((scores.left,), (scores.right,))
+    yield case.of_one_product("C1", "products with V of pairs", lines, output)
+    yield case.of_products("C2", "all products", [*made, scores, output])
+    yield case.of_pairs("C3", "pairs", lines)
+
+
+def _forward(case: Case) -> Iterator[Claim]:
+    yield from _bounds(case, PROJECTIONS if case.made else (), SCORES, OUTPUT)
+
+
+def _linear(case: Case) -> Iterator[Claim]:
+    if _order(case.way) == "linear order":
+        yield bounds_products.linear(case)
+        return
+    scores, output = SCORES._replace(left="S", right="A2"), OUTPUT._replace(right="h")
+    yield from _bounds(case, (_LINEAR_S, _LINEAR_h), scores, output)
+
+
+def _order(way: Way) -> str:
+    return f"{way.graph.get('order', 'linear')} order"
+
+
+PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
+
+FORWARD = Bounding(("Q", "K", "V", "O"), _forward, made=PROJECTED)
+LINEAR = Bounding(
+    ("A1", "A2", "A3", "X", "Y", "O"),
+    _linear,
+    ways={f"{order} order": Way(graph={"order": order}) for order in ("linear", "quadratic")},
+    which=_order,
+    made={"S": "A1", "h": "A3"},
+)

@@ -1,0 +1,50 @@
+"""Lower bounds on matrix products: C = A B, C = A B of sparse matrices, and linear attention in its linear order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pebblesim.errors import UsageError
+from pebblesim.theory.capacities import Box
+from pebblesim.theory.cutting import Bounding, Case, Claim, Product
+
+
+def matrix_product(case: Case) -> Iterator[Claim]:
+    """B. The three sides play the same part; a short one cannot fill its share of a segment."""
+    claim = case.of_products("B", "products m·k·n", [Product("C", "A", "B", ("m", "k", "n"))])
+    sides = {name: case.dims[name] for name in ("k", "m", "n")}
+    short = min(sides, key=lambda name: sides[name])
+    long = "*".join(name for name in sides if name != short)
+    form = (f"{long}*(1 + {short}**2/M) - M**2/{short}**2", 1, None)
+    m, k, n = (case.dims[name] for name in ("m", "k", "n"))
+    yield claim._replace(capacity=Box((m, k, n)), forms=[form, *claim.forms], unit=(f"{short}²", sides[short] ** 2))
+
+
+LINEAR = [
+    Product("W", "A2", "A3", ("d", "n", "d")),
+    Product("XW", "X", "W", ("d", "d", "d")),
+    Product("XWY", "XW", "Y", ("d", "d", "d")),
+    Product("O", "A1", "XWY", ("n", "d", "d")),
+]
+"""A1 (X (A2ᵀ A3) Y)."""
+
+
+def linear(case: Case) -> Claim:
+    """L1."""
+    return case.of_products("L1", "all four products", LINEAR)
+
+
+def sparse_products(columns_of_A: Sequence[int], rows_of_B: Sequence[int]) -> int:
+    """Elementary products of C = A B for so many nonzeros in each column of A and in each row of B.
+
+    Raises:
+        UsageError: A has not as many columns as B has rows.
+    """
+    if len(columns_of_A) != len(rows_of_B):
+        raise UsageError(
+            f"A was given {len(columns_of_A)} columns and B {len(rows_of_B)} rows; a product needs as many of each."
+        )
+    return sum(a * b for a, b in zip(columns_of_A, rows_of_B, strict=True))
+
+
+MATMUL = Bounding(("A", "B", "C"), matrix_product)

@@ -1,0 +1,399 @@
+"""What the cutting argument is applied to: matrix products, pairs, and the numbers that follow from them.
+
+A bound counts elementary products of some matrix products, or pairs. How many products there are, how many trees can be
+made without a word moved, and what is moved besides all follow from a table of the matrix products, so that no bound
+has a number of its own. The argument and its proofs stand in docs/lower-bounds.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import reduce
+from math import gcd, prod
+from typing import NamedTuple
+
+from pebblesim.errors import UsageError
+from pebblesim.language.masks import Cut, Mask
+from pebblesim.language.problems import Problem
+from pebblesim.language.registry import Schedule
+from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
+
+
+class Pairs(NamedTuple):
+    """Allowed pairs of a query and a key; how many queries, and how many keys, have one (at least)."""
+
+    number: int
+    queries: int
+    keys: int
+
+    @classmethod
+    def of(cls, given: Mask | int, n: int) -> Pairs:
+        """Those of a mask; of a number alone, as few queries and keys as that many pairs can have.
+
+        Raises:
+            UsageError: there are not so many pairs, or the mask does not fit n.
+        """
+        if isinstance(given, Mask):
+            each, whole = Cut(0, n, 1), Cut(0, n, n)
+            return cls(given.pairs(n), given.tiles(n, each, whole), given.tiles(n, whole, each))
+        if not 0 <= given <= n * n:
+            raise UsageError(f"{given:,} allowed pairs were given; at n = {n:,} there are 0 to {n * n:,} of them.")
+        return cls(given, -(-given // n), -(-given // n))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a problem is computed, as far as the bounds can tell.
+
+    Attributes:
+        kept: inputs that the forward pass kept, by name.
+        outputs: what is written; none for the outputs of the problem.
+        graph: options of the problem's graph.
+    """
+
+    kept: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    graph: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Way:
+        """That of a schedule: from its signature, what it writes, and its graph options."""
+        return cls(schedule.kept, schedule.program.outputs, schedule.graph)
+
+
+Sides = tuple[str, str, str]
+
+
+class Product(NamedTuple):
+    """result[i, j] = Σ_t left[i, t] right[t, j], as the argument sees it: three families to a product.
+
+    `sides` are those of i, t and j: "queries", "keys", or a dimension of the problem. Each elementary product counts
+    `weight` times. An operand that is transposed, or a pair family that stands for several values of the pair, goes by
+    its own name all the same.
+    """
+
+    result: str
+    left: str
+    right: str
+    sides: Sides
+    weight: int = 1
+
+
+class Lines(NamedTuple):
+    """What a pair is made from: operands that have a row for its query, and operands that have one for its key."""
+
+    query: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+FormBetween = tuple[str, Fraction | int, Fraction | int | None]
+"""Text of a closed form, and between which multiples of a unit M must lie."""
+
+
+class Claim(NamedTuple):
+    """One bound: which products are counted, how many fit, and what is moved besides.
+
+    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
+    `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved besides, and holds for
+    low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
+    """
+
+    name: str
+    what: str
+    products: int
+    capacity: Capacity
+    forms: Sequence[FormBetween]
+    unit: tuple[str, int] = ("", 1)
+    besides: Sequence[str] = ()
+    free: int = 0
+    tree: int | None = None
+    ragged: bool = False
+    why_not: str = ""
+    table: Sequence[Product] = ()
+
+
+class Case:
+    """A problem at given sizes, computed in some way, with or without a mask.
+
+    Attributes:
+        problem, dims, way: as given.
+        masked: whether there is a mask, or a number of pairs.
+        outputs: what is written.
+        made: of each matrix that is made from an input and weights, that input.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        dims: Mapping[str, int],
+        way: Way,
+        pairs: Pairs | None,
+        made: Mapping[str, str] | None = None,
+    ) -> None:
+        self.problem, self.dims, self.way, self.masked = problem, dims, way, pairs is not None
+        self.made = made or {}
+        n = dims["n"]
+        self._pairs = pairs or Pairs(n**2, n, n)
+        self.outputs = tuple(way.outputs) or tuple(problem.outputs)
+        queries, keys = ("r", "c") if self.masked else ("n", "n")
+        self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
+        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys}
+
+    # -- sizes, as text and as number --------------------------------------------------------------------------------
+
+    @property
+    def d(self) -> int:
+        """The head dimension."""
+        return self.dims["d"]
+
+    @property
+    def Z(self) -> int:
+        """The number of allowed pairs."""
+        return self._pairs.number
+
+    @property
+    def Z_text(self) -> str:
+        """The same as text."""
+        return "Z" if self.masked else "n**2"
+
+    def size(self, sides: Iterable[str]) -> tuple[str, int]:
+        """Elements of something that has these sides: over queries and keys it has one for each pair."""
+        names, number = list(sides), 1
+        texts = []
+        if self.masked and {"queries", "keys"} <= set(names):
+            names.remove("queries")
+            names.remove("keys")
+            texts, number = ["Z"], self.Z
+        texts += [self._texts[name] for name in names]
+        return _monomial(texts), number * prod(self._sizes[name] for name in names)
+
+    def ragged(self, product: Product) -> bool:
+        """Whether a mask leaves each tree of a product's result its own number of products."""
+        return self.masked and product.sides[1] in ("queries", "keys")
+
+    def trees(self, product: Product) -> tuple[str, int]:
+        """Elements of a product's result. Ragged ones may be over queries or keys, by the order of association: n."""
+        rows, _, columns = product.sides
+        if self.ragged(product):
+            rows, columns = ("n" if side in ("queries", "keys") else side for side in (rows, columns))
+        return self.size((rows, columns))
+
+    # -- words -------------------------------------------------------------------------------------------------------
+
+    def words(self, names: Iterable[str]) -> tuple[int, str]:
+        """Words of these inputs and outputs that any game must move, as a number and as text."""
+        words = {name: self._tensor(name) for name in names}
+        return sum(number for _, number in words.values()), _sum(Counter(text for text, _ in words.values()))
+
+    def _tensor(self, name: str) -> tuple[str, int]:
+        """Text and number of the words of one, less what no allowed pair needs."""
+        inputs = {**self.problem.inputs, **self.problem.kept}
+        if name not in inputs:
+            shape = {**self.problem.outputs, **self.problem.extra}[name]
+            return _monomial(shape), prod(self.dims[dim] for dim in shape)
+        shape = inputs[name]
+        if not self.masked:
+            return _monomial(shape), prod(self.dims[dim] for dim in shape)
+        if not self.Z:
+            return "0", 0
+        if shape.count("n") == 2:
+            return self.size(("queries", "keys"))
+        line = "keys" if name in self.problem.keys else "queries"
+        return self.size(line if dim == "n" else dim for dim in shape)
+
+    def besides(self, families: Iterable[str]) -> tuple[str, ...]:
+        """Inputs and outputs that are in none of these families, nor what one of them is made from."""
+        within = {*families}
+        within |= {self.made[name] for name in within if name in self.made}
+        return tuple(name for name in self.all_words() if name not in within)
+
+    def all_words(self) -> tuple[str, ...]:
+        """All inputs, what is kept, and all outputs."""
+        return (*self.problem.inputs, *self.way.kept, *self.outputs)
+
+    # -- bounds ------------------------------------------------------------------------------------------------------
+
+    def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> Claim:
+        """All elementary products of several matrix products, by Loomis and Whitney's inequality.
+
+        A tree may be made without a word moved unless its elements are outputs. Under a mask ragged trees may be left
+        out of what is counted, so nothing that uses them is counted either.
+        """
+        loose = {product.result for product in products if self.ragged(product)}
+        counted = [product for product in products if loose.isdisjoint((product.left, product.right))]
+        weight = max(product.weight for product in counted)
+        total, text = self._total(counted)
+        trees = [product for product in counted if product.result not in self.outputs]
+        sizes = [self.trees(product) for product in trees]
+        free = Counter[str]()
+        for each, _ in sizes:
+            free[each] += 1
+        even = [product for product in trees if not self.ragged(product)]
+        inner = {product.sides[1]: self.size((product.sides[1],)) for product in even}
+        if any(product.weight < weight for product in even):
+            raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
+        least = min((number for _, number in inner.values()), default=1)
+        form = f"{_doubled(text, weight)}{_less(free)} - M"
+        names = sorted({text for text, _ in inner.values()}, reverse=True)
+        unit = (f"min({', '.join(names)})²" if len(names) > 1 else f"{names[0]}²") if names else ""
+        return Claim(
+            name,
+            what,
+            total,
+            Cube(weight),
+            [(form, 0, 4 if trees else None)],
+            (unit, least**2),
+            self.besides(family for product in counted for family in product[:3]),
+            sum(number for _, number in sizes),
+            weight * least if even else None,
+            len(even) < len(trees),
+            why_not,
+            counted,
+        )
+
+    def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
+        """The products of pairs with one matrix, where a pair that is made needs whole lines (`Fresh`)."""
+        operand = product.right if product.sides[1] == "keys" else product.left
+        pair = product.left if operand == product.right else product.right
+        made_from = (*lines.query, *lines.key)
+        capacity = Fresh(self.d, len(lines.query), len(lines.key), joined=operand in made_from)
+        counted, _ = self._total([product])
+        free, least, ragged = Counter[str](), None, False
+        if product.result not in self.outputs:
+            text, _ = self.trees(product)
+            free[text] += 1
+            ragged = self.ragged(product)
+            least = None if ragged else self.size((product.sides[1],))[1]
+        return Claim(
+            name,
+            what,
+            counted,
+            capacity,
+            _forms_of_fresh(capacity.c, self.Z_text, _less(free)),
+            ("d²", self.d**2),
+            self.besides((*made_from, operand, pair, product.result)),
+            self.trees(product)[1] if free else 0,
+            least,
+            ragged,
+            why_not,
+            [product],
+        )
+
+    def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
+        """The products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
+        capacity = Gradients(self.d)
+        weights = tuple(product.weight for product in products)
+        if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
+            raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
+        counted, _ = self._total(products)
+        least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
+        form = f"{sum(weights) // 4}*{self.Z_text}*d**2/(M + {_times(least / 2, 'd**2')})"
+        families = [family for product in products for family in product[:3]]
+        return Claim(
+            name,
+            what,
+            counted,
+            capacity,
+            [(form, 0, None)],
+            besides=self.besides((*lines.query, *lines.key, *families)),
+            table=products,
+        )
+
+    def of_pairs(self, name: str, what: str, lines: Lines) -> Claim:
+        """The pairs alone, each of which needs whole lines (`Rows`)."""
+        if len(lines.query) != len(lines.key):
+            raise ValueError(f"{name}: rows and columns must cost the same")
+        width = len(lines.query)
+        besides = self.besides((*lines.query, *lines.key))
+        forms = _forms_of_rows(width, self.Z_text)
+        return Claim(name, what, self.Z, Rows(width * self.d), forms, ("d²", self.d**2), besides)
+
+    def _total(self, products: Iterable[Product]) -> tuple[int, Counter[str]]:
+        """Elementary products, each counted by its weight, as a number and as text."""
+        total, texts = 0, Counter[str]()
+        for product in products:
+            text, number = self.size(product.sides)
+            texts[text] += product.weight
+            total += product.weight * number
+        return total, texts
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """What is proved of a problem beyond its compulsory words.
+
+    Attributes:
+        names: the inputs, or what is made from them, and the outputs that the bounds speak of.
+        claims: the bounds on a case.
+        ways: the ways of computing that have bounds of their own, by name.
+        which: the name of the one that a way is.
+        made: of each matrix that may be made from an input and weights, that input.
+    """
+
+    names: tuple[str, ...]
+    claims: Callable[[Case], Iterator[Claim]]
+    ways: Mapping[str, Way] = field(default_factory=lambda: {"": Way()})
+    which: Callable[[Way], str] = lambda way: ""
+    made: Mapping[str, str] = field(default_factory=dict)
+
+
+# -- closed forms ----------------------------------------------------------------------------------------------------
+
+
+def _forms_of_fresh(c: int, Z: str, less: str) -> list[FormBetween]:
+    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M."""
+    small, large = Fraction(c * c, 81), Fraction(c * c, 54)
+    return [
+        (f"{_times(Fraction(c, 4), f'{Z}*d**2')}/M{less}", large, None),
+        (f"2*{Z}*d/sqrt(M) - M{less}", 0, small),
+        (f"sqrt(27/8)*{Z}*d/sqrt(M){less}", small, large),
+    ]
+
+
+def _forms_of_rows(w: int, Z: str) -> list[FormBetween]:
+    """Closed forms of `Rows` with lines of w·d words, for a large and a small M: T = M and T = 4(wd)² - M."""
+    w *= w
+    return [
+        (f"{_times(w, f'{Z}*d**2')}/M", 2 * w, None),
+        (f"{Z}*(1 - M/({4 * w}*d**2)) - {4 * w}*d**2 + 2*M", 0, 2 * w),
+    ]
+
+
+_ORDER = ("Z", "m", "k", "n", "r", "c", "d")
+
+
+def _monomial(names: Iterable[str]) -> str:
+    powers = Counter(names)
+    known = sorted(powers, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    return "*".join(name if powers[name] == 1 else f"{name}**{powers[name]}" for name in known) or "1"
+
+
+def _times(factor: Fraction | int, text: str) -> str:
+    """factor * text, as text."""
+    factor = Fraction(factor)
+    product = text if factor.numerator == 1 else f"{factor.numerator}*{text}"
+    return product if factor.denominator == 1 else f"{product}/{factor.denominator}"
+
+
+def _sum(terms: Mapping[str, int]) -> str:
+    return " + ".join(_times(times, text) for text, times in _pairs_first(terms) if text != "0")
+
+
+def _doubled(terms: Mapping[str, int], weight: int) -> str:
+    """2 N / (weight √M) as text, with a common factor in front."""
+    common = reduce(gcd, terms.values())
+    inside = _sum({text: times // common for text, times in terms.items()})
+    factor = Fraction(2 * common, weight)
+    root = "sqrt(M)" if factor.denominator == 1 else f"({factor.denominator}*sqrt(M))"
+    return f"{_times(factor.numerator, inside if len(terms) == 1 else f'({inside})')}/{root}"
+
+
+def _less(terms: Mapping[str, int]) -> str:
+    return "".join(f" - {_times(times, text)}" for text, times in _pairs_first(terms))
+
+
+def _pairs_first(terms: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2")))

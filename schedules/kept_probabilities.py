@@ -1,0 +1,45 @@
+"""dQ, dK and dV from probabilities that the forward pass kept, for a small cache: no scores are made again."""
+
+from pebblesim.language import rowsum
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: streamed operands, P kept, dP and dS through memory",
+    io=f"{streamed('n', 'd', 'n')} + 4*n**2 + {streamed('n', 'n', 'd')} + 2*{streamed('n', 'n', 'd', 'b', 'a')}",
+    fit=[("a", "b")],
+    graph={"kept": "P"},
+)
+def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
+    """Small cache, streamed, P kept: 8n²d/√M + 5n²."""
+    n, d = Q.shape
+    dP, dS = m.tensor("dP", n, n), m.tensor("dS", n, n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("dS"):
+        for i in m.tiles(n, a, independent=True):
+            v_i = m.zeros(i)
+            for j in m.tiles(n, b, keys_of=i):
+                dP_ij = m.zeros(i, j)
+                rank_one_updates(m, dP_ij, dO, V, B_T=True)
+                for r in m.tiles(i, 1):
+                    for c in m.tiles(j, 1):
+                        v_i[r] += rowsum(m.read(P[r, c]) * dP_ij[r, c])
+                m.write(dP[i, j], dP_ij)
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                for r in m.tiles(i, 1):
+                    for c in m.tiles(j, 1):
+                        dS_rc = m.read(dP[r, c])
+                        dS_rc[:] = m.read(P[r, c]) * (dS_rc - v_i[r])
+                        m.write(dS[r, c], dS_rc)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)
+
+    with m.phase("dK"):  # b rows at a time, as dS has been written
+        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
+
+    with m.phase("dV"):
+        gemm_streamed(m, dV, P, dO, b, a, A_T=True)

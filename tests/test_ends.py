@@ -1,0 +1,106 @@
+"""How commands end when something outside of them goes wrong: one or two lines, never a traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperCommand
+
+from pebblesim.cli import main as cli
+
+COUNT = "count small-cache -n 64 -d 8 -M 100"
+
+
+def start(line: str, **streams: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pebblesim", *line.split()], stderr=subprocess.PIPE, text=True, **streams
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("line", [COUNT, f"{COUNT} --json"])
+def test_a_full_disk_is_one_sentence(line: str) -> None:
+    with open("/dev/full", "w") as full:
+        ran = start(line, stdout=full)
+        assert ran.communicate()[1] == "error: cannot read or write: No space left on device.\n"
+    assert ran.returncode == 2
+
+
+@pytest.mark.parametrize("line", [COUNT, "list --json"])
+def test_a_reader_that_is_gone_is_no_error(line: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = start(line, stdout=writing)
+    os.close(writing)
+    assert (ran.communicate()[1], ran.returncode) == ("", 0)
+
+
+def test_output_that_nobody_wants_is_no_error() -> None:
+    ran = subprocess.run(["sh", "-c", f"{sys.executable} -m pebblesim {COUNT} >&-"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", sorted({*cli.HOMES} - {"gpu", "plot"} | {"gpu doctor", "plot tiles"}))
+def test_any_command_can_be_interrupted(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TyperCommand, "make_context", lambda *_, **__: interrupt())
+    monkeypatch.setattr(sys, "argv", ["pebblesim", *name.split()])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_a_long_game_can_be_interrupted() -> None:
+    code = "import sys\nfrom pebblesim.cli.main import main\nprint('here', flush=True)\nmain()"
+    game = ["play", "small-cache", "-n", "2000", "-d", "64", "-M", "4000"]
+    ran = subprocess.Popen(
+        [sys.executable, "-c", code, *game], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert ran.stdout and ran.stdout.readline() == "here\n"
+    time.sleep(0.5)
+    ran.send_signal(signal.SIGINT)
+    assert ran.communicate(timeout=60) == ("", "interrupted\n")
+    assert ran.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = 1\ndef f(:\n", ":2: SyntaxError: invalid syntax"),
+        ("import no_such_module\n", ":1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f():\n    return 1 / 0\nf()\n", ":2: ZeroDivisionError: division by zero"),
+        ("raise ValueError('one\\ntwo')\n", ":1: ValueError: one two"),
+        ("raise SystemExit(3)\n", ":1: SystemExit: 3"),
+        (
+            "import pebblesim as ps\n\n@ps.schedule(problem='matmul', source='mine')\ndef own(m, A, C): ...\n",
+            ":3: no input of problem 'matmul' is called 'C'; known: A, B.",
+        ),
+        (
+            "import pebblesim as ps\n\n@ps.schedule(problem='matmul', source='mine', name='flash')\ndef own(m): ...\n",
+            ":3: there is a schedule 'flash' already; choose another name with @schedule(name=...).",
+        ),
+        ("\0", ": "),
+    ],
+)
+def test_a_users_file_that_fails_is_named_with_its_line(
+    code: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(code)
+    monkeypatch.setattr(sys, "argv", ["pebblesim", "--load", str(own), "list"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "")
+    assert err.startswith(f"error: --load {own}{says}")
+    assert err.count("\n") == 1

@@ -1,0 +1,150 @@
+"""What all of the package uses of the machine: files, functions in machine code, memory."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pebblesim.errors import UsageError
+from pebblesim.files import whole_file
+from pebblesim.graphs import memory
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [path for folder in ("pebblesim", "graphs") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Whoever ends last has the file, and each of them writes all of it: also threads, and processes with one id."""
+    path = tmp_path / "rows.csv"
+    with whole_file(path) as slow:
+        slow.write_text("slow, ")
+        with whole_file(path) as fast:
+            fast.write_text("fast")
+        assert path.read_text() == "fast"
+        with slow.open("a") as file:
+            file.write("but whole")
+    assert path.read_text() == "slow, but whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as unfinished:
+        unfinished.write_text("half")
+        _ = 1 // 0
+    missing = tmp_path / "no" / "rows.csv"
+    with pytest.raises(UsageError, match=r"cannot write .*: No such file"), whole_file(missing) as unfinished:
+        unfinished.write_text("new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_are_written_whole_in_one_place() -> None:
+    """Nobody else names an unfinished file or puts one in the place of another."""
+    for path in SOURCES:
+        if path.name != "files.py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+            assert not any(str(text).endswith(".part") for text in texts), path
+            assert not any(ast.unparse(call) == "os.replace" for call in calls), path
+
+
+KERNEL = """
+from constants_of_test import STEP
+from pebblesim.kernels import kernel
+
+@kernel(STEP)
+def stepped(x):
+    return x + STEP
+"""
+
+
+def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path) -> None:
+    """Its own file stays as it is while the other one changes; with numba's own `njit` the second result is 2, too."""
+    (tmp_path / "kernels_of_test.py").write_text(KERNEL)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    program = "from kernels_of_test import stepped; print(stepped(0))"
+    outputs = []
+    for value in (2, 3):
+        (tmp_path / "constants_of_test.py").write_text(f"STEP = {value}\n")
+        run = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.append(run.stdout.strip())
+    assert outputs == ["2", "3"]
+
+
+def foreign(tree: ast.Module) -> set[str]:
+    """The names of a module whose values come from other modules of the package."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pebblesim"):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign) and names & loaded(node.value):
+            names |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return names
+
+
+def loaded(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
+    """Those that do say so with `kernel`; `njit(cache=True)` alone is for those that do not."""
+    said = 0
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        others = foreign(tree)
+        for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+            decorators = [each for each in function.decorator_list if isinstance(each, ast.Call)]
+            if any("njit" in loaded(each) for each in decorators):
+                used = set().union(*map(loaded, function.body))
+                assert not used & others, f"{path}: {function.name}"
+            elif any("kernel" in loaded(each.func) for each in decorators):
+                said += 1
+                assert all(each.args for each in decorators), f"{path}: {function.name}"
+    assert said >= 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_ends_where_that_of_the_container_does(tmp_path: Path, version: int) -> None:
+    """The least of what any group around the process has left; files that can be dropped are not counted."""
+    member = tmp_path / "cgroup"
+    if version == 1:
+        member.write_text("5:cpu,cpuacct:/elsewhere\n4:memory:/outer/inner\n0::/\n")
+        top, names = tmp_path / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    else:
+        member.write_text("0::/outer/inner\n")
+        top, names = tmp_path, ("memory.max", "memory.current", "inactive_file")
+
+    def group(folder: Path, limit: str, used: int, idle: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in zip((*names[:2], "memory.stat"), (limit, used, f"anon 7\n{names[2]} {idle}\n"), strict=True):
+            (folder / name).write_text(f"{value}\n")
+
+    def left() -> list[int]:
+        return list(memory._of_control_groups(tmp_path, member))
+
+    assert left() == []
+    group(top / "outer" / "inner", "1000", 700, 100)
+    assert left() == [400]
+    group(top / "outer", "max" if version == 2 else str(2**62), 700, 100)
+    assert min(left()) == 400
+    group(top, "900", 850, 0)  # the container's own, where the paths are the host's
+    assert min(left()) == 50
+    group(top, "900", 950, 10)
+    assert min(left()) == 0
+
+
+def test_the_containers_limit_is_part_of_what_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup").write_text("0::/\n")
+    for name, value in (("memory.max", 5000), ("memory.current", 1000), ("memory.stat", "inactive_file 10")):
+        (tmp_path / name).write_text(f"{value}\n")
+    assert memory.available_memory() > 4010
+    monkeypatch.setattr(memory, "CONTROL", (tmp_path, tmp_path / "cgroup"))
+    assert memory.available_memory() == 4010
