@@ -18,7 +18,7 @@ from functools import cached_property
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
-from pebblesim.language.catalogue import Catalogue
+from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
@@ -100,11 +100,6 @@ class Schedule:
 SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
 
 
-def _place(function: Callable[..., None]) -> str:
-    """Where a function is defined, and may be defined anew: its file, or the notebook, whose cells are files each."""
-    return "__main__" if function.__module__ == "__main__" else function.__code__.co_filename
-
-
 def schedule(
     *,
     problem: str,
@@ -146,7 +141,7 @@ def schedule(
             if given in (*solves.dims, "M"):
                 raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
-        if known and _place(known.function) != _place(function):
+        if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
         for given in inputs:
             if given not in (*solves.inputs, *solves.kept):
