@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from strategies import bands, sizes
 
 from pebblesim.errors import UsageError
-from pebblesim.language import masks
-from pebblesim.language import program as ir
+from pebblesim.language import masks, program as ir
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings import accesses
 from pebblesim.readings.accesses import READ, UPDATE, WRITE, Stream
@@ -152,7 +150,7 @@ def check(name: str, values: dict[str, int], mask: str | None) -> None:
     uses = [word for phase in program.phases for words in naive.run(phase.body, naive.uses) for word in words]
     assert named(single, zip(single.ids, single.kinds, strict=True)) == uses
     tiles = accesses.accesses(program, values, "uses", "tiles", seen)
-    assert set(named(tiles, zip(tiles.ids, tiles.kinds, strict=True))) <= {w[:3] + (k,) for w in uses for k in (1, 2, 3)}
+    assert set(named(tiles, zip(tiles.ids, tiles.kinds, strict=True))) <= {(*w[:3], k) for w in uses for k in (1, 2, 3)}
     assert {word[:3] for word in named(tiles, [(item, 1) for item in np.unique(tiles.ids)])} == {w[:3] for w in uses}
 
 

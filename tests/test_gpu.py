@@ -7,23 +7,20 @@ import re
 import stat
 import subprocess
 import sys
-from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
+from pebblesim.caches import l2
 from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.caches import l2
 from pebblesim.gpu import crossings, doctor, measure, ncu, results
 from pebblesim.gpu.cases import Case, case
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.kernels.accesses import Access, block_accesses
+from pebblesim.readings.kernels.accesses import block_accesses
 from pebblesim.readings.kernels.cuda import memory
 from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.sectors import moved
@@ -281,7 +278,7 @@ def test_what_fits_in_l2_is_read_once_and_stays(name: str) -> None:
         assert l2.replay(kernel.launch, one.sizes, 1, room, at_once=2, l2_bytes=1)[0] >= read
 
 
-@pytest.mark.parametrize("number", [3, 7, 8, 9, 13])
+@pytest.mark.parametrize("number", [9, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3, 7, 8, 13))])
 def test_traffic_to_memory_is_predicted_as_it_was_measured(number: int) -> None:
     """Rows of attention that were not seen in fitting: reads within 1 %, writes within 6 %, as docs/gpu.md says."""
     lines = (ROOT / "benchmarks" / "gpu" / "unseen.jsonl").read_text(encoding="utf-8").splitlines()

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -147,7 +146,7 @@ def test_a_large_l2_reads_what_must_be_read_and_order_does_not_matter() -> None:
 
 
 def test_heads_on_chiplets_of_their_own_swizzled() -> None:
-    """MI355X, as FlyDSL's pull request 919 measured it, at an eighth of n and of L2: heads spread, and kept together."""
+    """MI355X, as in FlyDSL's pull request 919, at an eighth of n and of L2: heads spread, and kept together."""
     sizes = {"n": 8192, "d": 128, "M": 2**16, "blocks": {"B_r": 128, "B_c": 64}, "dtype": "bfloat16"}
     chip = {"size": 2**19, "heads": 64, "at_once": 256}
     before = ps.l2("flash2-forward", order="row-major", chiplets=8, contiguous=True, **sizes, **chip)

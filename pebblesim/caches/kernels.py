@@ -18,13 +18,18 @@ READ, WRITE = 1, 2
 ONE = np.uint64(1)
 
 
-@intrinsic
+def _intrinsic(function: Any) -> Any:
+    """Numba's decorator, whose first argument, the typing context, no caller gives."""
+    return intrinsic(function)
+
+
+@_intrinsic
 def _ones(_: Any, word: Any) -> Any:
     """Number of bits that are set."""
     return types.uint64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
-@intrinsic
+@_intrinsic
 def _zeros_above(_: Any, word: Any) -> Any:
     """Number of zeros above the highest bit that is set."""
 
@@ -345,7 +350,7 @@ def _highest(tree: Any, begins: Any) -> int:
     """The largest key, -1 if there is none."""
     if not tree[begins[-2]]:
         return -1
-    key = 0
+    key: Any = 0
     for level in range(len(begins) - 2, -1, -1):
         key = (key << 6) | (63 - np.int64(_zeros_above(tree[begins[level] + key])))
     return key
@@ -482,7 +487,7 @@ def take_turns(starts: Any, wait: Any, spend: Any, blocks: Any, at_once: int) ->
 
 @njit(cache=True)
 def spread(order: Any, first: Any, rows: Any, units: Any, stride: Any, kinds: Any) -> Any:
-    """Tiles in this order as the units that they are made of: `rows` runs of `units`, from `first` on, `stride` apart."""
+    """Tiles, in this order, as what they are made of: `rows` runs of `units`, from `first` on, `stride` apart."""
     total = 0
     for n in order:
         total += rows[n] * units[n]

@@ -121,7 +121,8 @@ def traffic(kernels: Sequence[Kernel], heads: int, width: int, order: Order, chi
     requests = heads * sum(len(kernel.forth) for kernel in kernels)
     if requests > MOST_REQUESTS:
         raise UsageError(
-            f"{requests:,} tiles are too many to replay, {MOST_REQUESTS:,} is the most; take larger blocks or fewer heads."
+            f"{requests:,} tiles are too many to replay, {MOST_REQUESTS:,} is the most; take larger blocks or fewer "
+            "heads."
         )
     chiplets = order.number if order.kind == "swizzled" else chip.chiplets
     found = Traffic(0, 0, 0)
@@ -224,7 +225,9 @@ def replay(
     for name, words in room.items():
         base[name] = sectors
         sectors += -(-words // WORDS)
-    per_block = [list(block_accesses(launch, sizes, workers, b)) for b in range(number_of_blocks(launch, sizes, workers))]
+    per_block = [
+        list(block_accesses(launch, sizes, workers, b)) for b in range(number_of_blocks(launch, sizes, workers))
+    ]
     starts = np.cumsum([0, *map(len, per_block)])
     tiles = [
         (base[a.array] + a.first, a.rows, a.sectors, a.stride, WRITE if a.write else READ, a.work)

@@ -83,7 +83,7 @@ def _of_all(stream: Stream, capacities: Sequence[int]) -> list[Misses]:
 
 
 def lru_counts(stream: Stream, capacities: Any) -> Any:
-    """Requests missed, words fetched and words written back by an LRU of each capacity, which rise; shape (3, sizes)."""
+    """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
     from pebblesim.caches import kernels
 
     given = stream.ids, stream.kinds, stream.sizes, stream.kept

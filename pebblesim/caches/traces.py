@@ -132,4 +132,6 @@ def _save_csv(stream: Stream, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(COLUMNS)
-        out.writerows(zip(range(len(stream)), stream.ids.tolist(), stream.sizes[stream.ids].tolist(), kinds, strict=True))
+        out.writerows(
+            zip(range(len(stream)), stream.ids.tolist(), stream.sizes[stream.ids].tolist(), kinds, strict=True)
+        )

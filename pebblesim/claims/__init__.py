@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.claims import exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
+from pebblesim.claims import caches, exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
 from pebblesim.claims.claim import CLAIMS, FAILS, HOLDS, PROVED, UNDECIDED, Claim, Effort, value
 from pebblesim.claims.errata import errata
 from pebblesim.errors import PebblesimError, UsageError

@@ -20,7 +20,8 @@ def cache(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Schedules, or the file of a trace: .oracleGeneral.bin, .txt or .csv.", autocompletion=complete_schedule
+            help="Schedules, or the file of a trace: .oracleGeneral.bin, .txt or .csv.",
+            autocompletion=complete_schedule,
         ),
     ],
     *,
@@ -37,14 +38,13 @@ def cache(
     words: Annotated[
         bool, typer.Option("--words", help="Word by word, in the order of the loops inside an operation on tiles.")
     ] = False,
-    line: Annotated[
-        str | None, typer.Option("--line", help="Bytes of a line: 32B.", metavar="BYTES")
-    ] = None,
+    line: Annotated[str | None, typer.Option("--line", help="Bytes of a line: 32B.", metavar="BYTES")] = None,
     ways: Annotated[int | None, typer.Option("--ways", help="Lines in a set; one set if not given.", min=1)] = None,
     blocks: BlockChoice,
     mask: MaskText = None,
     save: Annotated[
-        Path | None, typer.Option("--save", help="Keep the stream as a trace, for one schedule and one M.", metavar="FILE")
+        Path | None,
+        typer.Option("--save", help="Keep the stream as a trace, for one schedule and one M.", metavar="FILE"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A picture over M: .png, .svg or .pdf.", metavar="FILE")

@@ -55,9 +55,7 @@ class Shared(Group):
     @property
     def options(self) -> dict[str, Any] | None:
         """What `pebblesim.l2` takes; None if there is no L2."""
-        given = {
-            name: value for name in ("order", "heads", "at_once") if (value := getattr(self, name)) is not None
-        }
+        given = {name: value for name in ("order", "heads", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
             if dealt not in ("", "contiguous") or not number.isdecimal() or number == "0":
@@ -140,8 +138,8 @@ def _print_behind(found: Sequence[L2]) -> None:
         first = found[0]
         each = f" on each of {first.chiplets} chiplets" if first.chiplets > 1 else ""
         print_table(
-            f"behind an L2 of {first.size:,} bytes{each}: {first.heads:,} head{'s' * (first.heads > 1)}, {first.order}, "
-            f"{first.at_once:,} blocks at once",
+            f"behind an L2 of {first.size:,} bytes{each}: {first.heads:,} head{'s' * (first.heads > 1)}, "
+            f"{first.order}, {first.at_once:,} blocks at once",
             ("schedule", "blocks move, bytes", "memory reads, bytes", "memory writes, bytes"),
             [(row.schedule, f"{row.requested:,}", f"{row.read:,}", f"{row.written:,}") for row in found],
         )
@@ -153,12 +151,12 @@ def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str 
         return []
     import pebblesim as ps
 
-    return [
-        ps.l2(row.schedule, M=row.M, blocks=row.blocks or "fit", mask=row.mask, dtype=dtype or "float32", **row.dims, **options)
-        if row.least_M is None
-        else None
-        for row in rows
-    ]
+    found: list[L2 | None] = []
+    for row in rows:
+        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": row.mask, **row.dims}
+        fits = row.least_M is None
+        found.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
+    return found
 
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:

@@ -230,9 +230,10 @@ def cache(
     rows: list[Cached] = []
     small: dict[tuple[str, int], int] = {}
     alike: dict[tuple[tuple[str, int], ...], list[Counted]] = {}
+    shape: dict[str, Any] = {"mask": mask, **dims}
     for size in sizes:
         try:
-            counted = count(algorithm, M=whole("M", size), blocks=blocks, mask=mask, **dims)
+            counted = count(algorithm, M=whole("M", size), blocks=blocks, **shape)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -246,12 +247,13 @@ def cache(
             machine=machine,
             grain="words" if words or (ways and grain == "tiles") else grain,
             blocks=dict(sides) if sides else "fit",
-            mask=mask,
-            **dims,
+            **shape,
         )
         if words is not None:
             stream = in_lines(stream, words)
-        for row, counted in zip(_rows(algorithm.name, stream, [c.M for c in group], policies, ways), group, strict=True):
+        for row, counted in zip(
+            _rows(algorithm.name, stream, [c.M for c in group], policies, ways), group, strict=True
+        ):
             enough = _enough(stream, counted) if ways is None else None
             rows.append(Cached(row.name, row.M, row.found, row.requests, row.compulsory, counted, enough))
     if not rows:

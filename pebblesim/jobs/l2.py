@@ -8,8 +8,7 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
-from pebblesim.language import masks
-from pebblesim.language import program as ir
+from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
 from pebblesim.sizes import bytes_of, whole
@@ -64,8 +63,8 @@ class L2:
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}"
         each = f" on each of {self.chiplets} chiplets" if self.chiplets > 1 else ""
         return (
-            f"{self.schedule}, {heads}, {self.order}, {self.at_once:,} blocks at once, L2 of {self.size:,} bytes{each}: "
-            f"blocks move {self.requested:,} bytes, memory is read for {self.read:,} and written for {self.written:,}"
+            f"{self.schedule}, {heads}, {self.order}, {self.at_once:,} blocks at once, L2 of {self.size:,} bytes"
+            f"{each}: blocks move {self.requested:,} bytes, memory reads {self.read:,} and writes {self.written:,}"
         )
 
 

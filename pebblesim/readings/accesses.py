@@ -1,4 +1,4 @@
-"""`accesses`: the words that a schedule touches, one request after the other, as a cache sees them that nobody programs.
+"""`accesses`: the words that a schedule touches, one after the other, as a cache sees them that nobody programs.
 
 Two machines. One has a scratchpad that holds the schedule's tiles, and memory sees its moves alone: what it reads and
 writes. The other has none: every operand and every result of every operation is a request, and reading or writing a
@@ -147,7 +147,9 @@ def accesses_of_blocks(
     Raises:
         UsageError: there are too many requests.
     """
-    return _stream(_Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body])
+    return _stream(
+        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
+    )
 
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
@@ -486,7 +488,7 @@ def _touches(
 
 
 def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
-    """What the ends of a range are multiples of, counted from the start of `top`, or of the dimension; 0 if it is all."""
+    """What the ends of a range are multiples of, from the start of `top` or of the dimension on; 0 if it is all."""
     step = 0
     while rng is not top and rng.parent is not None:
         step = gcd(step, ir.length(rng.block, sizes))

@@ -81,8 +81,7 @@ def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, .
         for piece in _pieces(phase.body):
             zeroed |= {tensor for node in piece if (tensor := _zeroed(node))}
             loop, _ = _split(piece, zeroed)
-            alone = loop is not None and piece == [loop]
-            yield piece, (loop,) if alone else _grid(piece)
+            yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
