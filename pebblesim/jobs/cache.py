@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
@@ -46,11 +46,20 @@ class Cached:
     counted: Counted | None = None
     enough: int | None = None
 
-    def __getattr__(self, policy: str) -> Misses:
-        try:
-            return cast("Mapping[str, Misses]", object.__getattribute__(self, "found"))[policy]
-        except KeyError:
-            raise AttributeError(policy) from None
+    @property
+    def lru(self) -> Misses:
+        """What an LRU does, if it was asked for."""
+        return self.found["lru"]
+
+    @property
+    def opt(self) -> Misses:
+        """What the best possible cache does, if it was asked for."""
+        return self.found["opt"]
+
+    @property
+    def fifo(self) -> Misses:
+        """What a FIFO does, if it was asked for."""
+        return self.found["fifo"]
 
     def ratio(self, policy: str) -> float | None:
         """Words that a policy fetches for each that the schedule reads."""

@@ -53,5 +53,5 @@ def figure(rows: Sequence[Cached], figure: Figure) -> None:
     first = rows[0]
     if first.counted is not None:
         sizes = ", ".join(f"{name} = {size:,}" for name, size in first.counted.dims.items())
-        ax.set_title(f"{first.counted.problem}, {sizes}: caches that nobody programs", fontsize=11)
+        ax.set_title(f"{sizes}: what automatic caches fetch", fontsize=11)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8.5, handlelength=4)
