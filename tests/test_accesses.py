@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-from strategies import bands, sizes
+from hypothesis import given, strategies as st
+from strategies import bands, draws, sizes
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks, program as ir
@@ -155,14 +155,14 @@ def check(name: str, values: dict[str, int], mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))
-@settings(max_examples=6)
+@draws(2, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:
     check(name, data.draw(sizes(get(name), 5)), None)
 
 
 @pytest.mark.parametrize("name", ["flash2-forward", "flash2-backward", "backward-two-pass", "small-cache"])
-@settings(max_examples=15)
+@draws(6, 60)
 @given(data=st.data())
 def test_requests_under_a_mask(name: str, data: st.DataObject) -> None:
     values = data.draw(sizes(get(name), 6))

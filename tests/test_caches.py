@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -185,7 +185,7 @@ CHEAP = ["matmul-tiled", "matmul-streamed", "small-cache", "large-cache", "flash
 
 
 @pytest.mark.parametrize("name", CHEAP)
-@settings(max_examples=15)
+@draws(5, 60)
 @given(data=st.data())
 def test_what_must_hold(name: str, data: st.DataObject) -> None:
     """OPT ≤ LRU, FIFO and the schedule; misses fall with M; lower bounds ≤ OPT."""
