@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from strategies import draws
 from typer.testing import CliRunner
 
 import pebblesim as ps

@@ -1,4 +1,4 @@
-"""Predict the traffic to HBM of all that was measured anew, after a change of the model of L2: `predict.py [GROUP…]`."""
+"""Predict the traffic to HBM of what was measured anew, after a change of the model of L2: `predict.py [GROUP…]`."""
 
 from __future__ import annotations
 
