@@ -127,12 +127,11 @@ def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
     for number in range(sets):
         mine = order[edges[number] : edges[number + 1]]
         if len(mine):
-            items = slice(number, None, sets)
             yield Stream(
                 stream.ids[mine] // sets,
                 stream.kinds[mine] if len(stream.kinds) else stream.kinds,
-                stream.sizes[items],
-                stream.kept[items] if len(stream.kept) else stream.kept,
+                stream.sizes[number::sets].copy(),
+                stream.kept[number::sets].copy(),
             )
 
 
