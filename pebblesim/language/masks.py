@@ -50,6 +50,20 @@ class Mask(ABC):
             UsageError: the mask does not fit this n.
         """
 
+    @abstractmethod
+    def met(self, n: int, rows: Cut, columns: Cut, axis: int = 0) -> Array:
+        """For each tile of rows (axis 0) or of columns (1) the number of tiles of the others that it has a pair with.
+
+        Raises:
+            UsageError: as for `tiles`, or they are too many to be listed.
+        """
+
+    def empty(self, n: int, block: int, axis: int) -> Array:
+        """For each row (axis 0) or column (1) whether its tile, of that many, has no allowed pair; one for all alike."""
+        whole, cut = Cut(0, n, n), Cut(0, n, block)
+        counts = self.met(n, cut, whole) if axis == 0 else self.met(n, whole, cut, axis)
+        return (counts == 0).repeat(block)[:n]
+
     def pairs(self, n: int) -> int:
         """Z, the number of allowed pairs."""
         return self.tiles(n, Cut(0, n, 1), Cut(0, n, 1))
@@ -87,6 +101,22 @@ class Band(Mask):
             found += _meeting(rows.stop - rest, rest, 1, columns, before, after)
         return found
 
+    def met(self, n: int, rows: Cut, columns: Cut, axis: int = 0) -> Array:
+        import numpy as np
+
+        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+        if axis == 1:
+            rows, columns, before, after = columns, rows, after, before
+        starts, stops = _tiles_of(rows)
+        first = np.maximum(starts - before, columns.start) - columns.start
+        last = np.minimum(stops - 1 + after, columns.stop - 1) - columns.start
+        return np.where(first <= last, last // columns.block - first // columns.block + 1, 0)
+
+    def empty(self, n: int, block: int, axis: int) -> Array:
+        import numpy as np
+
+        return np.zeros((), bool)  # each row and each column has its diagonal pair
+
     def _allowed(self, n: int) -> Array:
         import numpy as np
 
@@ -104,21 +134,24 @@ class Blocks(Mask):
     size: tuple[int, int] | None = None
 
     def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+        return int(self.met(n, rows, columns).sum())
+
+    def met(self, n: int, rows: Cut, columns: Cut, axis: int = 0) -> Array:
         import numpy as np
 
-        if rows.stop <= rows.start or columns.stop <= columns.start:
-            return 0
         table = self._table(n)
         sums = np.pad(np.cumsum(np.cumsum(table, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
         height, width = self._size(n)
-        (top, bottom, times), (left, right, times_across) = _covered(rows, height), _covered(columns, width)
+        (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
         inside = (
             sums[bottom[:, None], right]
             - sums[top[:, None], right]
             - sums[bottom[:, None], left]
             + sums[top[:, None], left]
         )
-        return sum(times[i] * times_across[j] for i, j in zip(*np.nonzero(inside), strict=True))
+        if axis == 1:
+            return (np.bincount(row, minlength=len(top)) @ (inside > 0))[column]
+        return ((inside > 0) @ np.bincount(column, minlength=len(left)))[row]
 
     def _allowed(self, n: int) -> Array:
         height, width = self._size(n)
@@ -220,8 +253,17 @@ def _load(path: str) -> Array:
     return load_numpy(path, f"mask {path!r}")
 
 
-def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
-    """(first block, block behind the last) that tiles cover, each case once, and how many tiles it stands for."""
+def _covered(cut: Cut, block: int) -> tuple[Array, Array, Array]:
+    """(first block, block behind the last) that tiles cover, each case once, and which case each tile is."""
+    import numpy as np
+
+    starts, stops = _tiles_of(cut)
+    cases, case = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_inverse=True)
+    return cases[0], cases[1], case.ravel()
+
+
+def _tiles_of(cut: Cut) -> tuple[Array, Array]:
+    """Where tiles start and where they end."""
     import numpy as np
 
     if (cut.stop - cut.start) // cut.block > MOST_TILES:
@@ -230,9 +272,7 @@ def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
             "a mask such as causal or window:256, which has closed forms."
         )
     starts = np.arange(cut.start, cut.stop, cut.block)
-    stops = np.minimum(starts + cut.block, cut.stop)
-    cases, times = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_counts=True)
-    return cases[0], cases[1], times.tolist()
+    return starts, np.minimum(starts + cut.block, cut.stop)
 
 
 @lru_cache(maxsize=16)

@@ -115,6 +115,7 @@ def _peak_words(body: list[ir.Node], place: Place, resident: int) -> tuple[int, 
                     peak = max(peak, _peak_words(node.body, place, resident)[0])
                     if place.mask is None:
                         break
+            place.leave(node.range)
         elif tile := ir.entering(node):
             resident += place.words(tile.ranges)
             peak = max(peak, resident)

@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
+from math import prod
+from typing import Any
 
+from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Cut, Mask
+
+Array = Any
 
 
 def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -> int:
@@ -31,6 +36,7 @@ class Place:
         self.sizes, self.mask = sizes, mask
         self.cuts: dict[ir.Range, Cut] = {}  # the tiles of that kind
         self.times: dict[ir.Range, int | Fraction] = {}  # visits of them, for each visit of what is around
+        self.conditions: dict[ir.Range, ir.Meeting] = {}  # of the loops around
 
     def words(self, ranges: ir.Ranges) -> int:
         """Number of elements of a tile."""
@@ -44,19 +50,29 @@ class Place:
         if self.mask is None or not over_pairs(ranges):
             return self.words(ranges)
         rows, columns = map(_top, ranges)
-        pairs = self.mask.tiles(self.n, self._singles(rows), self._singles(columns))
-        area = self._visits(rows) * self._visits(columns) * self.words((rows, columns))
-        return Fraction(pairs * self.words(ranges), 1) / area
+        pairs, visits = self._met(rows, columns, singles=(True, True))
+        return Fraction(pairs * self.words(ranges), 1) / (visits * self.words((rows, columns)))
 
     def with_terms(self, line: ir.Range, index: ir.Range, axis: int) -> int | Fraction:
         """Mean number of rows (axis 0) or columns (1) in the tile `line` that have an allowed pair in `index`."""
         if self.mask is None:
             return self._length(line)
-        line_, index = _top(line), _top(index)
-        cuts = self._singles(line_), self._cut(index)
-        found = self.mask.tiles(self.n, *(cuts if axis == 0 else cuts[::-1]))
-        visited = self._visits(line_) * self._visits(index) * self._length(line_)
-        return Fraction(found * self._length(line), 1) / visited
+        top, index = _top(line), _top(index)
+        ends = (top, index) if axis == 0 else (index, top)
+        lines, visits = self._met(*ends, singles=(axis == 0, axis == 1))
+        return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
+
+    def among(self, rng: ir.Range, lines: Array) -> int | Fraction:
+        """Mean number of indices in a tile of rows or columns that are among these lines, one boolean for all or each."""
+        if lines.ndim == 0:
+            return self._length(rng) * int(lines)
+        import numpy as np
+
+        top = _top(rng)
+        cut = self._cut(top)
+        each = np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
+        visits = self._visited(top)
+        return Fraction(int(each @ visits) * self._length(rng), int(visits.sum()) * self._length(top))
 
     @property
     def n(self) -> int:
@@ -74,14 +90,19 @@ class Place:
         if loop.when is None or self.mask is None:
             self.times[rng] = tiles
             return tiles > 0
-        rows, columns = self._cut(loop.when.rows), self._cut(loop.when.columns)
-        other = loop.when.columns if loop.when.rows is rng else loop.when.rows
-        met = self.mask.tiles(self.n, rows, columns)
+        self.times.pop(rng, None)
+        self.conditions.pop(rng, None)
+        met, visits = self._met(loop.when.rows, loop.when.columns)
         if loop.when.none:
-            met = tiles * self._tiles(other) - met
-        visits = self._visits(other)
+            met = tiles * visits - met
+        self.conditions[rng] = loop.when
         self.times[rng] = Fraction(met, 1) / visits if met else 0
         return met > 0
+
+    def leave(self, rng: ir.Range) -> None:
+        """The loop over that range ends."""
+        for kept in (self.cuts, self.times, self.conditions):
+            kept.pop(rng, None)  # type: ignore[attr-defined]
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
@@ -89,15 +110,61 @@ class Place:
     def _cut(self, rng: ir.Range) -> Cut:
         return self.cuts[rng] if rng in self.cuts else Cut(0, self.n, self.n)
 
-    def _singles(self, rng: ir.Range) -> Cut:
-        return self._cut(rng)._replace(block=1)
+    def _met(
+        self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)
+    ) -> tuple[int, int | Fraction]:
+        """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
 
-    def _tiles(self, rng: ir.Range) -> int:
-        cut = self._cut(rng)
-        return -(-(cut.stop - cut.start) // cut.block)
+        `singles`: whether tiles are of one row, and of one column.
+        """
+        assert self.mask is not None
+        ends = (rows, columns)
+        cuts = [self._cut(end)._replace(block=1) if one else self._cut(end) for end, one in zip(ends, singles, strict=True)]
+        partners = [self._partners(rows, columns), self._partners(columns, rows)]
+        visits = prod(self.times.get(each, 1) for each in {*ends, *partners[0], *partners[1]})
+        if not any(partners):
+            return self.mask.tiles(self.n, *cuts), visits
+        if all(partners):
+            raise UsageError(TANGLED)
+        axis = int(bool(partners[1]))
+        met = self.mask.met(self.n, *cuts, axis)
+        if singles[axis]:
+            import numpy as np
 
-    def _visits(self, rng: ir.Range) -> int | Fraction:
-        return self.times.get(rng, 1)
+            met = np.add.reduceat(met, range(0, len(met), self._cut(ends[axis]).block))
+        return int(met @ self._visited(ends[axis], ends[1 - axis])), visits
+
+    def _visited(self, top: ir.Range, *besides: ir.Range) -> Array:
+        """How often each tile is visited for each visit of what is around, as the conditions of loops besides some say."""
+        import numpy as np
+
+        assert self.mask is not None
+        cut = self._cut(top)
+        visits = np.ones(-(-(cut.stop - cut.start) // cut.block), np.int64)
+        for each in self._conditions_of(top):
+            other = each.columns if each.rows is top else each.rows
+            if other in besides:
+                continue
+            if self._partners(other, top):
+                raise UsageError(TANGLED)
+            met = self.mask.met(self.n, self._cut(each.rows), self._cut(each.columns), int(each.columns is top))
+            others = self._cut(other)
+            visits *= -(-(others.stop - others.start) // others.block) - met if each.none else met
+        return visits
+
+    def _conditions_of(self, top: ir.Range) -> list[ir.Meeting]:
+        return [each for each in self.conditions.values() if top in (each.rows, each.columns)]
+
+    def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
+        """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
+        ends = [end for each in self._conditions_of(top) for end in (each.rows, each.columns)]
+        return [end for end in ends if end in self.cuts and end is not top and end not in besides]
+
+
+TANGLED = (
+    "under a mask this nest of loops cannot be counted: tiles of rows and of columns are left out for each other in "
+    "more than one way; loops over tiles of columns go into one loop over tiles of rows, or the other way round."
+)
 
 
 Amounts = Callable[[ir.Node, Place], Iterable[tuple[Hashable, int | Fraction]]]
@@ -120,7 +187,7 @@ def _totals(body: list[ir.Node], amounts: Amounts, place: Place) -> dict[Hashabl
                 if place.enter(node, cut):
                     for key, amount in _totals(node.body, amounts, place).items():
                         found[key] += amount * place.times[node.range]
-            place.cuts.pop(node.range), place.times.pop(node.range)
+            place.leave(node.range)
         else:
             for key, amount in amounts(node, place):
                 found[key] += amount
