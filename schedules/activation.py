@@ -5,9 +5,13 @@ There is nothing to normalise, so neither O nor row sums have to be kept, and ev
 
 from pebblesim.language import relu, sigmoid, step
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, rank_one_updates
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, rank_one_updates, resident, streamed
 
 SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"
+
+PRODUCTS = [("n", "d", "d"), ("n", "d", "d"), ("n", "d", "n"), ("n", "d", "n"), ("n", "n", "d"), ("d", "n", "d")]
+SMALL_CACHE = " + ".join(["n**2", *(streamed(*sizes) for sizes in PRODUCTS)])  # the slope is read past q
+ROW_STATIONARY = f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}"
 
 
 def become_slope(Z, activation):
@@ -27,6 +31,7 @@ def define(activation):
         name=f"small-cache-forward-{activation}",
         problem=f"forward-{activation}",
         source=SOURCE.format("matmul-streamed, twice,"),
+        io=f"{streamed('n', 'd', 'n')} + {streamed('n', 'n', 'd')}",
         fit=[("a", "b")],
     )
     def small_cache_forward(m, Q, K, V, *, a, b):
@@ -47,6 +52,7 @@ def define(activation):
         name=f"row-stationary-forward-{activation}",
         problem=f"forward-{activation}",
         source=SOURCE.format("row-stationary-forward"),
+        io="2*n*d + 2*n*d*ceiling(n/B_r)",
     )
     def row_stationary_forward(m, Q, K, V, *, B_r):
         """Row-stationary: 4n²d²/M."""
@@ -67,6 +73,7 @@ def define(activation):
         name=f"small-cache-{activation}",
         problem=f"backward-{activation}",
         source=SOURCE.format("small-cache-streamed"),
+        io=SMALL_CACHE,
         fit=[("a", "b")],
     )
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
@@ -103,6 +110,7 @@ def define(activation):
         name=f"row-stationary-{activation}",
         problem=f"backward-{activation}",
         source=SOURCE.format("row-stationary"),
+        io=ROW_STATIONARY,
         fit=["B_r", "b", ("a_g", "b_g")],
     )
     def row_stationary(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):

@@ -3,13 +3,14 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
 
 @schedule(
     problem="backward-qkv",
     source="Dao et al. 2022 (FlashAttention), Algorithm 4",
+    io="5*n*d + ceiling(n/B_c)*(5*n*d + 2*n)",
     paper=PRINTED,
     fit=["B_c", "B_r"],
     graph={"kept": "m", "dQ_block": "B_c"},
@@ -41,6 +42,7 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="Dao 2023 (FlashAttention-2), Algorithm 2",
+    io="7*n*d + n + ceiling(n/B_c)*(4*n*d + 2*n)",
     fit=["B_c", "B_r"],
     graph={"kept": "L", "dQ_block": "B_c"},
 )
@@ -76,6 +78,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="ours: rows stationary for dQ, columns for dK and dV",
+    io="4*n*d + 2*n + 2*n*d*ceiling(n/B_r) + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n)",
     fit=["B_r", "B_c"],
     graph={"kept": "l"},
 )
@@ -119,6 +122,10 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="ours: streamed operands, P and dS through memory",
+    io=(
+        f"2*n*d + n + 2*({streamed('n', 'd', 'n')} + n*ceiling(n/b)) + n**2"
+        f" + {streamed('n', 'n', 'd')} + 2*{streamed('n', 'n', 'd', 'b', 'a')}"
+    ),
     fit=[("a", "b")],
     graph={"kept": "l"},
 )

@@ -8,12 +8,16 @@ Deviation: dK and dV, which dL/dX does not need, are left out.
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.matmul import gemm
+from pebblesim.schedules.matmul import gemm, tiled
 
 
 @schedule(
     problem="backward",
     source="Dao 2023 (FlashAttention-2), Algorithm 2, between products by square tiles",
+    io=(
+        f"2*{tiled('n', 'd', 'd', 'B')} + 2*n*d + n + 3*n*d + ceiling(n/B_c)*(4*n*d + 2*n)"
+        f" + {tiled('d', 'n', 'd', 'B')}"
+    ),
     paper={"B": "floor(sqrt(M/3))", **PRINTED},
     fit=["B", "B_c", "B_r"],
     graph={"order": "U", "kept": True, "dQ_block": "B_c"},

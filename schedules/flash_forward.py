@@ -17,6 +17,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
 @schedule(
     problem="forward",
     source="Dao et al. 2022 (FlashAttention), Algorithm 1",
+    io="2*n*d + ceiling(n/B_c)*(3*n*d + 4*n) + n*d + 2*n",
     paper=PRINTED,
     fit=["B_c", "B_r"],
     graph={"softmax": "flash1", "column_block": "B_c", "row_block": "B_r"},
@@ -58,6 +59,7 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
 @schedule(
     problem="forward",
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
+    io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
     paper=PRINTED,
     fit=["B_r", "B_c"],
     graph={"softmax": "flash2", "column_block": "B_c", "row_block": "B_r"},

@@ -2,12 +2,13 @@
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import rank_one_updates
+from pebblesim.schedules.matmul import rank_one_updates, streamed
 
 
 @schedule(
     problem="forward",
     source="Saha & Ye 2024, Algorithm 1",
+    io="3*n*d*ceiling(n/B) + n**2*ceiling(d/B) + n**2 + n*d + 2*n",
     paper={"B": "floor(sqrt(M/4))"},
     graph={"softmax": "late"},
 )
@@ -42,6 +43,7 @@ def small_cache_forward(m, Q, K, V, *, B):
 @schedule(
     problem="forward",
     source="ours: Saha & Ye's order with streamed operands",
+    io=f"{streamed('n', 'd', 'n')} + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
     fit=[("a", "b")],
     graph={"softmax": "late"},
 )
@@ -73,6 +75,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
 @schedule(
     problem="forward",
     source="ours: FlashAttention-2's order, columns of width 1, K and V streamed word by word",
+    io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
     graph={"softmax": "late"},
 )
 def row_stationary_forward(m, Q, K, V, *, B_r):

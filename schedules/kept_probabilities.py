@@ -2,12 +2,13 @@
 
 from pebblesim.language import rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 
 
 @schedule(
     problem="backward-qkv",
     source="ours: streamed operands, P kept, dP and dS through memory",
+    io=f"{streamed('n', 'd', 'n')} + 4*n**2 + {streamed('n', 'n', 'd')} + 2*{streamed('n', 'n', 'd', 'b', 'a')}",
     fit=[("a", "b")],
     graph={"kept": "P"},
 )

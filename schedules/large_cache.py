@@ -12,6 +12,7 @@ from pebblesim.language.registry import schedule
 @schedule(
     problem="backward",
     source="Li et al., Algorithm 9 (= 7, 8)",
+    io="4*n*d + 2*d**2*ceiling(n/B_r) + 4*n*d + n + 2*n*d*ceiling(n/B_r) + d**2",
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
     graph={"kept": True, "row_block": "B_r"},
 )

@@ -1,12 +1,13 @@
 """Linear attention: without a softmax the product can be taken from the right, and the n x n matrix never exists."""
 
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, resident, streamed
 
 
 @schedule(
     problem="linear",
     source="ours, for Li et al., Remark 5.1: A1 (X (A2ᵀ A3) Y)",
+    io=f"{streamed('d', 'n', 'd')} + 2*{streamed('d', 'd', 'd')} + {resident('n', 'd', 'd', 'c')}",
     fit=[("a", "b"), "c"],
     graph={"order": "linear"},
 )
@@ -32,6 +33,7 @@ def linear(m, A1, A2, A3, X, Y, *, a, b, c):
 @schedule(
     problem="linear",
     source="ours: the order that a softmax forces, (A1 X A2ᵀ) (A3 Y)",
+    io=f"2*{streamed('n', 'd', 'd')} + 2*n*d + 2*n*d*ceiling(n/B_r)",
     fit=[("a", "b"), "B_r"],
     graph={"order": "quadratic"},
 )

@@ -65,7 +65,27 @@ def gemm_resident(m, C, A, B, b):
             m.write(C[i, j], C_ij)
 
 
-@schedule(problem="matmul", source="Hong & Kung 1981, section 6", paper={"b": "floor(sqrt(M/3))"})
+def streamed(rows, terms, columns, a="a", b="b"):
+    """The words of `gemm_streamed`, as a text (Kwasniewski et al. 2019, Listing 1)."""
+    return f"({rows}*{terms}*ceiling({columns}/{b}) + {terms}*{columns}*ceiling({rows}/{a}) + {rows}*{columns})"
+
+
+def tiled(rows, terms, columns, b="b"):
+    """The words of `gemm`, as a text."""
+    return streamed(rows, terms, columns, b, b)
+
+
+def resident(rows, terms, columns, b="b"):
+    """The words of `gemm_resident`, as a text."""
+    return f"({rows}*{terms}*ceiling({columns}/{b}) + {terms}*{columns} + {rows}*{columns})"
+
+
+@schedule(
+    problem="matmul",
+    source="Hong & Kung 1981, section 6",
+    paper={"b": "floor(sqrt(M/3))"},
+    io=tiled("m", "k", "n", "b"),
+)
 def matmul_tiled(m, A, B, *, b):
     """Square tiles of A, B and C."""
     gemm(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, b)
@@ -74,6 +94,7 @@ def matmul_tiled(m, A, B, *, b):
 @schedule(
     problem="matmul",
     source="Kwasniewski et al. 2019 (COSMA), Listing 1",
+    io=streamed("m", "k", "n"),
     paper={"a": "floor(sqrt(M + 1)) - 1", "b": "floor(sqrt(M + 1)) - 1"},
     fit=[("a", "b")],
 )
@@ -82,13 +103,13 @@ def matmul_streamed(m, A, B, *, a, b):
     gemm_streamed(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b)
 
 
-@schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M")
+@schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M", io=resident("m", "k", "n"))
 def matmul_resident(m, A, B, *, b):
     """b columns of B resident; A is streamed word by word."""
     gemm_resident(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, b)
 
 
-@schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M")
+@schedule(problem="matmul", source="ours; optimal to leading order for k ≤ √M", io="m*k + k*n*ceiling(m/p) + m*n")
 def matmul_stationary(m, A, B, *, p):
     """p rows of A stationary, B column by column: mk + kn⌈m/p⌉ + mn words in pk + k + 1."""
     rows, _ = A.shape

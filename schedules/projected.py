@@ -8,7 +8,7 @@ import inspect
 
 from pebblesim.language.registry import of_problem, schedule
 from pebblesim.schedules import backward_qkv, flash_forward, forward, standard  # noqa: F401 - what is composed
-from pebblesim.schedules.matmul import gemm_resident
+from pebblesim.schedules.matmul import gemm_resident, resident
 
 PROJECTIONS = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
 
@@ -42,6 +42,7 @@ def compose(core):
         name=f"projected-{core.name}",
         problem=f"projected-{core.problem.name}",
         source=f"projections, then {core.source}",
+        io=f"3*{resident('n', 'd', 'd', 'w')} + {core.io}" if core.io else None,
         paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
         fit=["w", *core.fit],
         graph={**core.graph, "projected": True},

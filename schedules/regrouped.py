@@ -7,7 +7,7 @@ n²d² multiplications in place of nd², and no words.
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident
+from pebblesim.schedules.matmul import gemm_resident, resident
 from pebblesim.schedules.row_sums import add_row_sums
 
 GRAPH = {"order": "T", "kept": True, "centred": True, "row_block": "B_r"}
@@ -32,6 +32,7 @@ def past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_j, h_j):
 @schedule(
     problem="backward",
     source="ours: Algorithm 8's sum over rows, rows of A1 and dO stationary, S made again",
+    io=f"{resident('n', 'd', 'd')} + 2*d**2 + 3*n*d + n + 2*n*d*ceiling(n/B_r)",
     fit=["B_r", "b"],
     graph=GRAPH,
 )
@@ -56,6 +57,7 @@ def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 @schedule(
     problem="backward",
     source="ours: Algorithm 8's sum over rows, rows of A1 and dO stationary, S and h made again",
+    io="3*d**2 + 3*n*d + n + 2*n*d*ceiling(n/B_r)",
     fit=["B_r"],
     graph=GRAPH,
 )

@@ -8,7 +8,7 @@ the forward pass.
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed
+from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, resident, streamed
 from pebblesim.schedules.row_sums import add_row_sums
 
 
@@ -31,6 +31,7 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
 @schedule(
     problem="backward",
     source="ours: rows of S, dO and dQ stationary",
+    io=f"2*{resident('n', 'd', 'd')} + 4*n*d + n + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}",
     fit=["B_r", "b", ("a_g", "b_g")],
     graph={"order": "U", "kept": True, "centred": True},
 )
@@ -62,6 +63,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
 @schedule(
     problem="backward",
     source="ours: row-stationary, S_i from A1_i and g in memory",
+    io=f"{resident('n', 'd', 'd')} + 4*n*d + n + d**2 + ceiling(n/B_r)*(3*d**2 + 2*n*d)",
     fit=["B_r", "b"],
     graph={"order": "U", "kept": True, "centred": True, "g_block": "B_r"},
 )
@@ -99,6 +101,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 @schedule(
     problem="backward",
     source="ours: row-stationary, with the row sums divided out at the end",
+    io=f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}",
     fit=["B_r", "b", ("a_g", "b_g")],
     graph={"order": "one-pass"},
 )

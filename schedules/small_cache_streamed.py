@@ -6,13 +6,17 @@ gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.row_sums import write_row_sums
 
 
 @schedule(
     problem="backward",
     source="ours: Algorithm 6 with streamed operands and fused epilogues",
+    io=(
+        f"2*{streamed('n', 'd', 'd')} + 2*{streamed('n', 'd', 'n')} + {streamed('n', 'n', 'd')}"
+        f" + {streamed('d', 'n', 'd')} + n**2 + 2*n*ceiling(n/b) + 2*n*d + n"
+    ),
     fit=[("a", "b")],
     graph={"order": "U", "kept": True, "centred": True},
 )

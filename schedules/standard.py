@@ -7,10 +7,16 @@ changes nothing of what moves: unfused kernels compute every tile and mask it af
 
 from pebblesim.language import exp, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm
+from pebblesim.schedules.matmul import gemm, tiled
 
 
-@schedule(problem="forward", source="Dao et al. 2022, Algorithm 0", fit=["b", "B_r"], graph={"softmax": "safe"})
+@schedule(
+    problem="forward",
+    source="Dao et al. 2022, Algorithm 0",
+    fit=["b", "B_r"],
+    graph={"softmax": "safe"},
+    io=f"{tiled('n', 'd', 'n', 'b')} + 2*n**2 + {tiled('n', 'n', 'd', 'b')}",
+)
 def standard_forward(m, Q, K, V, *, b, B_r):
     """Unfused: S and P through memory."""
     n, d = Q.shape
@@ -33,7 +39,13 @@ def standard_forward(m, Q, K, V, *, b, B_r):
         gemm(m, O, P, V, b, every_tile=True)
 
 
-@schedule(problem="backward-qkv", source="Dao et al. 2022, Algorithm 3", fit=["b", "B_r"], graph={"kept": "P"})
+@schedule(
+    problem="backward-qkv",
+    source="Dao et al. 2022, Algorithm 3",
+    fit=["b", "B_r"],
+    graph={"kept": "P"},
+    io=f"{tiled('n', 'd', 'n', 'b')} + 3*n**2 + 3*{tiled('n', 'n', 'd', 'b')}",
+)
 def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     """Unfused: P kept, dP and dS through memory."""
     n, d = Q.shape

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -20,5 +21,5 @@ settings.load_profile("default")
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """Whatever a test registers is forgotten after it."""
-    with SCHEDULES.temporary():
+    with PROBLEMS.temporary(), SCHEDULES.temporary():
         yield

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings, strategies as st
 import pebblesim as ps
 from pebblesim.claims.fused import FusedProduct, undercut
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.game import exhaustive, referee
+from pebblesim.game import exhaustive
 from pebblesim.game.exhaustive import optimum
+from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.registry import of_problem
 

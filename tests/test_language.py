@@ -614,6 +614,7 @@ ONCE = "schedule 'plain': a rule must name each of its blocks once: a, b."
         ({"fit": ["a"]}, ONCE),
         ({"fit": [("a", "b"), "a"]}, ONCE),
         ({"fit": []}, ONCE),
+        ({"io": "m*n*ceiling(k/c)"}, "no size in the I/O of schedule 'plain' is called 'c'; known: a, b, k, m, n."),
         ({"problem": "matmull"}, "no problem is called 'matmull'; did you mean 'matmul'?"),
         ({"problem": "forward"}, "no input of problem 'forward' is called 'A'; known: K, Q, V."),
     ],

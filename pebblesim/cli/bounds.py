@@ -67,7 +67,7 @@ def bounds(
     if m is not None:
         several = [one]
     else:
-        square = min(one.dims.get(side, one.dims["n"]) for side in ("d", "k", "m")) ** 2
+        square = min(one.dims.values()) ** 2
         several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
     if as_json:
         results = [each.to_dict() for each in several]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -51,3 +52,11 @@ class Catalogue(MutableMapping[str, T]):
         finally:
             self._known.clear()
             self._known.update(before)
+
+
+def place(function: Callable[..., Any]) -> str:
+    """Where a function is defined, and may be defined anew: its file, or the notebook, whose cells are files each."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return "__main__" if function.__module__ == "__main__" or code is None else str(code.co_filename)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.language.catalogue import Catalogue
+from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import PAIRS
 
 Array = Any
@@ -61,11 +61,12 @@ class Problem:
         graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or where one is found, as
             "module:name"; None if games cannot be played.
         theta: the expression inside Θ; None if it is not known.
-        bounds: whose lower bounds hold for it, by name (`pebblesim.theory.lower_bounds.BOUNDS`), beyond the compulsory
-            one; None for no others.
+        bounds: the lower bounds that hold for it beyond the compulsory one, a `pebblesim.theory.cutting.Bounding`, or
+            whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
 
     Raises:
-        UsageError: it has queries and keys, and an input over n is not said to belong to either.
+        UsageError: a shape or `from_nd` does not fit the dimensions; or it has queries and keys, and an input over n
+            is not said to belong to either.
     """
 
     name: str
@@ -81,9 +82,18 @@ class Problem:
     keys: tuple[str, ...] = ()
     graph: Callable[..., Any] | str | None = field(default=None, repr=False)
     theta: Theta | None = None
-    bounds: str | None = None
+    bounds: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if set(self.from_nd) != set(self.dims) or not {*self.from_nd.values()} <= {"n", "d"}:
+            raise UsageError(
+                f"problem {self.name!r}: from_nd says of each dimension ({', '.join(self.dims)}) whether it is n or d "
+                f"where only those are given; it was {dict(self.from_nd)}."
+            )
+        for name, shape in {**self.inputs, **self.kept, **self.outputs, **self.extra}.items():
+            for dim in shape:
+                if dim not in self.dims:
+                    raise UnknownName(f"dimension of problem {self.name!r}, in the shape of {name},", dim, self.dims)
         lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(PAIRS) == 1]
         if self.maskable and sorted((*self.queries, *self.keys)) != sorted(lined):
             raise UsageError(
@@ -148,6 +158,8 @@ PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
 def problem(name: str, **declared: Any) -> Problem:
     """The problem of that name, or, with the fields of a `Problem`, a new one.
 
+    A new one takes the place of one that was defined in the same file, or in a notebook.
+
     >>> problem("matmul").outputs
     {'C': ('m', 'n')}
 
@@ -159,12 +171,12 @@ def problem(name: str, **declared: Any) -> Problem:
         if name not in PROBLEMS:
             raise UnknownName("problem", name, PROBLEMS)
         return PROBLEMS[name]
-    if name in PROBLEMS:
-        raise UsageError(f"there is a problem {name!r} already; choose another name.")
     try:
         made = Problem(name, **declared)
     except TypeError as error:
         takes = ", ".join(each.name for each in fields(Problem)[1:])
         raise UsageError(f"problem {name!r}: {str(error).partition(') ')[2] or error}; it takes {takes}.") from None
+    if name in PROBLEMS and place(PROBLEMS[name].values) != place(made.values):
+        raise UsageError(f"there is a problem {name!r} already; choose another name.")
     PROBLEMS[name] = made
     return made

@@ -11,17 +11,21 @@ that nobody's own schedule can take their names.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
-from pebblesim.language.catalogue import Catalogue
+from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
+
+ROUNDING = ("ceiling", "floor", "Min", "Max")
+"""Functions in a stated I/O."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,6 @@ class Schedule:
 SCHEDULES: Catalogue[Schedule] = Catalogue("pebblesim.schedules")
 
 
-def _place(function: Callable[..., None]) -> str:
-    """Where a function is defined, and may be defined anew: its file, or the notebook, whose cells are files each."""
-    return "__main__" if function.__module__ == "__main__" else function.__code__.co_filename
-
-
 def schedule(
     *,
     problem: str,
@@ -142,7 +141,7 @@ def schedule(
             if given in (*solves.dims, "M"):
                 raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
-        if known and _place(known.function) != _place(function):
+        if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
         for given in inputs:
             if given not in (*solves.inputs, *solves.kept):
@@ -153,6 +152,9 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
+        for given in re.findall(r"[A-Za-z_]\w*", io or ""):
+            if given not in (*solves.dims, *blocks, *ROUNDING):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
         made = Schedule(
             called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {}), io
         )

@@ -135,7 +135,7 @@ class Case:
     ) -> None:
         self.problem, self.dims, self.way, self.masked = problem, dims, way, pairs is not None
         self.made = made or {}
-        n = dims["n"]
+        n = dims.get("n", 0)  # without n there are no pairs
         self._pairs = pairs or Pairs(n**2, n, n)
         self.outputs = tuple(way.outputs) or tuple(problem.outputs)
         queries, keys = ("r", "c") if self.masked else ("n", "n")
@@ -331,6 +331,7 @@ class Bounding:
         ways: the ways of computing that have bounds of their own, by name.
         which: the name of the one that a way is.
         made: of each matrix that may be made from an input and weights, that input.
+        proofs: where they are proved.
     """
 
     names: tuple[str, ...]
@@ -338,6 +339,7 @@ class Bounding:
     ways: Mapping[str, Way] = field(default_factory=lambda: {"": Way()})
     which: Callable[[Way], str] = lambda way: ""
     made: Mapping[str, str] = field(default_factory=dict)
+    proofs: str = "docs/lower-bounds.md"
 
 
 # -- closed forms ----------------------------------------------------------------------------------------------------

@@ -21,8 +21,6 @@ from pebblesim.theory.cutting import Bounding, Case, Claim, Pairs, Way
 
 __all__ = ["Form", "LowerBound", "Pairs", "Way", "best", "largest", "lower_bounds", "sparse_product", "way_in_words"]
 
-PROOFS = "docs/lower-bounds.md"
-
 BOUNDS = {
     "matmul": bounds_products.MATMUL,
     "linear": bounds_forward.LINEAR,
@@ -169,7 +167,7 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
     products = bounds_products.sparse_products(columns_of_A, rows_of_B)
     cut = (least_words(products, Cube(), M) or 0) if products else 0
     form = Form(f"2*{products}/sqrt(M) - M", "every M")
-    return LowerBound("sparse", cut, f"sparse, all elementary products ({PROOFS})", form, (form,))
+    return LowerBound("sparse", cut, f"sparse, all elementary products ({_NOTHING.proofs})", form, (form,))
 
 
 def _bounding(problem: Problem) -> Bounding:
@@ -180,14 +178,15 @@ def _bounding(problem: Problem) -> Bounding:
     """
     if problem.bounds is None:
         return _NOTHING
-    if problem.bounds not in BOUNDS:
-        raise UnknownName(f"bounds that problem {problem.name!r} asks for,", problem.bounds, BOUNDS)
-    bounding = BOUNDS[problem.bounds]
+    if not isinstance(problem.bounds, Bounding) and problem.bounds not in BOUNDS:
+        raise UnknownName(f"bounds that problem {problem.name!r} asks for,", str(problem.bounds), BOUNDS)
+    bounding = problem.bounds if isinstance(problem.bounds, Bounding) else BOUNDS[problem.bounds]
     known = {*problem.inputs, *problem.outputs}
     lacking = [name for name in bounding.names if name not in known and bounding.made.get(name) not in known]
     if lacking:
+        whose = f"the bounds of {problem.bounds!r}" if isinstance(problem.bounds, str) else "bounds"
         raise UsageError(
-            f"problem {problem.name!r} asks for the bounds of {problem.bounds!r}, which speak of "
+            f"problem {problem.name!r} asks for {whose}, which speak of "
             f"{', '.join(bounding.names)}; it has no {', '.join(lacking)}."
         )
     return bounding
@@ -210,7 +209,7 @@ def _of_way(
     case = Case(problem, dims, way, None if pairs is None else Pairs.of(pairs, dims["n"]), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
-        yield _bound(case, claim, M, of_way), not claim.why_not
+        yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not
 
 
 def _compulsory(case: Case, way: str) -> LowerBound:
@@ -220,11 +219,11 @@ def _compulsory(case: Case, way: str) -> LowerBound:
     return LowerBound("compulsory", words, source, form, (form,), way)
 
 
-def _bound(case: Case, claim: Claim, M: int, way: str) -> LowerBound:
+def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBound:
     besides, text = case.words(claim.besides)
     unit, size = claim.unit
     forms = tuple(Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit)) for expr, a, b in claim.forms)
-    source = f"{claim.name}: {claim.what} ({PROOFS})"
+    source = f"{claim.name}: {claim.what} ({proofs})"
     words, why_not = None, claim.why_not
     if not why_not:
         words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
