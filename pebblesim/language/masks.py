@@ -52,14 +52,14 @@ class Mask(ABC):
 
     @abstractmethod
     def met(self, n: int, rows: Cut, columns: Cut, axis: int = 0) -> Array:
-        """For each tile of rows (axis 0) or of columns (1) the number of tiles of the others that it has a pair with.
+        """For each tile of rows (axis 0) or of columns (1), with how many tiles of the others it has an allowed pair.
 
         Raises:
             UsageError: as for `tiles`, or they are too many to be listed.
         """
 
     def empty(self, n: int, block: int, axis: int) -> Array:
-        """For each row (axis 0) or column (1) whether its tile, of that many, has no allowed pair; one for all alike."""
+        """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
         whole, cut = Cut(0, n, n), Cut(0, n, block)
         counts = self.met(n, cut, whole) if axis == 0 else self.met(n, whole, cut, axis)
         return (counts == 0).repeat(block)[:n]

@@ -63,7 +63,7 @@ class Place:
         return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
 
     def among(self, rng: ir.Range, lines: Array) -> int | Fraction:
-        """Mean number of indices in a tile of rows or columns that are among these lines, one boolean for all or each."""
+        """Mean number of rows or columns of a tile that are among these lines: a boolean for each, or one for all."""
         if lines.ndim == 0:
             return self._length(rng) * int(lines)
         import numpy as np
@@ -92,9 +92,8 @@ class Place:
             return tiles > 0
         self.times.pop(rng, None)
         self.conditions.pop(rng, None)
-        met, visits = self._met(loop.when.rows, loop.when.columns)
-        if loop.when.none:
-            met = tiles * visits - met
+        with_pairs, visits = self._met(loop.when.rows, loop.when.columns)
+        met = tiles * visits - with_pairs if loop.when.none else with_pairs
         self.conditions[rng] = loop.when
         self.times[rng] = Fraction(met, 1) / visits if met else 0
         return met > 0
@@ -102,7 +101,7 @@ class Place:
     def leave(self, rng: ir.Range) -> None:
         """The loop over that range ends."""
         for kept in (self.cuts, self.times, self.conditions):
-            kept.pop(rng, None)  # type: ignore[attr-defined]
+            kept.pop(rng, None)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
@@ -118,24 +117,24 @@ class Place:
         `singles`: whether tiles are of one row, and of one column.
         """
         assert self.mask is not None
-        ends = (rows, columns)
-        cuts = [self._cut(end)._replace(block=1) if one else self._cut(end) for end, one in zip(ends, singles, strict=True)]
+        ends, cuts = (rows, columns), (self._cut(rows), self._cut(columns))
+        of_rows, of_columns = (cut._replace(block=1) if one else cut for cut, one in zip(cuts, singles, strict=True))
         partners = [self._partners(rows, columns), self._partners(columns, rows)]
         visits = prod(self.times.get(each, 1) for each in {*ends, *partners[0], *partners[1]})
         if not any(partners):
-            return self.mask.tiles(self.n, *cuts), visits
+            return self.mask.tiles(self.n, of_rows, of_columns), visits
         if all(partners):
             raise UsageError(TANGLED)
         axis = int(bool(partners[1]))
-        met = self.mask.met(self.n, *cuts, axis)
+        met = self.mask.met(self.n, of_rows, of_columns, axis)
         if singles[axis]:
             import numpy as np
 
-            met = np.add.reduceat(met, range(0, len(met), self._cut(ends[axis]).block))
+            met = np.add.reduceat(met, range(0, len(met), cuts[axis].block))
         return int(met @ self._visited(ends[axis], ends[1 - axis])), visits
 
     def _visited(self, top: ir.Range, *besides: ir.Range) -> Array:
-        """How often each tile is visited for each visit of what is around, as the conditions of loops besides some say."""
+        """How often each tile is visited for each visit of what is around, as conditions say, some ranges aside."""
         import numpy as np
 
         assert self.mask is not None
