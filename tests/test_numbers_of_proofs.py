@@ -240,9 +240,9 @@ def test_the_best_split_makes_as_many_products_as_fit(
 def test_no_kind_of_row_and_column_makes_more_products_of_gradients_than_fit() -> None:
     """v ≤ 4αβ for a row of α d words and a column of β d words whose pairs have v d products, by weight: exactly.
 
-    Fresh pairs are I x J, so the best is one kind of row and one of column. A row has Q, a part δ of dO, and, if all of
-    dO, a part of dQ; a column has K, and V or not, and parts of dK (if V) and dV. All is linear in each part where the
-    others are given, but for what rows and columns have of dO and dV in common, the less of the two.
+    Then all pairs together have at most 4(Σα)(Σβ)d ≤ (Σα + Σβ)²d. A row has Q, a part δ of dO, and, if all of dO, a
+    part u of dQ; a column has K, and V or not, and parts y of dK (if V) and z of dV. All is linear in each part where
+    the others are given, but for what rows and columns have of dO and dV in common, the less of the two.
     """
     dQ, dK, dV = Gradients.weights
     ends = (Fraction(0), Fraction(1, 3), Fraction(1, 2), Fraction(1))
