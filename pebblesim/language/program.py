@@ -275,6 +275,11 @@ def fingerprint(program: Program) -> str:
     return sha256(repr(described(program)).encode()).hexdigest()
 
 
+def moved_part(node: Read | Write | Init) -> Ranges:
+    """The part of a tensor that a primitive moves between cache and memory."""
+    return node.ranges if isinstance(node, Init) else node.tile.ranges
+
+
 def entering(node: Node) -> Tile | None:
     """The tile that a primitive brings into the cache."""
     match node:

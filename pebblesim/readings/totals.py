@@ -9,7 +9,7 @@ the mean over the outer loop, a fraction, stands for all.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Cut, Mask
+from pebblesim.readings.loops import Times, walk
 
 Array = Any
 
@@ -35,7 +36,7 @@ class Place:
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
         self.cuts: dict[ir.Range, Cut] = {}  # the tiles of that kind
-        self.times: dict[ir.Range, int | Fraction] = {}  # visits of them, for each visit of what is around
+        self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
         self.conditions: dict[ir.Range, ir.Meeting] = {}  # of the loops around
 
     def words(self, ranges: ir.Ranges) -> int:
@@ -45,7 +46,7 @@ class Place:
             product *= self._length(rng)
         return product
 
-    def allowed(self, ranges: ir.Ranges) -> int | Fraction:
+    def allowed(self, ranges: ir.Ranges) -> Times:
         """Of a tile over pairs, the mean number of elements that the mask allows; of any other, all."""
         if self.mask is None or not over_pairs(ranges):
             return self.words(ranges)
@@ -53,7 +54,7 @@ class Place:
         pairs, visits = self._met(rows, columns, singles=(True, True))
         return Fraction(pairs * self.words(ranges), 1) / (visits * self.words((rows, columns)))
 
-    def with_terms(self, line: ir.Range, index: ir.Range, axis: int) -> int | Fraction:
+    def with_terms(self, line: ir.Range, index: ir.Range, axis: int) -> Times:
         """Mean number of rows (axis 0) or columns (1) in the tile `line` that have an allowed pair in `index`."""
         if self.mask is None:
             return self._length(line)
@@ -62,7 +63,7 @@ class Place:
         lines, visits = self._met(*ends, singles=(axis == 0, axis == 1))
         return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
 
-    def among(self, rng: ir.Range, lines: Array) -> int | Fraction:
+    def among(self, rng: ir.Range, lines: Array) -> Times:
         """Mean number of rows or columns of a tile that are among these lines: a boolean for each, or one for all."""
         if lines.ndim == 0:
             return self._length(rng) * int(lines)
@@ -82,7 +83,7 @@ class Place:
         """Whether a loop over that range is around."""
         return rng in self.cuts
 
-    def enter(self, loop: ir.Loop, cut: Cut) -> bool:
+    def _enter(self, loop: ir.Loop, cut: Cut) -> bool:
         """Go into the tiles of that kind; whether there are any."""
         rng = loop.range
         self.cuts[rng] = cut
@@ -98,10 +99,22 @@ class Place:
         self.times[rng] = Fraction(met, 1) / visits if met else 0
         return met > 0
 
-    def leave(self, rng: ir.Range) -> None:
-        """The loop over that range ends."""
+    def iterations(self, loop: ir.Loop) -> Iterator[Times]:
+        rng = loop.range
+        for cut in self._kinds(rng):
+            if self._enter(loop, cut):
+                yield self.times[rng]
         for kept in (self.cuts, self.times, self.conditions):
             kept.pop(rng, None)
+
+    def _kinds(self, rng: ir.Range) -> Iterator[Cut]:
+        """The full tiles of a range, if there are any, and the last."""
+        assert rng.parent is not None
+        whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
+        full = (whole - 1) // block * block
+        if full:
+            yield Cut(0, full, block)
+        yield Cut(full, whole, whole - full)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
@@ -109,9 +122,7 @@ class Place:
     def _cut(self, rng: ir.Range) -> Cut:
         return self.cuts[rng] if rng in self.cuts else Cut(0, self.n, self.n)
 
-    def _met(
-        self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)
-    ) -> tuple[int, int | Fraction]:
+    def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
         """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
 
         `singles`: whether tiles are of one row, and of one column.
@@ -166,41 +177,21 @@ TANGLED = (
 )
 
 
-Amounts = Callable[[ir.Node, Place], Iterable[tuple[Hashable, int | Fraction]]]
+Amounts = Callable[[ir.Node, Place], Iterable[tuple[Hashable, Times]]]
 
 
 def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | None = None) -> Counter[Hashable]:
     """The sum of what each primitive amounts to, by key; `amounts(node, place)` gives (key, amount) pairs."""
+    place = Place(sizes, mask)
+    sums: dict[Hashable, Times] = defaultdict(int)
+    for node, times in walk(body, place):
+        for key, amount in amounts(node, place):
+            sums[key] += amount * times
     whole: Counter[Hashable] = Counter()
-    for key, amount in _totals(body, amounts, Place(sizes, mask)).items():
+    for key, amount in sums.items():
         assert amount.denominator == 1, (key, amount)  # a mean times what it is the mean of
         whole[key] = int(amount)
     return whole
-
-
-def _totals(body: list[ir.Node], amounts: Amounts, place: Place) -> dict[Hashable, int | Fraction]:
-    found: dict[Hashable, int | Fraction] = defaultdict(int)
-    for node in body:
-        if isinstance(node, ir.Loop):
-            for cut in kinds(node.range, place):
-                if place.enter(node, cut):
-                    for key, amount in _totals(node.body, amounts, place).items():
-                        found[key] += amount * place.times[node.range]
-            place.leave(node.range)
-        else:
-            for key, amount in amounts(node, place):
-                found[key] += amount
-    return found
-
-
-def kinds(rng: ir.Range, place: Place) -> Iterable[Cut]:
-    """The full tiles of a range, if there are any, and the last."""
-    assert rng.parent is not None
-    whole, block = place.words((rng.parent,)), ir.length(rng.block, place.sizes)
-    full = (whole - 1) // block * block
-    if full:
-        yield Cut(0, full, block)
-    yield Cut(full, whole, whole - full)
 
 
 def over_pairs(ranges: ir.Ranges) -> bool:
