@@ -10,7 +10,7 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.loops import walk
 from pebblesim.readings.peak import peak_red
-from pebblesim.readings.totals import Place, totals
+from pebblesim.readings.totals import LoopContext, totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def io(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
 
 
 def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> dict[str, Traffic]:
-    found = totals(phase.body, sizes, _moves, mask)
-    return {tensor: Traffic(found[tensor, "reads"], found[tensor, "writes"]) for tensor in program.tensors}
+    moved = totals(phase.body, sizes, _moves, mask)
+    return {tensor: Traffic(moved[tensor, "reads"], moved[tensor, "writes"]) for tensor in program.tensors}
 
 
 def peak_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
@@ -92,16 +92,16 @@ def peak_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -
     """
     peak = 0
     for phase in program.phases:
-        place, resident = Place(sizes, mask), 0
-        for node, _ in walk(phase.body, place):
+        at, resident = LoopContext(sizes, mask), 0
+        for node, _ in walk(phase.body, at):
             if tile := ir.entering(node):
-                resident += place.words(tile.ranges)
+                resident += at.words(tile.ranges)
                 peak = max(peak, resident)
             elif tile := ir.leaving(node):
-                resident -= place.words(tile.ranges)
+                resident -= at.words(tile.ranges)
     return peak
 
 
-def _moves(node: ir.Node, place: Place) -> Iterator[tuple[tuple[str, str], int]]:
+def _moves(node: ir.Node, at: LoopContext) -> Iterator[tuple[tuple[str, str], int]]:
     if isinstance(node, ir.Read | ir.Write | ir.Init):
-        yield (node.tensor.name, "reads" if isinstance(node, ir.Read) else "writes"), place.words(ir.moved_part(node))
+        yield (node.tensor.name, "reads" if isinstance(node, ir.Read) else "writes"), at.words(ir.moved_part(node))

@@ -22,7 +22,7 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.masked_sums import Tiles, plain, size, symbol
+from pebblesim.readings.masked_sums import MaskSums, plain, size, symbol
 
 Lengths = dict[ir.Range, sympy.Expr]
 
@@ -102,8 +102,8 @@ class _Sums:
     """Adds up the traffic of a program, loop by loop."""
 
     def __init__(self, mask: Band | None) -> None:
-        self.tiles = Tiles(mask)
-        self.left: dict[sympy.Dummy, tuple[ir.Meeting, ir.Range, int]] = {}  # see `_left`
+        self.tiles = MaskSums(mask)
+        self.left: dict[sympy.Dummy, tuple[ir.MaskCondition, ir.Range, int]] = {}  # see `_left`
 
     def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, list[sympy.Expr]]:
         """Reads and writes of a body, in terms of the lengths of the tiles around it."""

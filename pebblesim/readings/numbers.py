@@ -69,7 +69,7 @@ def numbers(
         else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
-    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.PAIRS]))
+    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.MASKED]))
     with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
         for phase in program.phases:
             run.body(phase.body)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Cut, Mask
+from pebblesim.language.masks import Mask, TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any
@@ -30,14 +30,14 @@ def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -
     return product
 
 
-class Place:
+class LoopContext:
     """A kind of iteration: of each loop around, a full tile or the last one, and how often it is visited."""
 
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
-        self.cuts: dict[ir.Range, Cut] = {}  # the tiles of that kind
+        self.cuts: dict[ir.Range, TileRange] = {}  # the tiles of that kind
         self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
-        self.conditions: dict[ir.Range, ir.Meeting] = {}  # of the loops around
+        self.conditions: dict[ir.Range, ir.MaskCondition] = {}  # of the loops around
 
     def words(self, ranges: ir.Ranges) -> int:
         """Number of elements of a tile."""
@@ -50,7 +50,7 @@ class Place:
         """Of a tile over pairs, the mean number of elements that the mask allows; of any other, all."""
         if self.mask is None or not over_pairs(ranges):
             return self.words(ranges)
-        rows, columns = map(_top, ranges)
+        rows, columns = map(tile_of_whole, ranges)
         pairs, visits = self._met(rows, columns, singles=(True, True))
         return Fraction(pairs * self.words(ranges), 1) / (visits * self.words((rows, columns)))
 
@@ -58,7 +58,7 @@ class Place:
         """Mean number of rows (axis 0) or columns (1) in the tile `line` that have an allowed pair in `index`."""
         if self.mask is None:
             return self._length(line)
-        top, index = _top(line), _top(index)
+        top, index = tile_of_whole(line), tile_of_whole(index)
         ends = (top, index) if axis == 0 else (index, top)
         lines, visits = self._met(*ends, singles=(axis == 0, axis == 1))
         return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
@@ -69,7 +69,7 @@ class Place:
             return self._length(rng) * int(lines)
         import numpy as np
 
-        top = _top(rng)
+        top = tile_of_whole(rng)
         cut = self._cut(top)
         each = np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
         visits = self._visited(top)
@@ -77,13 +77,13 @@ class Place:
 
     @property
     def n(self) -> int:
-        return self.sizes[ir.PAIRS]
+        return self.sizes[ir.MASKED]
 
     def open(self, rng: ir.Range) -> bool:
         """Whether a loop over that range is around."""
         return rng in self.cuts
 
-    def _enter(self, loop: ir.Loop, cut: Cut) -> bool:
+    def _enter(self, loop: ir.Loop, cut: TileRange) -> bool:
         """Go into the tiles of that kind; whether there are any."""
         rng = loop.range
         self.cuts[rng] = cut
@@ -107,20 +107,20 @@ class Place:
         for kept in (self.cuts, self.times, self.conditions):
             kept.pop(rng, None)
 
-    def _kinds(self, rng: ir.Range) -> Iterator[Cut]:
+    def _kinds(self, rng: ir.Range) -> Iterator[TileRange]:
         """The full tiles of a range, if there are any, and the last."""
         assert rng.parent is not None
         whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
         full = (whole - 1) // block * block
         if full:
-            yield Cut(0, full, block)
-        yield Cut(full, whole, whole - full)
+            yield TileRange(0, full, block)
+        yield TileRange(full, whole, whole - full)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
 
-    def _cut(self, rng: ir.Range) -> Cut:
-        return self.cuts[rng] if rng in self.cuts else Cut(0, self.n, self.n)
+    def _cut(self, rng: ir.Range) -> TileRange:
+        return self.cuts[rng] if rng in self.cuts else TileRange(0, self.n, self.n)
 
     def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
         """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
@@ -162,7 +162,7 @@ class Place:
             visits *= -(-(others.stop - others.start) // others.block) - met if each.none else met
         return visits
 
-    def _conditions_of(self, top: ir.Range) -> list[ir.Meeting]:
+    def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
         return [each for each in self.conditions.values() if top in (each.rows, each.columns)]
 
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
@@ -177,12 +177,12 @@ TANGLED = (
 )
 
 
-Amounts = Callable[[ir.Node, Place], Iterable[tuple[Hashable, Times]]]
+Amounts = Callable[[ir.Node, LoopContext], Iterable[tuple[Hashable, Times]]]
 
 
 def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | None = None) -> Counter[Hashable]:
     """The sum of what each primitive amounts to, by key; `amounts(node, place)` gives (key, amount) pairs."""
-    place = Place(sizes, mask)
+    place = LoopContext(sizes, mask)
     sums: dict[Hashable, Times] = defaultdict(int)
     for node, times in walk(body, place):
         for key, amount in amounts(node, place):
@@ -196,10 +196,10 @@ def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | 
 
 def over_pairs(ranges: ir.Ranges) -> bool:
     """Whether a tile, as it lies, is over pairs of queries and keys."""
-    return len(ranges) == 2 and all(rng.dim == ir.PAIRS for rng in ranges)
+    return len(ranges) == 2 and all(rng.dim == ir.MASKED for rng in ranges)
 
 
-def _top(rng: ir.Range) -> ir.Range:
+def tile_of_whole(rng: ir.Range) -> ir.Range:
     """The tile of a whole dimension that a range is a part of, or the dimension."""
     while rng.parent is not None and rng.parent.parent is not None:
         rng = rng.parent

@@ -19,7 +19,7 @@ from typing import Any
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.totals import Place, _top as _tile_of, over_pairs, totals
+from pebblesim.readings.totals import LoopContext, over_pairs, tile_of_whole, totals
 
 KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmoid")
 
@@ -30,17 +30,17 @@ def work(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict
     Raises:
         UsageError: loops under a mask that cannot be counted.
     """
-    found: Counter[object] = Counter()
+    carried_out: Counter[object] = Counter()
     constants = Constants(program, sizes, mask)
     for phase in program.phases:
-        found += totals(phase.body, sizes, partial(_operations, _sums(phase.body), constants), mask)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
+        carried_out += totals(phase.body, sizes, partial(_operations, _sums(phase.body), constants), mask)
+    return {kind: carried_out[kind] for kind in KINDS if carried_out[kind]}
 
 
 def coarse(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """The textbook's count: 2mnk for each product of matrices, and one for each exponential and each division."""
-    found = work(program, sizes, mask)
-    return 2 * found.get("mul", 0) + found.get("exp", 0) + found.get("div", 0)
+    carried_out = work(program, sizes, mask)
+    return 2 * carried_out.get("mul", 0) + carried_out.get("exp", 0) + carried_out.get("div", 0)
 
 
 Sums = dict[ir.Tile, ir.Compute]  # of each tile that gets terms, where it gets them
@@ -51,7 +51,9 @@ def _sums(body: list[ir.Node]) -> Sums:
     return {node.target.tile: node for node in computes if not isinstance(node.expr, ir.Elementwise | ir.Ref)}
 
 
-def _operations(sums: Sums, constants: Constants, node: ir.Node, at: Place) -> Iterator[tuple[str, int | Fraction]]:
+def _operations(
+    sums: Sums, constants: Constants, node: ir.Node, at: LoopContext
+) -> Iterator[tuple[str, int | Fraction]]:
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
         made = sums[node.tile]
@@ -74,7 +76,7 @@ def _operations(sums: Sums, constants: Constants, node: ir.Node, at: Place) -> I
 
 
 def _elementwise(
-    expr: ir.Expr, ranges: ir.Ranges, constants: Constants, at: Place
+    expr: ir.Expr, ranges: ir.Ranges, constants: Constants, at: LoopContext
 ) -> Iterator[tuple[str, int | Fraction]]:
     if isinstance(expr, ir.Elementwise):
         yield expr.op, at.allowed(ranges) - _lines_of(ranges, constants.folded.get(id(expr)), at)
@@ -82,15 +84,15 @@ def _elementwise(
             yield from _elementwise(operand, ranges, constants, at)
 
 
-def _lines_of(ranges: ir.Ranges, lines: Lines | None, at: Place) -> int | Fraction:
+def _lines_of(ranges: ir.Ranges, lines: Lines | None, at: LoopContext) -> int | Fraction:
     """Mean number of elements of a tile in these rows or columns."""
     if lines is None:
         return 0
-    (line,) = (rng for rng in ranges if rng.dim == ir.PAIRS)
+    (line,) = (rng for rng in ranges if rng.dim == ir.MASKED)
     return at.among(line, lines) * at.words(tuple(rng for rng in ranges if rng is not line))
 
 
-def _products(node: ir.Compute, expr: ir.MatMul, constants: Constants, at: Place) -> int | Fraction:
+def _products(node: ir.Compute, expr: ir.MatMul, constants: Constants, at: LoopContext) -> int | Fraction:
     """Number of products of two entries that the mask leaves of a product of tiles."""
     rows, terms, columns = expr.left.shape[0], expr.left.shape[1], expr.right.shape[1]
     for pairs, other in ((expr.left, columns), (expr.right, rows)):
@@ -134,7 +136,7 @@ def _line(expr: ir.Expr) -> tuple[int, int] | None:
     return None
 
 
-def _with_terms(node: ir.Compute, ranges: ir.Ranges, at: Place, at_start: bool = False) -> int | Fraction:
+def _with_terms(node: ir.Compute, ranges: ir.Ranges, at: LoopContext, at_start: bool = False) -> int | Fraction:
     """Mean number of elements of a target that get terms, here or, from its start on, in all."""
     line = _line(node.expr)
     if line is None:
@@ -143,10 +145,10 @@ def _with_terms(node: ir.Compute, ranges: ir.Ranges, at: Place, at_start: bool =
     index = _index(node.expr)
     while at_start and not at.open(index) and index.parent is not None:
         index = index.parent
-    found = at.with_terms(ranges[place], index, axis)
+    elements = at.with_terms(ranges[place], index, axis)
     for other in ranges[:place] + ranges[place + 1 :]:
-        found *= at.words((other,))
-    return found
+        elements *= at.words((other,))
+    return elements
 
 
 Lines = Any  # for each row or column whether it is meant: one boolean for all, or an array of them
@@ -171,7 +173,7 @@ class Constants:
         self.left_out: dict[int, Lines] = {}
         self.apart: dict[ir.Tile, ir.Compute] = {}
         self.sizes = sizes
-        self.conditions: list[ir.Meeting] = []  # of the loops around
+        self.conditions: list[ir.MaskCondition] = []  # of the loops around
         self.held: dict[ir.Tile | str, State] = {}  # by tiles, and by tensors in memory
         self.waiting: dict[ir.Tile, str] = {}  # sums in progress that were read from memory, and of which tensor
         if mask is not None:
@@ -211,7 +213,7 @@ class Constants:
         of_loop = [] if loop.when is None else [loop.when]
         self.conditions += of_loop
         before: dict[ir.Tile | str, tuple[State, Lines]] = {}
-        for key, (is_sum, own, lines) in self._changes(loop).items() if loop.range.dim == ir.PAIRS else ():
+        for key, (is_sum, own, lines) in self._changes(loop).items() if loop.range.dim == ir.MASKED else ():
             if not is_sum and not own:
                 before[key] = self.held.get(key, {}), lines
                 self.held[key] = {}
@@ -270,20 +272,20 @@ class Constants:
         """The rows or columns in tiles that the loops around get to."""
         import numpy as np
 
-        top, n = _tile_of(rng), self.sizes[ir.PAIRS]
-        found: Lines = np.ones((), bool)
+        top, n = tile_of_whole(rng), self.sizes[ir.MASKED]
+        visited: Lines = np.ones((), bool)
         for each in self.conditions:
             if top in (each.rows, each.columns):
                 empty = self.mask.empty(n, self._block(top), int(each.columns is top))
                 other = each.columns if each.rows is top else each.rows
                 if not each.none:
-                    found = found & ~empty
+                    visited = visited & ~empty
                 elif other.parent is None:
-                    found = found & empty
-        return found
+                    visited = visited & empty
+        return visited
 
     def _block(self, rng: ir.Range) -> int:
-        return min(self.sizes[ir.PAIRS], ir.length(rng.block, self.sizes)) if rng.parent else self.sizes[ir.PAIRS]
+        return min(self.sizes[ir.MASKED], ir.length(rng.block, self.sizes)) if rng.parent else self.sizes[ir.MASKED]
 
     def _elementwise(self, expr: ir.Expr) -> State:
         """What of an expression is constant, all that it is made from being so."""
@@ -312,14 +314,14 @@ class Constants:
             if isinstance(expr, ir.MatMul) and tile in self.waiting:
                 for ref in (expr.left, expr.right):
                     lines = list(self.held.get(ref.tile, {}).values())
-                    if lines and expr.left.shape[1].dim == ir.PAIRS:
+                    if lines and expr.left.shape[1].dim == ir.MASKED:
                         self.left_out[id(node)] = reduce(or_, lines)
             self.held[tile] = {}
         elif node.mode == "new" and _index(expr).parent is not None:
             self.apart[tile] = node
             self.held[tile] = {}
         else:
-            empty = self.mask.empty(self.sizes[ir.PAIRS], 1, line[1])
+            empty = self.mask.empty(self.sizes[ir.MASKED], 1, line[1])
             maximum = isinstance(expr, ir.RowReduction) and expr.op == "rowmax"
             old = _everywhere(-inf if maximum else 0) if node.mode == "new" else self.held.get(tile, {})
             self._put(tile, {value: lines & empty for value, lines in old.items()}, node.target.ranges)
@@ -344,7 +346,7 @@ def _everywhere(value: float) -> State:
 
 def _line_range(ranges: ir.Ranges) -> ir.Range | None:
     """The rows or columns of pairs that a tile has values of; None if it has none, or is over pairs."""
-    lines = [rng for rng in ranges if rng.dim == ir.PAIRS]
+    lines = [rng for rng in ranges if rng.dim == ir.MASKED]
     return lines[0] if len(lines) == 1 else None
 
 
