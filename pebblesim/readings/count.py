@@ -11,24 +11,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.readings.loops import walk
 from pebblesim.readings.peak import peak_red
 from pebblesim.readings.totals import LoopContext, totals
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Words moved between cache and memory: `reads` into the cache, `writes` out of it."""
-
-    reads: int = 0
-    writes: int = 0
-
-    @property
-    def io(self) -> int:
-        """Reads and writes together, in words."""
-        return self.reads + self.writes
-
-    def __add__(self, other: Traffic) -> Traffic:
-        if not isinstance(other, Traffic):
-            return NotImplemented
-        return Traffic(self.reads + other.reads, self.writes + other.writes)
+from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from pebblesim.errors import UsageError
-from pebblesim.language.masks import TileRange, Mask
+from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
