@@ -18,7 +18,8 @@ def stored_scores(m, P, Q, K, B_r, after):
     """P = exp(Q Kᵀ) by rows of Q that stay; `after(i)` starts a block: what to do to a tile, and at the end."""
     n, d = Q.shape
     for i in m.tiles(n, B_r, independent=True):
-        Q_i, finish, end = m.read(Q[i, :]), *after(i)
+        Q_i = m.read(Q[i, :])
+        finish, end = after(i)
         for j in m.tiles(n, 1):
             P_ij = m.zeros(i, j)
             for k in m.tiles(d, 1):
