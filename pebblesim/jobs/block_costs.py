@@ -13,9 +13,9 @@ from math import prod
 from typing import Any
 
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Band, Cut, Mask
+from pebblesim.language.masks import Band, Mask, TileRange
 from pebblesim.readings.peak import intermediates, peak_red
-from pebblesim.readings.totals import Place, totals
+from pebblesim.readings.totals import LoopContext, totals
 
 Sizes = Mapping[str, int]
 
@@ -177,7 +177,7 @@ class Words:
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
         """Σ of height^power · width^power over the tiles that meet."""
         assert self.mask
-        n, found = self.dims[ir.PAIRS], 0
+        n, found = self.dims[ir.MASKED], 0
         for height in _kinds(n, rows, blocks):
             for width in _kinds(n, columns, blocks):
                 met = self.mask.tiles(n, height, width)
@@ -188,7 +188,7 @@ class Words:
     def _least_pairs(self, rows: _Tiles | None, columns: _Tiles | None, low: Sizes, high: Sizes) -> int:
         """Of the tiles that meet, no less than this is the sum of height^power times width^power."""
         assert self.mask
-        n = self.dims[ir.PAIRS]
+        n = self.dims[ir.MASKED]
 
         def span(tiles: _Tiles | None) -> tuple[int, int]:
             if tiles is None:
@@ -205,11 +205,11 @@ class Words:
         return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
 
 
-def _met(loops: tuple[ir.Loop, ...]) -> list[ir.Meeting]:
+def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
     """What a mask demands of the tiles of loops, without what follows from the rest."""
     met = [loop.when for loop in loops if loop.when]
 
-    def follows(some: ir.Meeting) -> bool:
+    def follows(some: ir.MaskCondition) -> bool:
         sides = {rng for rng in (some.rows, some.columns) if rng.parent is not None}
         return not some.none and any(
             other is not some and not other.none and sides < {other.rows, other.columns} for other in met
@@ -218,12 +218,12 @@ def _met(loops: tuple[ir.Loop, ...]) -> list[ir.Meeting]:
     return [each for each in met if not follows(each)]
 
 
-def _kinds(n: int, tiles: _Tiles | None, sizes: Sizes) -> list[Cut]:
+def _kinds(n: int, tiles: _Tiles | None, sizes: Sizes) -> list[TileRange]:
     """The full tiles of a dimension, if there are any, and the last."""
     block = n if tiles is None else ir.length(tiles.block, sizes)
     full = (n - 1) // block * block
-    last = Cut(full, n, n - full)
-    return [Cut(0, full, block), last] if full else [last]
+    last = TileRange(full, n, n - full)
+    return [TileRange(0, full, block), last] if full else [last]
 
 
 _ANY = ir.Tensor("words", ())
@@ -243,12 +243,12 @@ def _merged(body: list[ir.Node]) -> list[ir.Node]:
     return moved + [node for node in body if not isinstance(node, ir.Init)]
 
 
-def _moved(node: ir.Node, place: Place) -> Iterator[tuple[str, int]]:
+def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
     assert isinstance(node, _Several)
     yield "words", node.times * place.words(node.ranges)
 
 
-def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.Meeting | None) -> _Term:
+def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> _Term:
     """What is moved of a tile, as a product over the dimensions that the loops around it cut."""
     inside: dict[ir.Range, list[ir.Range]] = {}
     for loop in loops:
@@ -291,14 +291,17 @@ class _Remembered(Mask):
 
     def __init__(self, mask: Mask) -> None:
         self.mask, self.name = mask, mask.name
-        self._tiles: dict[tuple[int, Cut, Cut], int] = {}
+        self._tiles: dict[tuple[int, TileRange, TileRange], int] = {}
         self._pairs: dict[int, int] = {}
 
-    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
         key = n, rows, columns
         if key not in self._tiles:
             self._tiles[key] = self.mask.tiles(n, rows, columns)
         return self._tiles[key]
+
+    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
+        return self.mask.met(n, rows, columns, axis)
 
     def pairs(self, n: int) -> int:
         if n not in self._pairs:
