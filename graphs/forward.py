@@ -12,7 +12,7 @@ from typing import Final
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, queries_keys_values, whole
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp")
 
 
 def declare(
@@ -34,7 +34,8 @@ def declare(
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
             l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
-            the online softmax of FlashAttention-1 and -2.
+            the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
+            sums as in FlashAttention-2.
         column_block: columns in each step of the online softmax.
         row_block: rows of a tile of the online softmax, which under a mask takes only the steps in which it has an
             allowed pair; without a mask it makes no difference.
@@ -48,12 +49,12 @@ def declare(
     n, d = whole("n", n), whole("d", d)
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
-    online = softmax.startswith("flash")
+    online = softmax in ONLINE
     if (column_block is not None) != online:
-        raise UsageError("column_block goes with softmax 'flash1' and 'flash2', which need it, and with no other.")
+        raise UsageError(f"column_block goes with softmax {', '.join(ONLINE)}, which need it, and with no other.")
     if (row_block is not None and not online) or (row_block is None and online and mask is not None):
         raise UsageError(
-            "row_block goes with softmax 'flash1' and 'flash2', which need it under a mask, and with no other."
+            f"row_block goes with softmax {', '.join(ONLINE)}, which need it under a mask, and with no other."
         )
     b = Builder(summation, mask)
     b.outputs = outputs
@@ -63,7 +64,7 @@ def declare(
         _whole_rows(b, softmax)
     else:
         blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
-        (_flash1 if softmax == "flash1" else _flash2)(b, n, d, *blocks)
+        ONLINE[softmax](b, n, d, *blocks)
     return b
 
 
@@ -132,5 +133,29 @@ def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
     b.elementwise("log_l", "log", "l_m.last")
     b.elementwise("L", "add", "m.last", "log_l")
 
+
+def _logsumexp(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
+    """L from a running maximum and running sums, and then every score again."""
+    with b.loop(n, block, row_block):
+        b.running("m", (n,), float("-inf"))
+        b.rowmax("m_block", "S")
+        b.elementwise("m", "max", "m.prev", "m_block")
+        b.elementwise("down", "sub", "m.prev", "m")
+        b.elementwise("a", "exp", "down")
+    b.elementwise("Sm", "sub", "S", "m")
+    b.elementwise("A", "exp", "Sm")
+    with b.loop(n, block, row_block):
+        b.running("l_m", (n,), 0.0)
+        b.elementwise("al", "mul", "a", "l_m.prev")
+        b.rowsum("l_m", "A", onto="al")
+    b.elementwise("log_l", "log", "l_m.last")
+    b.elementwise("L", "add", "m.last", "log_l")
+    b.elementwise("SL", "sub", "S", "L")
+    b.elementwise("f", "exp", "SL")
+    b.matmul("O", "f", "V")
+
+
+ONLINE: Final = {"flash1": _flash1, "flash2": _flash2, "logsumexp": _logsumexp}
+"""The ways that keep a running maximum, block of columns by block of columns."""
 
 projected = partial(declare, projected=True)

@@ -6,6 +6,7 @@ if __name__ != "pebblesim.schedules":
 from pebblesim.schedules import (
     activation,
     backward_qkv,
+    blocked,
     flash,
     flash_forward,
     forward,
@@ -25,6 +26,7 @@ from pebblesim.schedules import (
 __all__ = [
     "activation",
     "backward_qkv",
+    "blocked",
     "flash",
     "flash_forward",
     "forward",

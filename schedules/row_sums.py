@@ -17,3 +17,12 @@ def add_row_sums(m, v_i, dO_i, O):
     (i,) = v_i.shape
     for k in m.tiles(O.shape[1], 1):
         v_i += rowsum(dO_i[:, k] * m.read(O[i, k]))
+
+
+def write_row_sums_of_tiles(m, v, dO, O, B_r, c):
+    """v in memory, from B_r x c tiles of dO and O."""
+    for i in m.tiles(v.shape[0], B_r, independent=True):
+        v_i = m.zeros(i)
+        for k in m.tiles(dO.shape[1], c):
+            v_i += rowsum(m.read(dO[i, k]) * m.read(O[i, k]))
+        m.write(v[i], v_i)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim import graphs
@@ -187,8 +188,10 @@ def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_bes
 # -- against exact optima --------------------------------------------------------------------------------------------
 
 
-def of_graph(name: str, dims: dict[str, int], rng: random.Random) -> tuple[Cdag, Way]:
-    """A graph of a problem at random among the ways of computing it, and that way."""
+def of_graph(
+    name: str, dims: dict[str, int], rng: random.Random, mask: NDArray[np.bool_] | None = None
+) -> tuple[Cdag, Way]:
+    """A graph of a problem at random among the ways of computing it, and that way; under a mask its sums are chains."""
     options: dict[str, object] = {}
     kept: tuple[str, ...] = ()
     match name:
@@ -205,20 +208,23 @@ def of_graph(name: str, dims: dict[str, int], rng: random.Random) -> tuple[Cdag,
             options = {"softmax": rng.choice(["early", "late", "safe"])}
         case "linear":
             options = {"order": rng.choice(["linear", "quadratic"])}
-    summation = rng.choice(["chain", "balanced"])
-    return graphs.build(name, summation, **dims, **options), Way(kept, (), options)
+    summation = rng.choice(["chain", "balanced"]) if mask is None else "chain"
+    return graphs.build(name, summation, mask, **dims, **options), Way(kept, (), options)
 
 
-def check_optima(seed: int, wanted: int, names: list[str], largest_graph: int, states: int) -> int:
+def check_optima(
+    seed: int, wanted: int, names: list[str], largest_graph: int, states: int, masked: bool = False
+) -> int:
     """Bounds never exceed the optimum of random small graphs; on how many of these another one beats the compulsory."""
     rng = random.Random(seed)
     judged = sharper = 0
     while judged < wanted:
         problem = PROBLEMS[rng.choice(names)]
         dims = {dim: rng.choice([1, 1, 2, 2, 3, 4]) for dim in problem.dims}
-        if graphs.plan(problem.name, **dims).vertices > 2 * largest_graph:
+        if graphs.plan(problem.name, **dims).vertices > (5 if masked else 2) * largest_graph:
             continue
-        graph, way = of_graph(problem.name, dims, rng)
+        mask = np.array([rng.random() < 0.5 for _ in range(dims["n"] ** 2)]).reshape(-1, dims["n"]) if masked else None
+        graph, way = of_graph(problem.name, dims, rng, mask)
         if graph.vertices > largest_graph:
             continue
         M = rng.choice([3, 3, 4, 4, 5, 6, 7, 8, 10, 14])
@@ -227,11 +233,24 @@ def check_optima(seed: int, wanted: int, names: list[str], largest_graph: int, s
         except (Infeasible, UsageError):
             continue
         judged += 1
-        compulsory, *others = lower_bounds(problem, dims, M, way)
-        for bound in (compulsory, *others):
-            assert bound.value <= least, (problem.name, dims, way, M, bound, least)
+        pairs = None if mask is None else from_array(mask)
+        compulsory, *others = lower_bounds(problem, dims, M, way, pairs)
+        of_any = [] if mask is None else lower_bounds(problem, dims, M, way, int(mask.sum()))
+        for bound in (compulsory, *others, best(problem, dims, M, None, pairs), *of_any):
+            assert bound.value <= least, (problem.name, dims, way, mask, M, bound, least)
         sharper += any(compulsory.value < bound.value for bound in others)
     return sharper
+
+
+def test_no_bound_exceeds_the_optimum_of_small_masked_graphs() -> None:
+    names = [name for name, problem in PROBLEMS.items() if problem.maskable]
+    check_optima(seed=4, wanted=50, names=names, largest_graph=36, states=10_000, masked=True)
+
+
+@pytest.mark.slow
+def test_no_bound_exceeds_the_optimum_of_many_masked_graphs() -> None:
+    names = [name for name, problem in PROBLEMS.items() if problem.maskable]
+    assert check_optima(seed=5, wanted=400, names=names, largest_graph=44, states=60_000, masked=True) > 0
 
 
 def test_no_bound_exceeds_the_optimum_of_small_products() -> None:

@@ -22,7 +22,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_table
-from pebblesim.errors import UsageError
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.files import whole_file
 from pebblesim.sizes import dtype_of, parse, parse_words
 
@@ -63,14 +63,25 @@ def emit(
     sizes: Sizes,
     cache: Cache,
     blocks: BlockChoice,
+    target: Annotated[str, typer.Option("--target", help="cuda (float32) or triton (matrix units).")] = "cuda",
+    mask: Annotated[
+        str | None, typer.Option("--mask", help="For triton: causal, window:W or band:W.", metavar="MASK")
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the CUDA source here.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the source here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the CUDA source of a schedule, or write it; its launches and what they move with --json."""
+    """Print the source of a schedule's kernels, or write it; its launches and what they move with --json."""
     from pebblesim.readings.kernels.sectors import moved
 
+    if target == "triton":
+        _emit_triton(schedule, sizes, cache, blocks, mask, output, as_json)
+        return
+    if target != "cuda":
+        raise UnknownName("target", target, ("cuda", "triton"))
+    if mask is not None:
+        raise UsageError("CUDA kernels know no mask yet; take --target triton, or leave --mask out.")
     _float32(cache.dtype)
     made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
@@ -95,6 +106,78 @@ def emit(
         print(made.text)
     else:
         print(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+
+
+def _emit_triton(
+    schedule: str,
+    sizes: Sizes,
+    cache: Cache,
+    blocks: BlockChoice,
+    mask: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    import pebblesim as ps
+    from pebblesim.language import masks
+    from pebblesim.language.registry import get
+    from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
+
+    dtype, band, algorithm = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), get(schedule)
+    dims: dict[str, Any] = sizes.dims
+    counted = ps.count(schedule, M=cache.words, blocks=blocks.rule, mask=band, **dims)
+    chosen = dict(counted.blocks)
+    if isinstance(blocks.rule, str):  # the largest powers of two within the rule's
+        chosen = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in chosen.items()}
+        counted = ps.count(schedule, M=cache.words, blocks=chosen, mask=band, **dims)
+    program = algorithm.program if band is None else algorithm.masked
+    source = triton(program, {**counted.dims, **chosen}, dtype, band)
+    if output is not None:
+        with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
+            unfinished.write_text(source.text, encoding="utf-8")
+    if as_json:
+        kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
+        head = {"schedule": algorithm.name, **counted.dims, "dtype": dtype, "blocks": chosen}
+        print_json({**head, "reads": counted.reads, "writes": counted.writes, "kernels": kernels})
+    elif output is None:
+        print(source.text)
+    else:
+        print(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")
+
+
+@command(app, example="pebblesim gpu race -n 16384 -d 512 --heads 2 --backward -o race.jsonl")
+def race(
+    *,
+    n: N = None,
+    d: D = None,
+    heads: Annotated[int, typer.Option("--heads", min=1, help="Heads, all at once.")] = 1,
+    backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
+    mask: Annotated[str | None, typer.Option("--mask", help="causal, or none.", metavar="MASK")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word: bfloat16 or float16.")] = "bfloat16",
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Race the kernels of our schedules against every attention that PyTorch has, on this GPU."""
+    from pebblesim.gpu.race import Track, race as run
+
+    if n is None or d is None:
+        raise UsageError("a race takes -n and -d, such as -n 16384 -d 512.")
+    track = Track("backward" if backward else "forward", parse("n", n), parse("d", d), heads, mask, dtype_of(dtype))
+    rows = run(track, output)
+    if as_json:
+        print_json({"rows": rows})
+        return
+    lines = [
+        (
+            row["contender"],
+            ", ".join(f"{name}={size}" for name, size in row.get("blocks", {}).items()) or row.get("error", ""),
+            f"{row['seconds'] * 1e3:,.3f}" if "seconds" in row else "",
+            f"{row['tflops']:,.0f}" if "tflops" in row else "",
+            f"{max(row['errors'].values()):.1e}" if "errors" in row else "",
+        )
+        for row in sorted(rows, key=lambda row: row.get("seconds", float("inf")))
+    ]
+    title = f"{track.way}, n = {track.n:,}, d = {track.d}, {heads} heads, {mask or 'no mask'}, {track.dtype}"
+    print_table(title, ("", "blocks", "ms", "TFLOP/s", "error"), lines, left=2)
 
 
 @command(app, example="pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl")

@@ -51,6 +51,7 @@ from pebblesim.language.expressions import (
     step,
 )
 from pebblesim.language.problems import Problem
+from pebblesim.language.repeats import check_repeats
 from pebblesim.language.source import frame, line, where, where_raised
 
 __all__ = [
@@ -425,6 +426,7 @@ class Machine:
             if output not in self._written:
                 raise TraceError(f"{where}: output {output} is never written.")
         self._program.blocks = blocks
+        check_repeats(self._program)
         return self._program
 
 

@@ -55,17 +55,18 @@ class Layout:
     words: int
 
 
-def launches(program: ir.Program, workers: int = 1) -> list[Launch]:
+def launches(program: ir.Program, workers: int = 1, masked: bool = False) -> list[Launch]:
     """The launches of a program, in order.
 
     Args:
         program: a traced schedule.
         workers: into how many blocks a loop that carries sums is split at most; 1 is the paper.
+        masked: whether thread blocks can skip tiles under a mask.
 
     Raises:
         UsageError: the program skips tiles under a mask, which thread blocks cannot do yet.
     """
-    if program.pairs is not None:
+    if program.pairs is not None and not masked:
         raise UsageError(f"{program.name} under a mask has no kernels yet; leave the mask out.")
     return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
 

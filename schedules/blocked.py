@@ -1,0 +1,224 @@
+"""Small-cache schedules with a depth block: the operands of a product pass by in a x c and c x b tiles.
+
+A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Matrix units multiply tiles,
+so that a depth c > 1 is held, of both operands: ab + ac + cb words in place of ab + a + 1, and as many are moved.
+"""
+
+from pebblesim.language import exp, log, maximum, rowmax, rowsum
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.matmul import seen, streamed
+from pebblesim.schedules.row_sums import write_row_sums_of_tiles
+
+
+def add_product(m, C_ij, A, B, c, *, A_T=False, B_T=False, within=None):
+    """C_ij += A_i B_j by a x c tiles of A and c x b tiles of B.
+
+    `within`: the block in which A was written over pairs, so that no tile crosses two of its tiles under a mask.
+    """
+    i, j = C_ij.shape
+    terms, allowed = A.shape[0] if A_T else A.shape[1], seen(A, B, i, j, A_T, B_T)
+
+    def add(k):
+        nonlocal C_ij
+        A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
+        B_kj = m.read(B[j, k]).T if B_T else m.read(B[k, j])
+        C_ij += A_ik @ B_kj
+
+    for k in m.tiles(terms, c if within is None else within, **allowed):
+        if within is None:
+            add(k)
+        else:
+            for part in m.tiles(k, c):
+                add(part)
+
+
+def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
+    """C = A B by a x b tiles of C, depth c: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+    rows, columns = C.shape
+    for i in m.tiles(rows, a, independent=True):
+        for j in m.tiles(columns, b, independent=True):
+            C_ij = m.zeros(i, j)
+            add_product(m, C_ij, A, B, c, A_T=A_T, B_T=B_T, within=within)
+            m.write(C[i, j], C_ij)
+
+
+@schedule(
+    problem="matmul",
+    source="ours: a x b tiles of C, depth c",
+    io=streamed("m", "k", "n"),
+    fit=[("a", "b"), "c"],
+)
+def matmul_blocked(m, A, B, *, a, b, c):
+    """Tiles of A and B of depth c pass by a tile of C, as on matrix units."""
+    gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
+
+
+@schedule(
+    problem="forward",
+    source="ours: scores made twice with a depth block, for L and for f, and f through memory",
+    io=(
+        f"{streamed('n', 'd', 'n')} - n**2 + n + {streamed('n', 'd', 'n')} + n*ceiling(n/b) + {streamed('n', 'n', 'd')}"
+    ),
+    fit=[("a", "b"), "c"],
+    graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
+)
+def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
+    """Small cache for matrix units: L by running sums, then f = exp(S - L) and O = f V."""
+    n, d = Q.shape
+    O, L, f = m.tensor("O", n, d), m.tensor("L", n), m.tensor("f", n, n)
+
+    with m.phase("L"):
+        for i in m.tiles(n, a, independent=True, queries_of=n, otherwise={L: -INFINITY}):
+            l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
+            for j in m.tiles(n, b, keys_of=i):
+                A = m.zeros(i, j)
+                add_product(m, A, Q, K, c, B_T=True)
+                m_new = m.compute(rowmax(A))
+                m_new[:] = maximum(m_i, m_new)
+                m_i[:] = exp(m_i - m_new)  # what was summed so far is rescaled by
+                A[:] = exp(A - m_new)
+                l_i[:] = m_i * l_i
+                l_i += rowsum(A)
+                m.move(m_new, m_i)
+            m_i[:] = m_i + log(l_i)
+            m.write(L[i], m_i)
+
+    with m.phase("f"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                f_ij = m.zeros(i, j)
+                add_product(m, f_ij, Q, K, c, B_T=True)
+                f_ij[:] = exp(f_ij - m.read(L[i]))
+                m.write(f[i, j], f_ij)
+
+    with m.phase("O"):
+        gemm_blocked(m, O, f, V, a, b, c, within=b)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: the small-cache schedule with a depth block, P and dS through memory",
+    io=(
+        "2*n*d + n + 4*n*d*ceiling(n/b) + 3*n*d*ceiling(n/a) + 2*n*ceiling(n/b) + 3*n**2"
+        " + n**2*ceiling(d/b) + 2*n**2*ceiling(d/a) + 3*n*d"
+    ),
+    fit=[("a", "b"), "c"],
+    graph={"kept": "L"},
+)
+def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
+    """Small cache for matrix units: five products of depth c, fused with what is done to each element."""
+    n, d = Q.shape
+    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("v"):
+        write_row_sums_of_tiles(m, v, dO, O, a, c)
+
+    with m.phase("P"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                P_ij = m.zeros(i, j)
+                add_product(m, P_ij, Q, K, c, B_T=True)
+                P_ij[:] = exp(P_ij - m.read(L[i]))
+                m.write(P[i, j], P_ij)
+
+    with m.phase("dS"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True, keys_of=i):
+                dS_ij = m.zeros(i, j)
+                add_product(m, dS_ij, dO, V, c, B_T=True)  # dP
+                v_i = m.read(v[i])
+                P_ij = m.read(P[i, j])
+                dS_ij[:] = P_ij * (dS_ij - v_i)
+                m.write(dS[i, j], dS_ij)
+
+    with m.phase("dQ"):
+        gemm_blocked(m, dQ, dS, K, a, b, c, within=b)
+
+    with m.phase("dK"):  # b rows at a time, as dS and P have been written
+        gemm_blocked(m, dK, dS, Q, b, a, c, A_T=True, within=a)
+
+    with m.phase("dV"):
+        gemm_blocked(m, dV, P, dO, b, a, c, A_T=True, within=a)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: two passes, rows stationary for dQ and columns for dK and dV, with tiles for matrix units",
+    io="8*n*d + 2*n + 2*n*d*ceiling(n/B_r) + (2*n*d + 2*n)*ceiling(n/B_c)",
+    fit=["B_r", "B_c", "b_c", "b_r"],
+    graph={"kept": "L"},
+)
+def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
+    """Two passes for matrix units: b_c columns pass by B_r rows, then b_r rows by B_c columns."""
+    n, d = Q.shape
+    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+
+    with m.phase("v, dQ"):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+            dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
+            v_i += rowsum(dO_i * m.read(O[i, :]))
+            m.write(v[i], v_i)
+            Q_i, L_i, dQ_i = m.read(Q[i, :]), m.read(L[i]), m.zeros(i, d)
+            for j in m.tiles(n, b_c, keys_of=i):
+                K_j = m.read(K[j, :])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P - L_i)
+                dS = m.compute(dO_i @ m.read(V[j, :]).T)
+                dS[:] = P * (dS - v_i)
+                m.delete(P)
+                dQ_i += dS @ K_j
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("dK, dV"):
+        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, b_r, queries_of=j):
+                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P - L_i)
+                dV_j += P.T @ dO_i
+                dS = m.compute(dO_i @ V_j.T)
+                dS[:] = P * (dS - v_i)
+                m.delete(P)
+                dK_j += dS.T @ Q_i
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: columns stationary for dK and dV, dS through memory, with tiles for matrix units",
+    name="dS-stored-blocked",
+    io="7*n*d + n + (2*n*d + 2*n)*ceiling(n/B_c) + n**2 + n**2*ceiling(d/b) + n*d*ceiling(n/b_r)",
+    fit=["B_c", "b_r", "b", "c"],
+    graph={"kept": "L"},
+)
+def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
+    """FlashAttention-2's columns, but dS is written, and dQ = dS K is a product of its own."""
+    n, d = Q.shape
+    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+    dS = m.tensor("dS", n, n)
+
+    with m.phase("v"):
+        write_row_sums_of_tiles(m, v, dO, O, b_r, c)
+
+    with m.phase("dK, dV, dS"):
+        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, b_r, queries_of=j):
+                Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P - L_i)
+                dV_j += P.T @ dO_i
+                dS_ij = m.compute(dO_i @ V_j.T)
+                dS_ij[:] = P * (dS_ij - v_i)
+                m.delete(P)
+                m.write(dS[i, j], dS_ij)
+                dK_j += dS_ij.T @ Q_i
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)
+
+    with m.phase("dQ"):
+        gemm_blocked(m, dQ, dS, K, b_r, b, c, within=B_c)

@@ -1,0 +1,265 @@
+"""The numbers that bounds are made of, each found again in another way: in graphs, by search, by exact fractions."""
+
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from strategies import allowed_pairs
+
+from pebblesim import graphs
+from pebblesim.graphs.cdag import Cdag, Op
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.theory.capacities import Cube, Fresh, Gradients, Rows
+from pebblesim.theory.cutting import Case, Claim, Pairs, Way
+from pebblesim.theory.lower_bounds import BOUNDS
+
+N, D = 3, 2
+
+
+def case_of(name: str, way: Way, mask: Any = None, n: int = N, d: int = D) -> Case:
+    solves = PROBLEMS[name]
+    made = {each: of for each, of in BOUNDS[solves.bounds or ""].made.items() if each not in solves.inputs}
+    pairs = None if mask is None else Pairs(int(mask.sum()), int(mask.any(1).sum()), int(mask.any(0).sum()))
+    dims = {dim: {"k": d, "d": d, "m": n + 1}.get(dim, n) for dim in solves.dims}
+    return Case(solves, dims, way, pairs, made)
+
+
+def claims_of(case: Case) -> dict[str, Claim]:
+    return {claim.name: claim for claim in BOUNDS[case.problem.bounds or ""].claims(case)}
+
+
+def products_of(graph: Cdag) -> dict[str, Counter[tuple[int, ...]]]:
+    """Of each tensor that a matrix product makes, how many products each element has that some output depends on."""
+    needed, stack = set(graph.outputs.tolist()), graph.outputs.tolist()
+    while stack:
+        for u in graph.predecessors(stack.pop()).tolist():
+            if u not in needed:
+                needed.add(u)
+                stack.append(u)
+    made: dict[str, Counter[tuple[int, ...]]] = {}
+    summed = {family.name for family in graph.families if family.op == "matmul"}
+    for v in needed:
+        if graph.op[v] == Op.MUL:
+            family, _, index, _ = graph.locate(v)
+            if family.name in summed:
+                made.setdefault(family.name, Counter())[index] += 1
+    return made
+
+
+GRAPHS = [  # problem, way, graph options, bound on all products, weights that are not those of the others
+    ("forward", Way(), {}, "C2", {}),
+    ("projected-forward", Way(), {}, "C2", {}),
+    ("forward-relu", Way(), {}, "C2", {}),
+    ("linear", Way(graph={"order": "quadratic"}), {"order": "quadratic"}, "C2", {}),
+    ("linear", Way(), {}, "L1", {}),
+    ("matmul", Way(), {}, "B", {}),
+    ("backward", Way(), {"order": "U"}, "D1", {}),
+    ("backward", Way(), {"order": "T"}, "D1", {}),
+    ("backward-sigmoid", Way(), {}, "D1", {}),
+    ("backward-qkv", Way(), {"kept": "l"}, "E1", {"dQ": 12, "dK": 12}),
+    ("projected-backward-qkv", Way(), {"kept": "L"}, "E1", {"dQ": 12, "dK": 12}),
+    ("backward-qkv", Way(kept=("P",)), {"kept": "P"}, "E5", {}),
+    ("projected-backward-qkv", Way(kept=("P",)), {"kept": "P"}, "E5", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "way", "options", "bound", "weights"), GRAPHS)
+@pytest.mark.parametrize("n", [3, 1])
+def test_products_and_trees_are_those_of_the_graph(
+    name: str, way: Way, options: dict[str, Any], bound: str, weights: dict[str, int], n: int
+) -> None:
+    case = case_of(name, way, n=n)
+    claim = claims_of(case)[bound]
+    graph = graphs.build(name, **case.dims, **options)
+    made = products_of(graph)
+    most = 17 if weights else 1
+    assert claim.products == sum(sum(each.values()) * weights.get(name, most) for name, each in made.items())
+    inner = {tensor: each for tensor, each in made.items() if tensor not in case.problem.outputs}
+    assert claim.free == sum(map(len, inner.values()))
+    sizes = {size * weights.get(tensor, most) for tensor, each in inner.items() for size in each.values()}
+    assert claim.tree == min(sizes, default=None)
+    assert isinstance(claim.capacity, Cube) or bound == "B"
+    assert bound == "B" or claim.capacity.w == most
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObject) -> None:
+    """But for g, whose products are not counted, as the trees of dQ have as many products as there happen to be."""
+    mask = data.draw(allowed_pairs(N))
+    if not mask.any():
+        mask[0, 0] = True
+    name, way, options, bound, weights = data.draw(
+        st.sampled_from([each for each in GRAPHS if each[2] != {"order": "T"}])
+    )
+    if not PROBLEMS[name].maskable:
+        return
+    case = case_of(name, way, mask)
+    claim = claims_of(case)[bound]
+    made = products_of(graphs.build(name, mask=mask, **case.dims, **options))
+    made.pop("g", None)
+    most = 17 if weights else 1
+    assert claim.products == sum(sum(each.values()) * weights.get(name, most) for name, each in made.items())
+    inner = {tensor: each for tensor, each in made.items() if tensor not in case.problem.outputs}
+    assert claim.free >= sum(map(len, inner.values()))
+    assert claim.ragged == (case.problem.bounds == "backward")
+    even = [size * most for tensor, each in inner.items() if tensor not in ("dQ", "T") for size in each.values()]
+    assert claim.tree == min(even, default=None)
+
+
+@pytest.mark.parametrize("order", ["T", "U"])
+@pytest.mark.parametrize("row", [True, False])
+def test_ragged_trees_are_enough_in_either_order(order: str, row: bool) -> None:
+    """One query meets all keys, or one key all queries: the trees of T are over keys, those of dQ over queries."""
+    mask = np.zeros((N, N), bool)
+    mask[(0, slice(None)) if row else (slice(None), 0)] = True
+    case = case_of("backward", Way(), mask)
+    made = products_of(graphs.build("backward", mask=mask, **case.dims, order=order))
+    assert claims_of(case)["D1"].free >= sum(len(each) for tensor, each in made.items() if tensor != "g")
+    assert claims_of(case)["D2"].free >= len(made["T" if order == "T" else "dQ"])
+
+
+def test_what_is_counted_of_every_way_is_whole_where_rows_are_regrouped() -> None:
+    case = case_of("backward", Way(graph={"row_block": 1}))
+    claims = claims_of(case)
+    made = products_of(graphs.build("backward", **case.dims, row_block=1))
+    whole = {tensor: each for tensor, each in made.items() if tensor in ("S", "h", "Z", "q")}
+    assert claims["D1r"].products == sum(sum(each.values()) for each in whole.values())
+    assert claims["D1r"].free == sum(map(len, whole.values()))
+    assert {name for name, claim in claims.items() if not claim.why_not} == {"D1r", "D3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "options", "bounds"),
+    [
+        ("forward", Way(), {}, ("C1", "C3")),
+        ("projected-forward", Way(), {}, ("C1", "C3")),
+        ("linear", Way(graph={"order": "quadratic"}), {"order": "quadratic"}, ("C1", "C3")),
+        ("backward", Way(), {}, ("D2", "D3")),
+        ("backward-relu", Way(), {}, ("D2", "D3")),
+        ("backward-qkv", Way(), {"kept": "l"}, ("E2", "E4")),
+        ("projected-backward-qkv", Way(), {"kept": "l"}, ("E2", "E4")),
+    ],
+)
+def test_a_pair_costs_the_lines_that_the_graph_makes_it_from(
+    name: str, way: Way, options: dict[str, Any], bounds: tuple[str, str]
+) -> None:
+    """As many as matrix products make values of pairs; the third matrix is one of them or another one."""
+    case = case_of(name, way)
+    one, pairs = (claims_of(case)[bound] for bound in bounds)
+    families = graphs.build(name, **case.dims, **options).families
+    of_pairs = [family for family in families if family.op == "matmul" and family.shape == (N, N)]
+    assert isinstance(one.capacity, Fresh) and isinstance(pairs.capacity, Rows)
+    assert (one.capacity.query, one.capacity.key) == (len(of_pairs), len(of_pairs))
+    assert pairs.capacity.w == len(of_pairs) * D
+    assert one.products == pairs.products * D == N * N * D
+    (counted,) = one.table
+    (third,) = {counted.left, counted.right} - {"Σ", "Θ"}
+    assert one.capacity.joined == any(third in str(operand) for family in of_pairs for operand in family.operands)
+
+
+# -- capacities -------------------------------------------------------------------------------------------------------
+
+
+def tables() -> Iterator[tuple[str, Claim]]:
+    for name, solves in PROBLEMS.items():
+        if solves.bounds is not None:
+            for way in BOUNDS[solves.bounds].ways.values():
+                for mask in (None, np.tri(N, dtype=bool)) if solves.maskable else (None,):
+                    for claim in claims_of(case_of(name, way, mask)).values():
+                        if isinstance(claim.capacity, Cube):
+                            yield f"{name} {claim.name}", claim
+
+
+@pytest.mark.parametrize(("name", "claim"), list(tables()), ids=lambda each: each if isinstance(each, str) else "")
+def test_no_split_of_families_makes_more_products_than_a_cube(name: str, claim: Claim) -> None:
+    """Σ w √(abc) ≤ w (X/3)^(3/2) over all splits of X, with equality: an ascent from many splits at random."""
+    families = sorted({family for each in claim.table for family in each[:3]})
+    index = np.array([[families.index(family) for family in each[:3]] for each in claim.table])
+    weights = np.array([each.weight for each in claim.table]) / claim.capacity.w  # type: ignore[attr-defined]
+    uses = np.zeros((len(index), len(families)))
+    np.put_along_axis(uses, index, 1, axis=1)
+    split = np.random.default_rng(0).dirichlet(np.full(len(families), 0.3), 100)
+    for _ in range(400):
+        split = (weights * np.sqrt(split[:, index].prod(axis=2))) @ uses + 1e-300
+        split /= split.sum(axis=1, keepdims=True)
+    most = (weights * np.sqrt(split[:, index].prod(axis=2))).sum(axis=1).max()
+    assert most * 3**1.5 == pytest.approx(1, abs=1e-9)
+
+
+def most_of(products: Any, kinds: int, x: float, rounds: int = 60) -> float:
+    """The most products over all splits of x into so many kinds of words: a random search that closes in."""
+    rng = np.random.default_rng(1)
+    shares = rng.dirichlet(np.full(kinds, 0.5), 6000)
+    for step in np.geomspace(1, 1e-4, rounds):
+        best = shares[np.argsort(products(shares * x))[-300:]]
+        near = best.repeat(8, axis=0) * np.exp(step * rng.standard_normal((2400, kinds)))
+        shares = np.concatenate([best, near / near.sum(axis=1, keepdims=True)])
+    return float(products(shares * x).max())
+
+
+def products_apart(split: Any) -> Any:
+    """A line of Q or K each; V and O by themselves; pairs carried."""
+    rows, columns, e, v, o = split.T
+    return np.sqrt((e + rows * columns) * v * o)
+
+
+def products_joined(split: Any) -> Any:
+    """Two lines each, of the columns' one is the operand a; results in rows of fresh pairs, and elsewhere."""
+    rows, columns, more, u1, u2, e1, e2 = split.T
+    I, J = rows / 2, columns / 2
+    a = J + more
+    return np.sqrt(a) * (np.sqrt((I * J + e1) * np.minimum(u1, I)) + np.sqrt(e2 * u2))
+
+
+@pytest.mark.parametrize("x", [3.0, 12.0, 20.0, 30.0, 200.0])
+@pytest.mark.parametrize(
+    ("name", "bound", "products", "kinds"),
+    [
+        ("forward", "C1", products_apart, 5),
+        ("backward", "D2", products_joined, 7),
+        ("backward-qkv", "E2", products_joined, 7),
+    ],
+)
+def test_the_best_split_makes_as_many_products_as_fit(
+    x: float, name: str, bound: str, products: Any, kinds: int
+) -> None:
+    """In units of d words for lines and of d² for the rest, so that d = 1 stands for all."""
+    d = 1000
+    capacity = claims_of(case_of(name, Way(), d=d))[bound].capacity
+    fit = capacity(int(x * d * d)) / d**3
+    found = most_of(products, kinds, x)
+    assert 0.99 * fit <= found <= 1.0001 * fit
+
+
+def test_no_kind_of_row_and_column_makes_more_products_of_gradients_than_fit() -> None:
+    """v ≤ 4αβ for a row of α d words and a column of β d words whose pairs have v d products, by weight: exactly.
+
+    Then all pairs together have at most 4(Σα)(Σβ)d ≤ (Σα + Σβ)²d. A row has Q, a part δ of dO, and, if all of dO, a
+    part u of dQ; a column has K, and V or not, and parts y of dK (if V) and z of dV. All is linear in each part where
+    the others are given, but for what rows and columns have of dO and dV in common, the less of the two.
+    """
+    dQ, dK, dV = Gradients.weights
+    ends = (Fraction(0), Fraction(1, 3), Fraction(1, 2), Fraction(1))
+    tight = 0
+    for δ, u, V, y, z in product(ends, repeat=5):
+        full = δ == 1 and V == 1
+        if V not in (0, 1) or (u and δ < 1) or (y and not V):
+            continue
+        made = dV * min(δ, z) + (dQ * u + dK * y if full else 0)
+        words = (1 + δ + u) * (1 + V + y + z)
+        assert made <= 4 * words
+        tight += made == 4 * words
+    assert tight > 0
+    claim = claims_of(case_of("backward-qkv", Way()))["E3"]
+    assert claim.products == sum(Gradients.weights) * N * N * D == 48 * N * N * D
+    assert [each.weight for each in claim.table] == [dQ, dK, dV]
+    e, d = 50, 7  # carried: half·√e·Y ≤ 2eY/d + half²/8·dY, with equality where √e = half·d/4
+    half = Gradients(d).half
+    assert half == max(Gradients.weights) / 2
+    assert Fraction(half**2, 8) * d * 2 * e / d == (Fraction(half, 2)) ** 2 * e

@@ -1,0 +1,168 @@
+"""Triton source, run by a small interpreter: outputs against float64 references, words touched against the count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import triton_interpreter
+from hypothesis import given, strategies as st
+
+import pebblesim as ps
+from pebblesim.errors import UsageError
+from pebblesim.gpu.race import ENTRIES, Track
+from pebblesim.gpu.results import load
+from pebblesim.language import masks
+from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.plots.race import race as draw
+from pebblesim.readings.kernels.triton import triton
+
+BLOCKED = [
+    "matmul-blocked",
+    "matmul-tiled",
+    "small-cache-forward",
+    "small-cache-forward-blocked",
+    "flash2-forward",
+    "small-cache-backward-blocked",
+    "dS-stored-blocked",
+    "backward-two-pass-blocked",
+]
+
+
+def run(
+    name: str,
+    dims: dict[str, int],
+    blocks: dict[str, int],
+    dtype: str = "float32",
+    heads: int = 2,
+    mask: str | None = None,
+) -> None:
+    schedule, band = get(name), masks.of(mask)
+    counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
+    program, allowed = (schedule.program, None) if band is None else (schedule.masked, band.allowed(dims["n"]))
+    source = triton(program, {**counted.dims, **blocks}, dtype, band)
+    many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
+    order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
+    inputs = {each: np.stack([one[each] for one in many]) for each in order}
+    outputs, words = triton_interpreter.run(source.text, inputs, dtype)
+
+    expected: Counter[tuple[str, str]] = Counter()
+    for tensor, (reads, writes) in counted.by_tensor.items():
+        place = tensor if tensor in inputs or tensor in outputs else "between"
+        expected["read", place] += heads * reads
+        expected["written", place] += heads * writes
+    assert +words == +expected
+
+    close = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
+    for head, one in enumerate(many):
+        reference = schedule.problem.reference(one, allowed)
+        for each, array in outputs.items():
+            error = np.linalg.norm(array[head] - reference[each]) / max(np.linalg.norm(reference[each]), 0.1)
+            assert error < close, (each, error)
+
+
+SIDES = st.sampled_from([16, 32])
+
+
+def fitting(blocks: dict[str, int]) -> dict[str, int]:
+    """A depth c that cuts no tile of another block."""
+    return blocks | ({"c": min(blocks.values())} if "c" in blocks else {})
+
+
+@given(name=st.sampled_from(BLOCKED), n=st.integers(1, 70), d=st.integers(1, 40), data=st.data())
+def test_kernels_touch_the_words_of_the_count_and_give_the_reference(
+    name: str, n: int, d: int, data: st.DataObject
+) -> None:
+    if name in ("flash2-forward", "dS-stored-blocked", "backward-two-pass-blocked"):
+        d = max(d, 9)  # the whole head dimension is a side of products
+    blocks = {block: data.draw(SIDES) for block in get(name).blocks}
+    run(name, {"n": n, "d": d}, fitting(blocks), heads=data.draw(st.integers(1, 2)))
+
+
+@given(
+    name=st.sampled_from([name for name in BLOCKED if not name.startswith("matmul")]),
+    n=st.integers(1, 70),
+    d=st.integers(9, 40),
+    mask=st.sampled_from(["causal", "window:5", "window:40", "band:0", "band:20"]),
+    data=st.data(),
+)
+def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.DataObject) -> None:
+    blocks = {block: data.draw(SIDES) for block in get(name).blocks}
+    run(
+        name,
+        {"n": n, "d": d},
+        blocks | ({"c": 16} if name.startswith(("small", "dS")) and "c" in blocks else {}),
+        heads=1,
+        mask=mask,
+    )
+
+
+def message(name: str, sizes: dict[str, int], dtype: str = "bfloat16", mask: str | None = None) -> str:
+    schedule, band = get(name), masks.of(mask)
+    with pytest.raises(UsageError) as error:
+        triton(schedule.program if band is None else schedule.masked, sizes, dtype, band)
+    return str(error.value)
+
+
+def test_what_no_kernel_can_do_is_said_in_a_sentence() -> None:
+    assert "a power of two" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 48, "b": 16, "c": 16})
+    assert "sides of 16" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 16, "b": 16, "c": 8})
+    assert "tiles of a tile" in message("matmul-stationary", {"m": 64, "k": 64, "n": 64, "p": 16})
+    assert "bfloat16" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 16, "b": 16, "c": 16}, "bfloat")
+    sizes = {"n": 64, "d": 32, "a": 16, "b": 16, "c": 32}
+    assert "cuts tiles of b = 16" in message("small-cache-backward-blocked", sizes, mask="causal")
+    sizes["c"] = 16
+    assert "bigbird" in message("small-cache-backward-blocked", sizes, mask="bigbird:8:1:1:1")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_words_of_16_bits(dtype: str) -> None:
+    run("small-cache-backward-blocked", {"n": 48, "d": 40}, {"a": 16, "b": 32, "c": 16}, dtype)
+    run("flash2-forward", {"n": 48, "d": 40}, {"B_r": 16, "B_c": 32}, dtype, mask="causal")
+
+
+def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
+    """Those with tiles of a power of two that fill matrix units; the others fail with one sentence."""
+    can = []
+    for name, schedule in SCHEDULES.items():
+        dims = dict.fromkeys(schedule.problem.dims, 32)
+        try:
+            triton(schedule.program, {**dims, **dict.fromkeys(schedule.blocks, 16)})
+            can.append(name)
+        except UsageError as error:
+            assert name in str(error) and "\n" not in str(error)
+    assert {"flash", "flash1-backward", "flash2-backward", "standard-forward", *BLOCKED} <= set(can)
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("d", [64, 512])
+@pytest.mark.parametrize("way", ENTRIES)
+def test_what_is_raced_can_be_written(way: str, d: int, mask: str | None) -> None:
+    band = masks.of(mask)
+    for name, entries in ENTRIES[way].items():
+        schedule = get(name)
+        for blocks, warps, stages in entries:
+            program = schedule.program if band is None else schedule.masked
+            text = triton(program, {"n": 1024, "d": d, **blocks}, "float16", band, warps=warps, stages=stages).text
+            assert f"num_warps={warps}, num_stages={stages}" in text
+
+
+def test_a_race_says_what_it_takes() -> None:
+    assert Track("backward", 1024, 64, 2, "causal").operations == 10 * 1024 * 1025 // 2 * 64 * 2
+    for change in ({"way": "sideways"}, {"mask": "window:5"}, {"dtype": "float32"}):
+        with pytest.raises(UsageError):
+            Track(**{"way": "forward", "n": 8, "d": 8, "heads": 1, **change})
+
+
+def test_a_race_is_drawn() -> None:
+    from matplotlib.figure import Figure
+
+    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "race.jsonl")
+    axes = draw(rows, Figure(), 4096).axes
+    assert [ax.get_title() for ax in axes] == ["forward, n = 4,096", "backward, n = 4,096"]
+    ours = next(each for each in axes[1].get_lines() if each.get_label() == "small-cache-backward-blocked")
+    assert list(ours.get_xdata()) == [64, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
+    with pytest.raises(UsageError, match="no race without a mask at n = 7"):
+        draw(rows, Figure(), 7)

@@ -1,0 +1,188 @@
+"""A small interpreter of the few Triton primitives that our kernels use, over numpy, which counts the words they touch.
+
+`load` runs the text of a module with stand-ins for torch and triton. A kernel runs program by program. Pointers are
+arrays with offsets; a load or a store outside its array, and one of a word that nobody wrote, is an error. Matrix
+products take words as they are in memory and add in float32.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+class Type:
+    """A type of words, and how it rounds float32."""
+
+    def __init__(self, name: str, bits: int) -> None:
+        self.name, self.bits = name, bits
+
+    def round(self, values: np.ndarray) -> np.ndarray:
+        if self.name == "bfloat16":
+            raw = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
+            even = (raw + 0x7FFF + ((raw >> 16) & 1)) & 0xFFFF0000
+            return np.where(np.isfinite(values), even.astype(np.uint32).view(np.float32), values)
+        if self.name == "float16":
+            with np.errstate(over="ignore"):
+                return np.asarray(values, np.float16).astype(np.float32)
+        return np.asarray(values, np.int64 if self.name == "int64" else np.float32)
+
+
+TYPES = {name: Type(name, bits) for name, bits in {"bfloat16": 16, "float16": 16, "float32": 32, "int64": 64}.items()}
+
+
+class Array:
+    """A tensor in memory: (heads, …), NaN where nothing was written."""
+
+    def __init__(self, values: np.ndarray, dtype: Type) -> None:
+        self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
+        self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
+        self.read, self.written = 0, 0
+
+    def fill_(self, value: float) -> None:
+        self.values[:] = value
+        self.written += self.values.size
+
+    def numpy(self) -> np.ndarray:
+        return self.values.reshape(self.shape)
+
+
+class Pointer:
+    def __init__(self, array: Array, offsets: Any = 0) -> None:
+        self.array, self.offsets = array, offsets
+        self.dtype = SimpleNamespace(element_ty=array.dtype)
+
+    def __add__(self, other: Any) -> Pointer:
+        return Pointer(self.array, self.offsets + np.asarray(other))
+
+    __iadd__ = __add__
+
+
+class Value(np.ndarray):
+    """A block of values in registers."""
+
+    def to(self, dtype: Type) -> Value:
+        return dtype.round(self).view(Value)
+
+
+def _value(values: Any) -> Value:
+    return np.asarray(values).view(Value)
+
+
+def _kernel(function: Any) -> Any:
+    """`kernel[grid](…)` runs the function for each program of the grid."""
+
+    class Launcher:
+        def __getitem__(self, grid: tuple[int, int]) -> Any:
+            def launch(*arrays: Array, num_warps: int, num_stages: int) -> None:
+                for head in range(grid[1]):
+                    for program in range(grid[0]):
+                        LANGUAGE.programs = (program, head)
+                        with np.errstate(all="ignore"):
+                            function(*(Pointer(array) for array in arrays))
+
+            return launch
+
+    return Launcher()
+
+
+def _places(pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    offsets = np.asarray(pointer.offsets)
+    inside = np.broadcast_to(True if mask is None else np.asarray(mask), offsets.shape)
+    places = offsets[inside]
+    assert places.size == 0 or (places.min() >= 0 and places.max() < pointer.array.values.size), "outside the array"
+    return inside, places
+
+
+def _load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> Value:
+    inside, places = _places(pointer, mask)
+    values = np.full(inside.shape, other, np.float32)
+    values[inside] = pointer.array.values[places]
+    assert not np.isnan(values).any(), "a word that nobody wrote"
+    pointer.array.read += places.size
+    return _value(values)
+
+
+def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
+    inside, places = _places(pointer, mask)
+    pointer.array.values[places] = np.broadcast_to(value, inside.shape)[inside]
+    pointer.array.written += places.size
+
+
+def _dot(left: Value, right: Value, onto: Any = 0.0, input_precision: str = "") -> Value:
+    assert min(*left.shape, *right.shape) >= 16
+    return _value(np.asarray(left, np.float32) @ np.asarray(right, np.float32) + onto)
+
+
+def _arange(start: int, stop: int) -> Value:
+    assert (stop - start) & (stop - start - 1) == 0, "a block has a power of two of elements"
+    return _value(np.arange(start, stop))
+
+
+LANGUAGE: Any = SimpleNamespace(
+    programs=(0, 0),
+    program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
+    arange=_arange,
+    load=_load,
+    store=_store,
+    dot=_dot,
+    full=lambda shape, value, dtype: _value(np.full(shape, value, np.float32)),
+    trans=lambda x: _value(np.asarray(x).T),
+    sum=lambda x, axis: _value(np.sum(x, axis=axis)),
+    max=lambda x, axis: _value(np.max(x, axis=axis)),
+    exp=lambda x: _value(np.exp(x)),
+    log=lambda x: _value(np.log(x)),
+    sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
+    maximum=lambda x, y: _value(np.maximum(x, y)),
+    minimum=lambda x, y: _value(np.minimum(x, y)),
+    where=lambda condition, x, y: _value(np.where(condition, x, y)),
+    **TYPES,
+)
+
+
+@contextmanager
+def _modules(**stand_ins: Any) -> Any:
+    before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
+    """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
+
+    `inputs`: an array for each argument, (heads, …), in the order of the arguments.
+    """
+    arrays: list[tuple[str, Array]] = []
+
+    def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
+        arrays.append(("", Array(np.full(shape, np.nan), dtype)))
+        return arrays[-1][1]
+
+    module = ModuleType("kernels")
+    triton = SimpleNamespace(jit=_kernel, language=LANGUAGE)
+    with _modules(torch=SimpleNamespace(empty=empty, **TYPES), triton=triton, **{"triton.language": LANGUAGE}):
+        exec(compile(text, "kernels", "exec"), module.__dict__)
+        given = [Array(x, TYPES["float32" if x.ndim == 2 else dtype]) for x in inputs.values()]
+        arrays += zip(inputs, given, strict=True)
+        outputs = module.run(*given)
+    names = {id(array): name for name, array in outputs.items()} | {
+        id(a): name for name, a in zip(inputs, given, strict=True)
+    }
+    words: Counter[tuple[str, str]] = Counter()
+    for _, array in arrays:
+        name = names.get(id(array), "between")
+        words["read", name] += array.read
+        words["written", name] += array.written
+    return {name: array.numpy() for name, array in outputs.items()}, words
