@@ -160,8 +160,10 @@ def moved_values(m, Q, K, V, *, B_r, B_c):  # type: ignore[no-untyped-def]
             m_i[:] = exp(m_i - new)
             P[:] = exp(P - new)
             al = m.compute(m_i * l_i)
-            m.move(al, l_i)
-            l_i += rowsum(P)
+            l_new = m.zeros(i)
+            m.move(al, l_new)
+            l_new += rowsum(P)
+            m.move(l_new, l_i)
             aO = m.compute(m_i * O_i)
             m.move(aO, O_i)
             O_i += P @ m.read(V[j, :])
@@ -217,6 +219,15 @@ def test_games_under_masks_are_as_predicted(schedule: Schedule, data: st.DataObj
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_sums_kept_apart_that_have_no_terms(d: int, mask: Any, blocks: dict[str, int]) -> None:
     played = ps.play(SCHEDULES[1], M=10**6, n=2, d=d, blocks=blocks, mask=mask)
+    assert played.game.peak_red == played.predicted["peak_red"]
+    assert played.passed
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 3), (3, 1), (4, 2)])
+def test_sums_without_terms_whose_tile_gets_another_value(n: int, d: int) -> None:
+    mask = np.zeros((n, n), bool)
+    mask[: n - 1, 0] = True  # the last row has no pair
+    played = ps.play(SCHEDULES[3], M=10**6, n=n, d=d, blocks={"B": n}, mask=mask)
     assert played.game.peak_red == played.predicted["peak_red"]
     assert played.passed
 
