@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import settings, strategies as st
 from numpy.typing import NDArray
 
-from pebblesim.language.masks import Blocks, Mask, from_array, of
+from pebblesim.language.masks import BlockMask, Mask, from_array, of
 from pebblesim.language.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
@@ -55,7 +55,7 @@ def bands(n: int) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def blocks(draw: st.DrawFn, n: int) -> Blocks:
+def blocks(draw: st.DrawFn, n: int) -> BlockMask:
     """Masks of blocks of any size, of which some, none or all are allowed."""
     size = draw(st.integers(1, n)), draw(st.integers(1, n))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

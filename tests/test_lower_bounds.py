@@ -20,7 +20,7 @@ from pebblesim.errors import Infeasible, UsageError
 from pebblesim.game.exhaustive import optimum
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.blocks import choose
-from pebblesim.language.masks import from_array, parse
+from pebblesim.language.masks import from_array, from_text as parse
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
