@@ -9,26 +9,19 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import given, settings, strategies as st
+from strategies import unregistered
 
 import pebblesim as ps
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.builder import Builder
 from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum, trace
-from pebblesim.language.problems import Problem, problem
+from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
 
 INFINITY = float("inf")
-
-
-def made(function: Callable[..., None], of: str, **graph: object) -> Schedule:
-    """A schedule that is not registered."""
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    inputs, blocks = names[1 : code.co_argcount], names[code.co_argcount :]
-    return Schedule(function.__name__, problem(of), "this test", function, inputs, blocks, graph=graph)
 
 
 def in_columns(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
@@ -175,11 +168,11 @@ def moved_values(m, Q, K, V, *, B_r, B_c):  # type: ignore[no-untyped-def]
 
 
 SCHEDULES = (
-    made(in_columns, "matmul"),
-    made(inner_rows, "backward", kept=True, row_block="B_r"),
-    made(moved_in_memory, "backward", order="U", kept=True, centred=True, g_block="B"),
-    made(overwritten, "backward", order="one-pass"),
-    made(moved_values, "forward", softmax="flash2", column_block="B_c", row_block="B_r"),
+    unregistered(in_columns, "matmul"),
+    unregistered(inner_rows, "backward", kept=True, row_block="B_r"),
+    unregistered(moved_in_memory, "backward", order="U", kept=True, centred=True, g_block="B"),
+    unregistered(overwritten, "backward", order="one-pass"),
+    unregistered(moved_values, "forward", softmax="flash2", column_block="B_c", row_block="B_r"),
 )
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=[schedule.name for schedule in SCHEDULES])
 
