@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import strategies
 import sympy
 from click.testing import Result
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -251,7 +252,7 @@ def test_no_schedule_fits() -> None:
 # -- The explanation -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8)
+@strategies.draws(3, 8)
 @given(st.data())
 def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(BUILT_IN))
