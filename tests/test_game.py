@@ -464,3 +464,32 @@ def test_files_that_hold_no_moves(tmp_path: Path) -> None:
 @given(kind=st.integers(0, 3), vertex=st.integers(0, 2**60))
 def test_a_packed_move_is_unpacked(kind: int, vertex: int) -> None:
     assert unpack(pack(kind, vertex)) == (kind, vertex)
+
+
+def test_a_game_that_ends_in_an_illegal_move_is_not_complete() -> None:
+    """Not even if all its outputs were in memory before."""
+    dag = Dag([[], [0]], [0], [1])
+    right = pack(*map(np.array, zip((READ, 0), (COMPUTE, 1), (WRITE, 1), strict=True)))
+    wrong = np.append(right, pack(np.array([COMPUTE]), np.array([0])))
+    assert referee(dag, 2, [right]).complete
+    game = referee(dag, 2, [wrong], strict=False)
+    assert not game.legal and not game.missing_outputs
+    assert not game.complete and game.to_dict()["complete"] is False
+
+
+def test_why_there_is_no_blue_pebble() -> None:
+    """Under 'replace' a value that was written and read is in memory no more; one that never was, was never written."""
+    dag = Dag([[], [0]], [0], [1])
+    written = [(READ, 0), (COMPUTE, 1), (WRITE, 1), (READ, 1)]
+    for moves_, reason in (
+        ([(READ, 0), (READ, 1)], "it is no input and was never written"),
+        ([*written, (READ, 1)], "under 'replace' a read takes the blue pebble away, and the red one is still there"),
+        ([*written, (DELETE, 1), (READ, 1)], "deleted later, so the value must be computed again"),
+        ([(READ, 0), (DELETE, 0), (READ, 0)], "deleted later, so the value is lost"),
+    ):
+        stream = pack(*map(np.array, zip(*moves_, strict=True)))
+        with pytest.raises(IllegalMove, match=reason):
+            referee(dag, 2, [stream], "replace")
+    stream = pack(np.array([READ, READ]), np.array([0, 1]))
+    with pytest.raises(IllegalMove, match="it is no input and was never written"):
+        referee(dag, 2, [stream])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.errors import UsageError
 from pebblesim.gpu.race import ENTRIES, Track
+from pebblesim.gpu.results import load
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.plots.race import race as draw
 from pebblesim.readings.kernels.triton import triton
 
 BLOCKED = [
@@ -151,3 +154,15 @@ def test_a_race_says_what_it_takes() -> None:
     for change in ({"way": "sideways"}, {"mask": "window:5"}, {"dtype": "float32"}):
         with pytest.raises(UsageError):
             Track(**{"way": "forward", "n": 8, "d": 8, "heads": 1, **change})
+
+
+def test_a_race_is_drawn() -> None:
+    from matplotlib.figure import Figure
+
+    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "race.jsonl")
+    axes = draw(rows, Figure(), 4096).axes
+    assert [ax.get_title() for ax in axes] == ["forward, n = 4,096", "backward, n = 4,096"]
+    ours = next(each for each in axes[1].get_lines() if each.get_label() == "small-cache-backward-blocked")
+    assert list(ours.get_xdata()) == [64, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
+    with pytest.raises(UsageError, match="no race without a mask at n = 7"):
+        draw(rows, Figure(), 7)

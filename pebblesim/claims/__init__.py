@@ -1,4 +1,7 @@
-"""Claims of the literature and our own, judged: PROVED, HOLDS on the tested range, or FAILS with a counterexample.
+"""Claims of the literature and our own, judged.
+
+PROVED is for all sizes of a region; HOLDS, on all that was tried; FAILS, with a counterexample. AGREES: two
+readings of one source say the same; COMPUTED: it follows from the text of a source alone. Neither is a proof.
 
 Evidence is text that was evaluated: whoever evaluates it again, after `import pebblesim as ps, pebblesim.claims`, sees
 the same. A claim of a paper that is known to be false and shown to be false is FAILS, as stated here; only what
@@ -12,12 +15,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.claims import exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
-from pebblesim.claims.claim import CLAIMS, FAILS, HOLDS, PROVED, UNDECIDED, Claim, Effort, value
+from pebblesim.claims import (  # noqa: F401 - importing them registers their claims
+    caches,
+    exact,
+    games,
+    lower,
+    sparse,
+    upper_bounds,
+)
+from pebblesim.claims.claim import (
+    AGREES,
+    CLAIMS,
+    COMPUTED,
+    FAILS,
+    HOLDS,
+    PROVED,
+    STATUSES,
+    UNDECIDED,
+    Claim,
+    Effort,
+    value,
+)
 from pebblesim.claims.errata import errata
 from pebblesim.errors import PebblesimError, UsageError
 
-__all__ = ["CLAIMS", "FAILS", "HOLDS", "PROVED", "UNDECIDED", "Report", "Row", "value", "verify"]
+__all__ = ["AGREES", "CLAIMS", "COMPUTED", "FAILS", "HOLDS", "PROVED", "UNDECIDED", "Report", "Row", "value", "verify"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +90,7 @@ class Report:
             lines.append(f"{row.status:<10}{row.claim.source}, {row.claim.name}: {row.claim.says}{contradiction}")
             lines += [f"{'':<10}{line}" for line in row.evidence.split("\n")]
         counts = Counter(row.status for row in self.rows)
-        told = ", ".join(f"{counts[status]} {status}" for status in (PROVED, HOLDS, FAILS, UNDECIDED) if counts[status])
+        told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
         return "\n".join([*lines, f"{len(self.rows)} claims: {told}; {self.failed} contradict what is stated here"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +110,7 @@ def verify(
         errata_only: only those that are stated to be false.
 
     >>> verify("Lemma C.9, count").rows[0].status
-    'PROVED'
+    'AGREES'
 
     Raises:
         UsageError: no claim has such a name.
@@ -96,7 +118,7 @@ def verify(
     chosen = [each for each in CLAIMS if not names or any(name in f"{each.source}, {each.name}" for name in names)]
     if not chosen:
         raise UsageError(f"no claim has {' or '.join(map(repr, names))} in its name; `pebblesim verify` lists all.")
-    chosen = [each for each in chosen if each.corrected or not errata_only]
+    chosen = [each for each in chosen if each.erratum or not errata_only]
     rows = []
     for each in chosen:
         rows.append(_judged(each, Effort(full)))

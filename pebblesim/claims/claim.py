@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.growth.tropical import parse
 from pebblesim.notation import written
-from pebblesim.theory.literature import Statement, region_in_words
+from pebblesim.theory.literature import Erratum, Statement, region_in_words
 
 PROVED, HOLDS, FAILS, UNDECIDED = "PROVED", "HOLDS", "FAILS", "UNDECIDED"
 """Proved for all sizes of a region; true wherever it was tried; false, by a counterexample; no answer, which no claim
 expects."""
+
+AGREES, COMPUTED = "AGREES", "COMPUTED"
+"""Two readings of one source say the same, which makes neither of them true; follows from the text of a source by
+computing, with no schedule, game or proof behind it."""
+
+STATUSES = (PROVED, HOLDS, AGREES, COMPUTED, FAILS, UNDECIDED)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Claim:
         source: who claims it.
         says: the claim in words.
         expects: the status that we state; a program that finds another one contradicts us.
-        corrected: for the list of errata, what is true instead; "" if nothing is wrong with the source.
+        erratum: for the list of errata, what is wrong with the source; None if nothing is.
         judge: looks for itself.
     """
 
@@ -51,7 +57,7 @@ class Claim:
     source: str
     says: str
     expects: str
-    corrected: str
+    erratum: Erratum | None
     judge: Callable[[Effort], Finding]
 
 
@@ -59,12 +65,12 @@ CLAIMS: list[Claim] = []
 
 
 def claim(
-    name: str, source: str, says: str, expects: str, corrected: str = ""
+    name: str, source: str, says: str, expects: str, erratum: Erratum | None = None
 ) -> Callable[[Callable[[Effort], Finding]], Callable[[Effort], Finding]]:
     """Register a judge."""
 
     def register(judge: Callable[[Effort], Finding]) -> Callable[[Effort], Finding]:
-        CLAIMS.append(Claim(name, source, says, expects, corrected, judge))
+        CLAIMS.append(Claim(name, source, says, expects, erratum, judge))
         return judge
 
     return register
@@ -89,29 +95,43 @@ def value(bound: str, **sizes: int) -> int:
 
 def deciding(form: str, relation: str, bound: str, region: str, where: object = None) -> str:
     """The text that decides a relation between a form, itself a text, and a bound."""
+    if form.strip("'\"") == bound:
+        raise ValueError(f"{bound} is compared with itself, which shows nothing")
     return f"ps.decide({form}, {relation!r}, {bound!r}, {region!r}" + (f", {where!r})" if where else ")")
 
 
-def decided(*texts: str) -> Finding:
-    """PROVED if every one of these verdicts holds, FAILS with the first that does not."""
+def fitting(region: str, blocks: Mapping[str, str]) -> str:
+    """A region, less the sizes at which a block that is rounded down would be empty."""
+    return ", ".join(filter(None, (region, *(f"{name} >= 1" for name, rule in blocks.items() if "floor" in rule))))
+
+
+def decided(*texts: str, status: str = PROVED) -> Finding:
+    """PROVED, or another status, if every one of these verdicts holds; FAILS with the first that does not."""
     lines = []
     for text in texts:
         verdict, line = shown(text)
         if not verdict:
             return Finding(FAILS, line)
         lines.append(line)
-    return Finding(PROVED, "\n".join(lines))
+    return tried(len(lines), "\n".join(lines), status)
 
 
 def refuted(*texts: str) -> Finding:
-    """FAILS if every one of these verdicts fails, each a counterexample of its own."""
+    """FAILS if every one of these verdicts fails, each a counterexample of its own; else UNDECIDED.
+
+    That one attempt at a refutation fails proves nothing.
+    """
     verdicts = [shown(text) for text in texts]
-    status = FAILS if not any(verdict for verdict, _ in verdicts) else PROVED
-    return Finding(status, "\n".join(line for _, line in verdicts))
+    found = bool(verdicts) and not any(verdict for verdict, _ in verdicts)
+    return Finding(FAILS if found else UNDECIDED, "\n".join(line for _, line in verdicts))
+
+
+def tried(number: int, evidence: str, status: str = HOLDS) -> Finding:
+    """HOLDS, or another status, if anything was tried at all."""
+    return Finding(status if number else UNDECIDED, evidence or "nothing was tried")
 
 
 def in_words(statement: Statement, expr: str | None, domain: str) -> str:
     """A statement, or its repaired form, in words."""
     assert expr
-    inferred = "; its exact words were not at hand" if statement.wording == "inferred" else ""
-    return f"{statement.about}: {statement.relation}({written(parse(expr))}) for {region_in_words(domain)}{inferred}"
+    return f"{statement.about}: {statement.relation}({written(parse(expr))}) for {region_in_words(domain)}"

@@ -6,57 +6,117 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pebblesim.claims.claim import FAILS
-from pebblesim.theory.literature import SOURCES
+from pebblesim.theory.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 
 if TYPE_CHECKING:
     from pebblesim.claims import Row
 
-HEAD = """\
+HEAD = f"""\
 # Errata
 
-What is wrong in the literature that pebblesim builds on, each with the evidence that the program gives and what is
-true instead. This page is written by `pebblesim verify --errata docs/ERRATA.md`, and a test keeps it current.
+What is wrong in the literature that pebblesim builds on, each with the evidence that the program gives, what is true
+instead, what survives, and whether the main results of the source depend on it. This page is written by `pebblesim
+verify --errata docs/ERRATA.md`, and a test keeps it current.
+
+An entry is *{FALSE}*; *{OUTSIDE}*, if it is true in a smaller one that is named; *{UNCLEAR}*, if it can be read
+rightly; or a *{MISPRINT}*. Where a source states its own domain, it is judged there.
 
 Evidence is Python, to be run after `import pebblesim as ps, pebblesim.claims`. `ps.decide(f, "O", g, region, rules)`
-decides whether f = O(g) on a region of sizes, with block sizes by rules; where it is not, it names sizes, as powers of
-a growing t, along which the ratio grows. `ps.count` counts words, and a game is played under the referee.
+decides whether f = O(g) on a region of sizes, with block sizes by rules, such as `B >= 1` where a block must not be
+empty; where it is not, it names sizes, as powers of a growing t, along which the ratio grows. `ps.count` counts words,
+and a game is played under the referee.
 """
 
-BY_READING = """\
-## Found by reading, not by the program
-
-- Theorem E.9's proof speaks of nd² and n²d *sum* nodes; so many are *product* nodes. Parts of O(M²/d) of them each give
-  Ω(nd³/M) and Ω(n²d²/M).
-- Theorem E.10's reduction must write an entry when it is computed *first*, or it adds more than n² words, and must
-  write the entries of A1 X too.
-- Definition E.4 forbids cycles through all parts; it must forbid any cycle among parts.
-- Misprints: f = diag(l)⁻¹ A in Definition B.5 and Algorithm 8; S A2ᵀ in Lemma C.4; Algorithm 1 deletes l, not d, and
-  starts g as d x d; Lemma C.7 ends with √M; C.9 and C.11 are phases 3 and 4; Algorithm 3 has an input f that it does
-  not use; Algorithm 9 calls a Phase 4 that is Phase 2; T_c = ⌈n/B_c⌉ in Lemma D.4.
-
-Of Lemmas E.7 and E.8 and Theorems F.3 and F.4 the text was not at hand; they are not judged. Statements marked
-"inferred" in [pebblesim/theory/literature.py](../pebblesim/theory/literature.py) follow from their use or proof in the
-paper.
-"""
+READ: tuple[tuple[str, str, Erratum], ...] = (
+    # found by reading: of each where it stands, and what it says
+    (
+        "Theorem E.9, proof",
+        "nd² and n²d sum nodes; Ω(n²d/M) for A1 X",
+        Erratum(
+            MISPRINT,
+            "so many are product nodes; parts of O(M²/d) of them each give Ω(nd³/M) and Ω(n²d²/M)",
+            "the theorem",
+            "no",
+        ),
+    ),
+    (
+        "Theorem E.9, M-partitions",
+        "Lemma E.7 bounds the parts of M-partitions, and Lemma E.6 counts the parts of 2M-partitions",
+        Erratum(
+            UNCLEAR,
+            "Lemma E.7 with 2M for M, which is M = Ω(d²) as well: parts have at most about four times as many nodes",
+            "both lemmas, and the theorem with another constant",
+            "no",
+        ),
+    ),
+    (
+        "Theorem E.10, proof",
+        "whenever a red pebble is placed on an entry of A1 X A2ᵀ, a blue one is too, which adds n² words",
+        Erratum(
+            UNCLEAR,
+            "an entry is to be written when it is computed first, or it adds more than n² words where entries are "
+            "computed again, and so are those of A1 X",
+            "the theorem, which follows from our D1r as well",
+            "no",
+        ),
+    ),
+    (
+        "Definition E.4",
+        "a cycle goes through all parts",
+        Erratum(UNCLEAR, "no cycle may go through any of the parts, as in Hong & Kung", "what it is used for", "no"),
+    ),
+    (
+        "Definition B.5, Algorithm 8",
+        "f = diag(l) A",
+        Erratum(MISPRINT, "f = diag(l)⁻¹ A, as in the algorithms' own lines", "all", "no"),
+    ),
+    ("Lemma C.4", "A = S A1ᵀ", Erratum(MISPRINT, "S A2ᵀ, as in Algorithm 2", "all", "no")),
+    (
+        "Algorithm 1",
+        "deletes d after f, starts g with n x n zeros",
+        Erratum(MISPRINT, "it deletes l, and g is d x d", "all", "no"),
+    ),
+    ("Lemma C.7, proof", "ends with (n²d + nd²)/M", Erratum(MISPRINT, "√M for M, as in the lemma", "all", "no")),
+    ("Lemmas C.9 and C.11, proofs", "of Phase 2", Erratum(MISPRINT, "phases 3 and 4", "all", "no")),
+    ("Algorithm 3", "has an input f", Erratum(MISPRINT, "it does not use it", "all", "no")),
+    ("Algorithm 9", "calls a Phase 4", Erratum(MISPRINT, "it is Phase 2, Algorithm 8", "all", "no")),
+    (
+        "Algorithms 7 and 8",
+        "h_j and p_ij are never deleted",
+        Erratum(MISPRINT, "both are to be deleted with A2_j", "all", "no"),
+    ),
+)
 
 
 def errata(rows: Iterable[Row]) -> str:
     """The page, from the rows of claims that are false."""
-    wrong = [row for row in rows if row.claim.corrected and row.status == FAILS]
+    wrong = [row for row in rows if row.claim.erratum and row.status == FAILS]
     parts = [HEAD]
     for source in dict.fromkeys(("Li et al.", *(row.claim.source for row in wrong))):
         parts.append(f"## {source}\n\n{SOURCES[source]}.\n")
         parts += _sections([row for row in wrong if row.claim.source == source])
-    return "\n".join([*parts, BY_READING])
+        if source == "Li et al.":
+            parts.append("## Found by reading, not by the program\n\nIn the same paper.\n")
+            parts += [_section(name, says, erratum) for name, says, erratum in READ]
+    return "\n".join(parts)
 
 
 def _sections(rows: list[Row]) -> Iterator[str]:
     """One section for all claims that say the same and fail for the same reason."""
-    same: dict[tuple[str, str, str], list[str]] = {}
+    same: dict[tuple[str, str, Erratum], list[str]] = {}
     for row in rows:
-        same.setdefault((row.claim.says, row.evidence, row.claim.corrected), []).append(row.claim.name)
-    for (says, evidence, corrected), names in sorted(same.items(), key=lambda item: _order(item[1][0])):
-        yield f"### {', '.join(names)}\n\nSays: {says}.\n\n```text\n{evidence}\n```\n\nInstead: {corrected}.\n"
+        assert row.claim.erratum
+        same.setdefault((row.claim.says, row.evidence, row.claim.erratum), []).append(row.claim.name)
+    for (says, evidence, erratum), names in sorted(same.items(), key=lambda item: _order(item[1][0])):
+        yield _section(", ".join(names), says, erratum, evidence)
+
+
+def _section(names: str, says: str, erratum: Erratum, evidence: str = "") -> str:
+    shown = f"```text\n{evidence}\n```\n\n" if evidence else ""
+    return (
+        f"### {names}\n\n*{erratum.kind}*. Says: {says}.\n\n{shown}Instead: {erratum.instead}.\n\n"
+        f"Survives: {erratum.survives}. Do main results depend on it: {erratum.matters}.\n"
+    )
 
 
 def _order(name: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from pebblesim.cli.options import (
     Dtype,
     GameChoice,
     MaskText,
+    N,
     Picture,
     Problem,
     Rules,
@@ -28,7 +29,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.plots.style import check, save
-from pebblesim.sizes import dtype_of, parse_words, several
+from pebblesim.sizes import dtype_of, parse, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
@@ -128,14 +129,25 @@ def measured(
 ) -> None:
     """Draw measured over predicted traffic of the runs on a GPU."""
     check(output)
-    from pebblesim.gpu.results import load
     from pebblesim.plots.measured import measured as draw
 
-    for path in results:
-        if not path.is_file():
-            raise UsageError(f"{str(path)!r}: there is no such file of results.")
-    rows = [row for path in results for row in load(path)]
+    rows = _results(results)
     save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
+    print(f"written {output}")
+
+
+@command(app, example="pebblesim plot race benchmarks/gpu/race.jsonl -n 4096 -o race.png")
+def race(
+    results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu race`, .jsonl.")],
+    n: N = "4096",
+    output: Picture = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw who is fastest over the head dimension: our kernels, and PyTorch's."""
+    check(output)
+    from pebblesim.plots.race import race as draw
+
+    rows = _results(results)
+    save(lambda empty: draw(rows, empty, parse("n", str(n))), output, size=(10, 4.6))
     print(f"written {output}")
 
 
@@ -216,6 +228,15 @@ def graph(
 
         save(picture, output, size=(9, 5.8), dpi=115)
     print(f"written {output}")
+
+
+def _results(paths: list[Path]) -> list[dict[str, Any]]:
+    from pebblesim.gpu.results import load
+
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"{str(path)!r}: there is no such file of results.")
+    return [row for path in paths for row in load(path)]
 
 
 MOST_VERTICES = 20_000

@@ -24,7 +24,7 @@ from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, 
 RED: Final = 1
 BLUE: Final = 2
 COMPUTED: Final = 4  # at some time
-WRITTEN: Final = 8  # at some time
+WRITTEN: Final = 8  # at some time; known where blue pebbles can be taken away
 INPUT: Final = 16
 COMPLETE: Final = 32  # under `partial`: all terms are in
 
@@ -62,7 +62,7 @@ class Rule(NamedTuple):
 
 HONG_KUNG: Final = {
     READ: Rule(needs=BLUE, sets=RED),
-    WRITE: Rule(needs=RED, sets=BLUE | WRITTEN),
+    WRITE: Rule(needs=RED, sets=BLUE),
     COMPUTE: Rule(forbids=INPUT, predecessors=RED, sets=RED | COMPUTED),
     DELETE: Rule(needs=RED, clears=RED),
 }
@@ -89,12 +89,18 @@ BY_TERM: Final = ("partial",)
 """Rule sets under which a vertex takes its terms one by one."""
 
 
+def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
+    """The same rules, in which no red pebble is placed where one stands."""
+    return {kind: rule._replace(forbids=rule.forbids | (rule.sets & RED)) for kind, rule in rules.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """The first illegal move of a game.
 
     `number` counts moves from 1; `name` is what the graph calls the vertex; `red` are the pebbles before the move.
-    `reason` says in words which rule is broken, and `message` all of it in one line.
+    `reason` says in words which rule is broken, and `message` all of it in one line. `source` is the file and line of
+    the schedule that made the move; None if that is not known.
     """
 
     number: int
@@ -105,6 +111,7 @@ class Violation:
     red: int
     M: int
     message: str
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +203,8 @@ class Referee:
         graph: the graph; blue pebbles stand on its inputs, and only there.
         M: most red pebbles at any moment.
         rules: a name in `RULES`.
+        idle: whether a red pebble may be placed where one stands. Such a move changes nothing, and the rules allow
+            it; but a schedule that reads or computes what it holds already is not what its count says.
 
     Attributes:
         moves: legal moves played so far.
@@ -205,14 +214,15 @@ class Referee:
         UsageError: M is no positive whole number, or the graph's arrays contradict each other.
     """
 
-    def __init__(self, graph: Graph, M: int, rules: str = "hong-kung") -> None:
+    def __init__(self, graph: Graph, M: int, rules: str = "hong-kung", *, idle: bool = True) -> None:
         if rules not in RULES:
             raise UnknownName("rule set", rules, RULES)
         if isinstance(M, bool) or not isinstance(M, int | np.integer) or M < 1:
             raise UsageError(f"M = {M!r} red pebbles were given; M must be a whole number, 1 or more.")
         self.graph, self.M, self.rules, self.moves = graph, int(M), rules, 0
         self._indptr, self._preds, inputs, self._outputs = _checked(graph)
-        self._table = np.array([RULES[rules][kind] for kind in range(len(KINDS))], dtype=np.uint8)
+        self._rules = RULES[rules] if idle else _without_idle(RULES[rules])
+        self._table = np.array([self._rules[kind] for kind in range(len(KINDS))], dtype=np.uint8)
         self._state = np.zeros(graph.vertices, dtype=np.uint8)
         self._state[inputs] = INPUT | BLUE | COMPLETE
         self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, and at the peak
@@ -303,7 +313,7 @@ class Referee:
             reason = f"there is no such vertex, the graph has {self.graph.vertices}, numbered from 0"
         else:
             name = self.graph.describe(vertex)
-            broken = self._broken(RULES[self.rules][kind], vertex)
+            broken = self._broken(self._rules[kind], vertex)
             reason = broken or f"needs a {_ordinal(self.M + 1)} red pebble, M = {self.M}"
             detail = detail if broken else ""
         return self._violated(kind, vertex, name, reason, detail)
@@ -350,6 +360,8 @@ class Referee:
             return f"{name} is an input, which can be read but not computed"
         if state & rule.forbids & COMPUTED:
             return f"{name} was already computed, and under {self.rules!r} that is allowed only once"
+        if state & rule.forbids & RED:
+            return f"{name} has a red pebble already: it is in cache, and is neither read nor computed again"
         if rule.needs & BLUE & ~state:
             return f"{name} has no blue pebble: {self._why_not_blue(state)}"
         if rule.needs & RED & ~state:

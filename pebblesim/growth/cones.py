@@ -82,6 +82,22 @@ class Cone:
         common = self._tight[a] & self._tight[b]
         return not any(common <= self._tight[ray] for ray in self.rays if ray not in (a, b))
 
+    @cached_property
+    def dimension(self) -> int:
+        """That of the space that it spans."""
+        rows = [list(map(Fraction, ray)) for ray in self.rays]
+        rank = 0
+        for column in range(len(self.rays[0]) if self.rays else 0):
+            pivot = next((r for r in range(rank, len(rows)) if rows[r][column]), None)
+            if pivot is None:
+                continue
+            rows[rank], rows[pivot] = rows[pivot], rows[rank]
+            for r in range(rank + 1, len(rows)):
+                factor = rows[r][column] / rows[rank][column]
+                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[rank], strict=True)]
+            rank += 1
+        return rank
+
     @property
     def inside(self) -> Ray:
         """A direction in the relative interior."""

@@ -3,12 +3,13 @@
 Put n = t^x1, d = t^x2, M = t^x3 and let t grow. Up to constant factors a sum is its largest term, a product adds
 exponents, ⌈y⌉ is max(1, y) for y > 0, and ⌊y⌋ is y where y ≥ 1. An expression thus becomes a function of the exponents
 that is linear on each of finitely many cones. On a region that is given by comparing monomials f = O(g) iff the
-exponent of f nowhere exceeds that of g. Constants in the region do not matter: both functions are continuous and
-homogeneous.
+exponent of f nowhere exceeds that of g.
 
-What can cancel is bounded, never guessed. P - N is at most P; it is at least P/2 where P ≥ 2N, and where N grows more
-slowly than P that is all but a strip of bounded width: the condition is part of the verdict. ⌊y⌋ with y ≥ 1 is such a
-condition too. Where neither an upper bound proves nor a lower bound refutes, `Undecided` is raised, with the reason.
+What can cancel is bounded, never guessed. |P - N| is at most max(P, N), and at most P where P ≥ N; it is at least a
+constant part of P where P exceeds N by a constant factor. ⌊y⌋ is at least y/2 where y ≥ 1. Each of these conditions is
+proved for every size of the region, its constants included (`pebblesim.growth.regions`), or the region is divided by
+it. What is left of the region when nothing is known there is tried on curves, n = d = t, where terms cancel exactly.
+If that refutes nothing either, `Undecided` is raised, with the conditions that would have to be part of the region.
 """
 
 from __future__ import annotations
@@ -23,30 +24,18 @@ import sympy
 from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
+from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
 from pebblesim.notation import written
 
 Expression: TypeAlias = "str | int | sympy.Expr"
-Cells = list[tuple[Cone, Vector | None]]
-"""A function on a cone: parts of it, with a linear function on each; None where there is no bound on that side."""
+Cells = list[tuple[Region, Vector | None]]
+"""A function on a region: parts of it, with a linear function on each; None where there is no bound on that side."""
 
 RELATIONS = {"O": "O", "Ω": "Ω", "Θ": "Θ", "Omega": "Ω", "Theta": "Θ"}
 
 
 class Undecided(PebblesimError):
     """The bounds on an expression that may cancel are too far apart to decide."""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """What a lower bound rests on, larger ≥ factor · smaller: all of the region but a strip of bounded width."""
-
-    larger: sympy.Expr
-    smaller: sympy.Expr
-    factor: int
-
-    def __str__(self) -> str:
-        right = self.factor * self.smaller
-        return f"{written(self.larger)} ≥ {written(right)}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Witness:
-    """Exponents along which a ratio diverges: with each symbol t^exponent it grows as t^growth.
+    """Exponents along which a ratio diverges: with each symbol t^exponent it grows as t^growth at least.
 
     `ratio` is "f/g" if f is not O(g), and "g/f" if it is not Ω(g).
     """
@@ -75,19 +64,18 @@ class Witness:
 
     def __str__(self) -> str:
         point = ", ".join(f"{name} = t^{x}" if x else f"{name} = 1" for name, x in self.exponents.items())
-        return f"{point}: {self.ratio} grows as t^{self.growth}"
+        return f"{point}: {self.ratio} grows at least as t^{self.growth}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether f = O, Ω or Θ of g on a region, and why; true or false as a value.
+    """Whether f = O, Ω or Θ of g at all sizes of a region, and why; true or false as a value.
 
     Attributes:
         relation: "O", "Ω" or "Θ".
         holds: the answer.
         symbols: names of the exponents, in the order of vectors.
         region: the region, as text.
-        conditions: what has to hold besides, such as that a block is at least 1.
         pieces: if it holds, cones that cover the region, with the linear functions that were compared on each.
         witness: if it does not, where the ratio diverges.
     """
@@ -96,7 +84,6 @@ class Verdict:
     holds: bool
     symbols: tuple[str, ...]
     region: str
-    conditions: tuple[str, ...]
     pieces: tuple[Piece, ...] = ()
     witness: Witness | None = None
 
@@ -105,7 +92,6 @@ class Verdict:
 
     def __str__(self) -> str:
         head = f"{self.relation} {'holds' if self.holds else 'fails'} on {self.region or 'all sizes'}"
-        head += f", given {'; '.join(self.conditions)}" if self.conditions else ""
         if self.witness:
             return f"{head}: {self.witness}"
         return "\n".join([head, *(f"  {line}" for line in self._lines())])
@@ -151,15 +137,8 @@ def parse(expression: Expression) -> sympy.Expr:
         names = sorted(names_in(expression) - set(functions))
         evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
         return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
-    except (sympy.SympifyError, TypeError, SyntaxError) as error:
+    except (sympy.SympifyError, TypeError, ValueError, SyntaxError) as error:
         raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
-
-
-def _is_positive(expr: sympy.Expr) -> bool:
-    """Whether an expression of positive integers is certainly positive: nothing is subtracted, or rounded down."""
-    if expr.is_Symbol or expr.is_number:
-        return bool(expr.is_Symbol or expr.is_positive)
-    return not isinstance(expr, sympy.floor) and all(map(_is_positive, expr.args[:1] if expr.is_Pow else expr.args))
 
 
 def decide(
@@ -169,20 +148,23 @@ def decide(
     region: str = "",
     where: Mapping[str, Expression] | None = None,
 ) -> Verdict:
-    """Decide whether f = O(g), Ω(g) or Θ(g), all symbols being positive integers.
+    """Decide whether |f| = O(g), f = Ω(g) or f = Θ(g), all symbols being positive integers.
 
     Args:
         f, g: sums, products, rational powers, Min, Max, ceiling and floor of symbols, such as a closed form.
         relation: "O", "Ω" or "Θ" ("Omega", "Theta").
-        region: comparisons of monomials, such as "n >= d, M >= d**2, M <= n*d"; constants do not matter.
+        region: comparisons, such as "n >= d, M >= 2*d**2, M <= n*d, B >= 1"; the larger side is a monomial, or becomes
+            one when the rules are put in.
         where: what stands for some of the symbols, such as block rules.
 
-    >>> print(decide("2*n*ceiling(n/B) + 5*n", "O", "n**2/sqrt(M) + n", where={"B": "floor(sqrt(M/4))"}))
-    O holds on all sizes, given sqrt(M)/2 ≥ 1
+    >>> print(decide("2*n*ceiling(n/B) + 5*n", "O", "n**2/sqrt(M) + n", "B >= 1", {"B": "floor(sqrt(M/4))"}))
+    O holds on B >= 1
       f ~ n²/sqrt(M), g ~ n²/sqrt(M) where M ≥ 1, n² ≥ M
       f ~ n, g ~ n where n ≥ 1, M ≥ n²
     >>> print(decide("5*n**2", "O", "n**2/sqrt(M)"))
-    O fails on all sizes: n = t^1, M = t^1: f/g grows as t^1/2
+    O fails on all sizes: n = t^1, M = t^1: f/g grows at least as t^1/2
+    >>> print(decide("n - d + 1", "Ω", "n", "n >= d"))
+    Ω fails on n >= d: n = t^1, d = t^1: g/f grows at least as t^1
 
     Raises:
         Undecided: something may cancel, and its bounds are too far apart.
@@ -211,163 +193,203 @@ def decide(
 def growths(
     f: Expression, g: Expression, region: str = "", where: Mapping[str, Expression] | None = None
 ) -> tuple[tuple[str, ...], list[tuple[Cone, Vector | None, Vector | None]]]:
-    """The names of the symbols, and cones that cover a region, with the exponents of f and of g on each.
+    """The names of the symbols, and cones that cover a region, with the exponents of f and of g inside of each.
 
-    None stands for no upper bound, as where a floor that is divided by can be 0.
+    They are those of the growth along every direction inside of a cone; on its faces, where terms may cancel, f and g
+    may grow otherwise. None stands for no upper bound, as where a floor that is divided by is 0.
 
     Raises:
         Undecided, UsageError: as for `decide`.
     """
     rules = {name: parse(rule) for name, rule in (where or {}).items()}
     problem = _Problem.of(parse(f), parse(g), region, rules)
+    problem.least_dimension = problem.region.cone.dimension
     found = []
-    for first, of_f in problem.tight(problem.f, problem.cone):
-        found += [(cone, of_f, of_g) for cone, of_g in problem.tight(problem.g, first)]
+    for first, of_f in problem.tight(problem.f, problem.region):
+        found += [(part.cone, of_f, of_g) for part, of_g in problem.tight(problem.g, first)]
     return problem.names, found
 
 
 @dataclass
 class _Problem:
-    """Two expressions on a cone, and what their bounds rest on."""
+    """Two expressions on a region, and what would have to be known of it besides."""
 
     f: sympy.Expr
     g: sympy.Expr
     names: tuple[str, ...]
-    where: Mapping[str, sympy.Expr]
-    region: str
-    cone: Cone
-    conditions: dict[Condition, None] = field(default_factory=dict)
-    unbounded: list[str] = field(default_factory=list)
+    text: str
+    region: Region
+    unknown: dict[str, None] = field(default_factory=dict)
+    least_dimension: int = 0  # parts of fewer dimensions are left out
+    known: dict[tuple[sympy.Expr, tuple[Limit, ...], bool, bool], Cells] = field(default_factory=dict)
 
     @staticmethod
-    def of(f: sympy.Expr, g: sympy.Expr, region: str, where: Mapping[str, sympy.Expr]) -> _Problem:
-        inequalities = [*_comparisons(region)]
-        texts = [f, g, *where.values(), *(side for pair in inequalities for side in pair)]
+    def of(f: sympy.Expr, g: sympy.Expr, text: str, where: Mapping[str, sympy.Expr]) -> _Problem:
+        comparisons = [*_comparisons(text)]
         for rule in where.values():
             if nested := {s.name for s in rule.free_symbols} & set(where):
                 raise UsageError(f"the rule {rule} uses {', '.join(nested)}, which has a rule too; write it out.")
-        names = {s.name for text in texts for s in text.free_symbols} - set(where)
+        rules = {sympy.Symbol(name): rule for name, rule in where.items()}
+        f, g = f.xreplace(rules), g.xreplace(rules)
+        comparisons = [(larger.xreplace(rules), smaller.xreplace(rules)) for larger, smaller in comparisons]
+        expressions = (f, g, *where.values(), *(side for pair in comparisons for side in pair))
+        names = {s.name for expr in expressions for s in expr.free_symbols}
         ordered = tuple(sorted(names, key=lambda name: (name not in "nd", name != "n", name)))
-        problem = _Problem(f, g, ordered, where, region, Cone.orthant(len(ordered)))
-        for larger, smaller in inequalities:
-            for big in larger.args if isinstance(larger, sympy.Min) else (larger,):
-                for small in smaller.args if isinstance(smaller, sympy.Max | sympy.Add) else (smaller,):
-                    problem.cone = problem.cone.cut(_minus(problem._monomial(big), problem._monomial(small)))
-        if not problem.cone.rays:
-            raise UsageError(f"{f}, {g} and region {region!r} leave no size that grows; there is nothing to compare.")
+        region = Region.of(ordered, comparisons)
+        if not region.cone.rays:
+            raise UsageError(f"{f}, {g} and region {text!r} leave no size that grows; there is nothing to compare.")
+        if not region.goes_along(region.cone.inside):
+            raise UsageError(
+                f"region {text!r} holds no sizes {', '.join(f'{name} = t^…' for name in ordered)}; leave constants out "
+                "of what is an equation."
+            )
+        problem = _Problem(f, g, ordered, text, region)
+        for expr in (f, g):
+            if problem._at_least_zero(-expr, region):
+                raise UsageError(f"{expr} is not positive, so that it has no growth to compare.")
         return problem
 
-    def _monomial(self, expr: sympy.Expr) -> Vector:
-        """The exponents of one side of a comparison."""
-        constant, rest = expr.as_coeff_Mul()
-        powers = {base: power for base, power in rest.as_powers_dict().items() if base != 1}
-        if constant <= 0 or any(not base.is_Symbol or not power.is_Rational for base, power in powers.items()):
-            raise UsageError(
-                f"a region compares monomials, such as M >= d**2; {str(expr)!r} is none (a sum may stand on the "
-                "smaller side)."
-            )
-        return tuple(Fraction(str(powers.get(sympy.Symbol(name), 0))) for name in self.names)
-
     def verdict(self, relation: str, pieces: Iterable[Piece] = (), witness: Witness | None = None) -> Verdict:
-        conditions = () if witness else tuple(map(str, self.conditions))
-        return Verdict(relation, witness is None, self.names, self.region, conditions, tuple(pieces), witness)
+        return Verdict(relation, witness is None, self.names, self.text, tuple(pieces), witness)
 
     def compare(self, f: sympy.Expr, g: sympy.Expr, ratio: str, pieces: list[Piece]) -> Witness | None:
         """None and the pieces if f = O(g), else where f/g diverges."""
-        proved = True
-        for cone, above in self.bound(f, self.cone, upper=True):
-            for cell, below in self.bound(g, cone, upper=False):
-                if above is None or below is None or cell.signs(_minus(above, below))[0]:
-                    proved = False
-                    break
-                pieces.append(Piece(cell, above, below))
-        if proved:
+        open_parts = []
+        for part, above in self.bound(f, self.region, upper=True):
+            for cell, below in self.bound(g, part, upper=False):
+                if above is None or below is None or cell.cone.signs(minus(above, below))[0]:
+                    open_parts.append(cell)
+                else:
+                    pieces.append(Piece(cell.cone, above, below))
+        if not open_parts:
             return None
         pieces.clear()
-        for cone, below in self.bound(f, self.cone, upper=False):
-            for cell, above in self.bound(g, cone, upper=True):
+        for part, below in self.bound(f, self.region, upper=False, even=True):
+            for cell, above in self.bound(g, part, upper=True):
                 if above is not None and below is not None:
-                    excess = _minus(below, above)
-                    if cell.signs(excess)[0]:
-                        return self._witness(cell, excess, ratio)
-        raise Undecided(
-            f"{ratio} cannot be decided on {self.region or 'all sizes'}: "
-            + ("; ".join(dict.fromkeys(self.unbounded)) or "what cancels leaves bounds too far apart")
-            + "."
-        )
+                    excess = minus(below, above)
+                    if cell.cone.signs(excess)[0] and (witness := self._witness(cell, excess, ratio)):
+                        return witness
+        directions = [x for cell in open_parts if cell.cone.rays for x in (cell.cone.inside, *cell.cone.rays)]
+        for x in dict.fromkeys(directions):
+            if self.region.goes_along(x) and (witness := self._along(f, g, x, ratio)):
+                return witness
+        reasons = "; ".join(self.unknown) or "its bounds are too far apart"
+        raise Undecided(f"{ratio} cannot be decided on {self.text or 'all sizes'}: {reasons}.")
 
-    def tight(self, expr: sympy.Expr, cone: Cone) -> Cells:
+    def _along(self, f: sympy.Expr, g: sympy.Expr, x: Ray, ratio: str) -> Witness | None:
+        """A witness on the curve n = t^x1, d = t^x2, …, where what cancels is left out before it is bounded."""
+        # What sympy knows of t lets roots of powers cancel; of Max and Min it is not asked.
+        t = sympy.Symbol("t", positive=None if f.has(sympy.Max, sympy.Min) or g.has(sympy.Max, sympy.Min) else True)
+        curve = {sympy.Symbol(name): t**power for name, power in zip(self.names, x, strict=True)}
+        try:
+            on_curve = [parse(sympy.expand(expr.xreplace(curve))) for expr in (f, g)]
+        except ValueError:  # the root of a negative number is no size
+            return None
+        if not all(expr.free_symbols <= {sympy.Symbol("t")} for expr in on_curve):
+            return None
+        if any(expr.is_number and not expr.is_positive for expr in on_curve):
+            return None
+        line = _Problem(on_curve[0], on_curve[1], ("t",), "", Region.of(("t",), []))
+        for part, below in line.bound(line.f, line.region, upper=False, even=True):
+            for cell, above in line.bound(line.g, part, upper=True):
+                if below is not None and above is not None and cell.cone.signs(minus(below, above))[0]:
+                    return Witness(dict(zip(self.names, x, strict=True)), minus(below, above)[0], ratio)
+        return None
+
+    def tight(self, expr: sympy.Expr, region: Region) -> Cells:
         """The exponents of an expression, where both bounds agree or there is none from above."""
         cells: Cells = []
-        for cell, above in self.bound(expr, cone, upper=True):
+        for cell, above in self.bound(expr, region, upper=True):
             if above is None:
                 cells.append((cell, None))
                 continue
             for part, below in self.bound(expr, cell, upper=False):
-                if below is None or any(part.signs(_minus(above, below))):
-                    raise Undecided(f"the growth of {written(expr)} cannot be decided: {'; '.join(self.unbounded)}.")
+                if below is None or any(part.cone.signs(minus(above, below))):
+                    raise Undecided(f"the growth of {written(expr)} cannot be decided: {'; '.join(self.unknown)}.")
                 cells.append((part, above))
         return cells
 
-    def _witness(self, cell: Cone, excess: Vector, ratio: str) -> Witness:
-        """A direction of positive excess inside the cell, where all that it rests on comes to hold."""
-        best = max(cell.rays, key=lambda ray: dot(excess, ray) / sum(ray))
-        x, weight = cell.inside, 1
+    def _witness(self, cell: Region, excess: Vector, ratio: str) -> Witness | None:
+        """A direction of positive excess inside the cell."""
+        best = max(cell.cone.rays, key=lambda ray: dot(excess, ray) / sum(ray))
+        inside = x = cell.cone.inside
+        weight = 1
         while dot(excess, x) <= 0:
-            x = primitive(tuple(weight * r + i for r, i in zip(best, cell.inside, strict=True)))
+            x = primitive(tuple(weight * r + i for r, i in zip(best, inside, strict=True)))
             weight *= 2
+        if not cell.goes_along(x):
+            return None
         return Witness(dict(zip(self.names, x, strict=True)), dot(excess, x), ratio)
 
-    def bound(self, expr: sympy.Expr, cone: Cone, *, upper: bool) -> Cells:
-        """An upper or a lower bound on an expression, up to a constant factor, on parts of a cone."""
+    # --- bounds on an expression, up to a constant factor -------------------------------------------------------------
+
+    def bound(self, expr: sympy.Expr, region: Region, *, upper: bool, even: bool = False) -> Cells:
+        """At most (upper), of the absolute value; or at least: of the value, or with `even` of the absolute value."""
+        key = (expr, region.limits, upper, even)
+        if key not in self.known:
+            cells = self._bound(expr, region, upper, even)
+            self.known[key] = [cell for cell in cells if cell[0].cone.dimension >= self.least_dimension]
+        return self.known[key]
+
+    def _bound(self, expr: sympy.Expr, region: Region, upper: bool, even: bool) -> Cells:
         if expr.is_number:
-            if not expr.is_positive:
-                raise UsageError(f"{expr} is not positive, so that it has no growth to compare.")
-            return [(cone, self._unit(None))]
+            positive = (expr.is_nonzero if even else expr.is_positive) if not upper else expr.is_real
+            return [(region, region.one if positive else None)]
         match expr:
             case sympy.Symbol(name=name):
-                return (
-                    self.bound(self.where[name], cone, upper=upper)
-                    if name in self.where
-                    else [(cone, self._unit(name))]
-                )
+                return [(region, tuple(Fraction(name == other) for other in self.names))]
             case sympy.Mul(args=factors):
-                return self._product(factors, cone, upper)
+                return self._product(factors, region, upper, even)
             case sympy.Pow(base=base, exp=power) if power.is_Rational:
-                cells = self.bound(base, cone, upper=upper == (power > 0))
-                scale = Fraction(str(power))
-                return [(cell, None if form is None else tuple(scale * x for x in form)) for cell, form in cells]
-            case sympy.Max(args=args):
-                return self._extreme(args, cone, upper, largest=True)
-            case sympy.Min(args=args):
-                return self._extreme(args, cone, upper, largest=False)
-            case sympy.Add(args=terms):
-                return self._sum(terms, cone, upper)
+                return self._power(base, power, region, upper)
+            case sympy.Max(args=args) | sympy.Min(args=args):
+                return self._extreme(args, region, upper, largest=isinstance(expr, sympy.Max))
+            case sympy.Add():
+                return self._sum(expr, region, upper, even)
             case sympy.ceiling(args=(inner,)):
-                return self._ceiling(inner, cone, upper)
+                return self._ceiling(inner, region, upper)
             case sympy.floor(args=(inner,)):
-                return self._floor(inner, cone, upper)
+                return self._floor(inner, region, upper)
         raise UsageError(
             f"{expr} cannot be decided: {type(expr).__name__} is no sum, product, power, Min, Max, ⌈⌉ or ⌊⌋."
         )
 
-    def _unit(self, name: str | None) -> Vector:
-        return tuple(Fraction(name == other) for other in self.names)
-
-    def _product(self, factors: Iterable[sympy.Expr], cone: Cone, upper: bool) -> Cells:
-        cells: Cells = [(cone, self._unit(None))]
+    def _product(self, factors: Iterable[sympy.Expr], region: Region, upper: bool, even: bool) -> Cells:
+        cells: Cells = [(region, region.one)]
         for factor in factors:
             cells = [
-                (part, None if form is None or more is None else tuple(a + b for a, b in zip(form, more, strict=True)))
+                (part, None if form is None or more is None else plus(form, more))
                 for cell, form in cells
-                for part, more in self.bound(factor, cell, upper=upper)
+                for part, more in self.bound(factor, cell, upper=upper, even=even)
             ]
         return cells
 
-    def _extreme(self, args: Iterable[sympy.Expr], cone: Cone, upper: bool, *, largest: bool) -> Cells:
+    def _power(self, base: sympy.Expr, power: sympy.Rational, region: Region, upper: bool) -> Cells:
+        even = bool(power.p % 2 == 0 and power.q == 1)
+        if power.q != 1 and not self._at_least_zero(base, region):
+            self._missing(f"{written(base)} may be negative under a root")
+            return [(region, None)]
+        scale = Fraction(int(power.p), int(power.q))
+        if power > 0:
+            cells = self.bound(base, region, upper=upper, even=even)
+        else:
+            cells = self.bound(base, region, upper=False, even=even or upper)
+            if not upper:  # where it is known not to be 0
+                sure = [(part, low is not None) for part, low in cells]
+                cells = [
+                    cell
+                    for part, known in sure
+                    for cell in (self.bound(base, part, upper=True) if known else [(part, None)])
+                ]
+        return [(cell, None if form is None else tuple(scale * x for x in form)) for cell, form in cells]
+
+    def _extreme(self, args: Iterable[sympy.Expr], region: Region, upper: bool, *, largest: bool) -> Cells:
         """The largest or smallest of some expressions; one without a bound decides only where it can."""
+        if upper and not largest and not all(self._at_least_zero(arg, region) for arg in args):
+            largest = True  # the smallest may be a large negative number
         first, *rest = args
-        cells = self.bound(first, cone, upper=upper)
+        cells = self.bound(first, region, upper=upper)
         for arg in rest:
             found: Cells = []
             for cell, form in cells:
@@ -380,74 +402,169 @@ class _Problem:
             cells = found
         return cells
 
-    def _sum(self, terms: Iterable[sympy.Expr], cone: Cone, upper: bool) -> Cells:
-        parts = [(term.as_coeff_Mul()[0] < 0, term) for term in terms]
-        positive = [term for negative, term in parts if not negative]
-        negative = sympy.Add(*(-term for minus, term in parts if minus))
-        if not positive:
-            raise UsageError(f"{sympy.Add(*terms)} is not positive, so that it has no growth to compare.")
-        cells = self._extreme(positive, cone, upper, largest=True)
-        if upper or not negative:
-            return cells
-        total = sympy.Add(*positive)
-        found: Cells = []
-        for cell, form in cells:
-            for part, less in self.bound(negative, cell, upper=True):
-                if form is None or less is None:
-                    found.append((part, None))
-                else:
-                    reason = f"{written(total)} − {written(negative)} may cancel"
-                    found += self._where(part, form, _minus(form, less), Condition(total, negative, 2), reason)
-        return found
-
-    def _where(self, cone: Cone, form: Vector, margin: Vector, condition: Condition, reason: str) -> Cells:
-        """A lower bound that rests on a condition: it stands on the part where the margin grows."""
-        positive, negative = cone.signs(margin)
-        cells: Cells = []
-        if positive:
-            self.conditions[condition] = None
-            cells.append((cone.cut(margin), form))
-        if negative or not positive:
-            self.unbounded.append(reason)
-            cells.append((cone.cut(tuple(-x for x in margin)), None))
-        return cells
-
-    def _ceiling(self, inner: sympy.Expr, cone: Cone, upper: bool) -> Cells:
-        one = self._unit(None)
-        cells: Cells = []
-        for cell, form in self.bound(inner, cone, upper=upper):
-            if form is None:  # a positive number is rounded up to 1 at least
-                cells.append((cell, one if _is_positive(inner) and not upper else None))
-            else:
-                cells += _larger(cell, form, one)
-        return cells
-
-    def _floor(self, inner: sympy.Expr, cone: Cone, upper: bool) -> Cells:
+    def _sum(self, expr: sympy.Expr, region: Region, upper: bool, even: bool) -> Cells:
+        positive, negative = _signs(expr)
+        if negative and (short := sympy.expand(expr)) != expr:  # what cancels in so many words is left out
+            return self.bound(short, region, upper=upper, even=even)
+        sure = all(self._at_least_zero(term, region) for term in (*positive, *negative))
         if upper:
-            return self.bound(inner, cone, upper=True)
+            alone = sure and region.implies(sympy.Add(*positive), sympy.Add(*negative))
+            return self._extreme(positive if alone else (*positive, *negative), region, upper, largest=True)
+        if sure and positive and negative:
+            return self._left(expr, positive, negative, region, even)
+        if sure and (positive or even):
+            return self._extreme(positive or negative, region, upper, largest=True)
+        self._missing(f"{written(expr)} may be negative")
+        return [(region, None)]
+
+    def _left(
+        self, expr: sympy.Expr, positive: list[sympy.Expr], negative: list[sympy.Expr], region: Region, even: bool
+    ) -> Cells:
+        """At least so much is left of a difference where what is added exceeds what is taken by a constant factor."""
+        added, taken = sympy.Add(*positive), sympy.Add(*negative)
+        if region.implies(added, taken, strictly=True):
+            return self._extreme(positive, region, upper=False, largest=True)
+        if region.implies(taken, added):
+            parts: list[Region] = []
+            others = [region]
+        else:
+            parts, others = self._divided(region, added, taken, 2)
         cells: Cells = []
-        for cell, form in self.bound(inner, cone, upper=False):
-            if form is None:
-                cells.append((cell, None))
+        for part in parts:
+            cells += self._extreme(positive, part, upper=False, largest=True)
+        for other in others:
+            if even and other.implies(taken, added, strictly=True):
+                cells += self._extreme(negative, other, upper=False, largest=True)
+            elif even:
+                turned, between = self._divided(other, taken, added, 2)
+                for part in turned:
+                    cells += self._extreme(negative, part, upper=False, largest=True)
+                cells += [(part, None) for part in between]
             else:
-                condition = Condition(inner, sympy.Integer(1), 1)
-                cells += self._where(cell, form, form, condition, f"⌊{written(inner)}⌋ can be 0")
+                cells.append((other, None))
+        if any(form is None for _, form in cells):
+            self._missing(f"{written(expr)} may cancel unless {written(added)} ≥ {written(2 * taken)}")
         return cells
 
+    def _divided(
+        self, region: Region, larger: sympy.Expr, smaller: sympy.Expr, factor: int
+    ) -> tuple[list[Region], list[Region]]:
+        """Parts in which larger ≥ factor·smaller, and parts that cover the others."""
+        try:
+            positive, negative = region.difference(larger, factor * smaller)
+        except NotComparable:
+            return [], [region]
+        if not negative:
+            return [region], []
+        if not positive:
+            return [], [region]
+        # One of the larger terms alone exceeds all of the smaller ones, or is exceeded by one of them.
+        inside: list[Region] = []
+        outside = [region]
+        for m, c in positive.items():
+            remaining: list[Region] = []
+            for part in outside:
+                whole = part
+                for k, e in negative.items():
+                    share = len(negative) * e / c
+                    if not whole.exceeds((m, 1 / share), k):
+                        remaining.append(whole.limited((k, share), m))
+                    whole = whole.limited((m, 1 / share), k)
+                inside.append(whole)
+            outside = remaining
+        return inside, outside
 
-def _minus(a: Vector, b: Vector) -> Vector:
-    return tuple(x - y for x, y in zip(a, b, strict=True))
+    def _missing(self, reason: str) -> None:
+        self.unknown[reason] = None
+
+    def _ceiling(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
+        positive = self._positive(inner, region)
+        if not upper and not positive:  # of something above -1 it may be 0
+            if self._at_least_zero(inner, region):
+                return self.bound(inner, region, upper=False)
+            return [(region, None)]
+        cells: Cells = []
+        for cell, form in self.bound(inner, region, upper=upper):
+            if form is None:
+                cells.append((cell, None if upper else region.one))
+            else:
+                cells += _larger(cell, form, region.one)
+        return cells
+
+    def _floor(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
+        if upper:
+            cells = self.bound(inner, region, upper=True)
+            if self._at_least_zero(inner, region):
+                return cells
+            found: Cells = []
+            for cell, form in cells:  # of something negative it may be 1 more
+                found += [(cell, None)] if form is None else _larger(cell, form, region.one)
+            return found
+        one = sympy.Integer(1)
+        if region.implies(inner, one):
+            return self.bound(inner, region, upper=False)
+        parts, others = self._divided(region, inner, one, 1)
+        if others:
+            self._missing(f"⌊{written(inner)}⌋ may be 0 unless {written(inner)} ≥ 1")
+        found = [cell for part in parts for cell in self.bound(inner, part, upper=False)]
+        return [*found, *((other, None) for other in others)]
+
+    def _at_least_zero(self, expr: sympy.Expr, region: Region) -> bool:
+        """Whether it is never negative on a region; false if that is not known."""
+        match expr:
+            case _ if expr.is_number or expr.is_Symbol:
+                return bool(expr.is_Symbol or expr.is_nonnegative)
+            case sympy.Pow(exp=power) if power.is_Integer and power.p % 2 == 0:
+                return True
+            case sympy.Mul(args=args) | sympy.Min(args=args):
+                return all(self._at_least_zero(arg, region) for arg in args)
+            case sympy.Pow(base=inner) | sympy.floor(args=(inner,)) | sympy.ceiling(args=(inner,)):
+                return self._at_least_zero(inner, region)
+            case sympy.Max(args=args):
+                return any(self._at_least_zero(arg, region) for arg in args)
+            case sympy.Add(args=terms):
+                if all(self._at_least_zero(term, region) for term in terms):
+                    return True
+                positive, negative = _signs(expr)
+                return region.implies(sympy.Add(*positive), sympy.Add(*negative))
+        return False
+
+    def _positive(self, expr: sympy.Expr, region: Region) -> bool:
+        """Whether it is positive at every size of a region; false if that is not known."""
+        match expr:
+            case _ if expr.is_number or expr.is_Symbol:
+                return bool(expr.is_Symbol or expr.is_positive)
+            case sympy.Mul(args=args) | sympy.Min(args=args):
+                return all(self._positive(arg, region) for arg in args)
+            case sympy.Pow(base=inner) | sympy.ceiling(args=(inner,)):
+                return self._positive(inner, region)
+            case sympy.floor(args=(inner,)):
+                return region.implies(inner, sympy.Integer(1))
+            case sympy.Max(args=args):
+                return any(self._positive(arg, region) for arg in args)
+            case sympy.Add(args=terms):
+                if all(self._positive(term, region) for term in terms):
+                    return True
+                positive, negative = _signs(expr)
+                return region.implies(sympy.Add(*positive), sympy.Add(*negative), strictly=True)
+        return False
 
 
-def _larger(cone: Cone, a: Vector, b: Vector, swap: bool = False) -> Cells:
-    """The larger of two linear functions, on parts of a cone; exchanged, with `swap`, the smaller."""
-    positive, negative = cone.signs(_minus(a, b))
+def _signs(expr: sympy.Expr) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+    """The terms of a sum that are added, and those that are taken off, without their sign."""
+    parts = [(term.as_coeff_Mul()[0] < 0, term) for term in sympy.Add.make_args(expr)]
+    return [term for taken, term in parts if not taken and term != 0], [-term for taken, term in parts if taken]
+
+
+def _larger(region: Region, a: Vector, b: Vector, swap: bool = False) -> Cells:
+    """The larger of two linear functions, on parts of a region; exchanged, with `swap`, the smaller."""
+    positive, negative = region.cone.signs(minus(a, b))
     first, second = (b, a) if swap else (a, b)
     if not negative:
-        return [(cone, first)]
+        return [(region, first)]
     if not positive:
-        return [(cone, second)]
-    return [(cone.cut(_minus(a, b)), first), (cone.cut(_minus(b, a)), second)]
+        return [(region, second)]
+    return [(region.cut(minus(a, b)), first), (region.cut(minus(b, a)), second)]
 
 
 def _comparisons(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
-from pebblesim.language import masks
+from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
+from pebblesim.language.source import where_is
 from pebblesim.readings.count import count as count_program
+from pebblesim.readings.totals import totals
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
     from pebblesim.graphs import Plan
     from pebblesim.graphs.cdag import Cdag
     from pebblesim.language.program import Program
+
+MOST_STEPS = 100_000
+"""Most primitives that `play` runs on real arrays; a second or so."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ def match(
     **dims: int,
 ) -> Match:
     """Set up a game; arguments and errors as for `play`."""
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
     seen = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
     return Match(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
 
 
@@ -91,7 +96,9 @@ class Played:
         schedule, dims, blocks, summation, mask: what was played.
         game: the referee's outcome.
         predicted: what `count` says: "io" and "peak_red".
-        values_match: whether the graph, evaluated on random inputs, gives the reference's outputs.
+        graph_values_match: whether the graph, evaluated on random inputs, gives the reference's outputs.
+        schedule_values_match: whether the schedule itself does, run tile by tile on random inputs.
+        run_at: the sizes at which it was run: those that were played, or smaller ones that are cut into tiles alike.
     """
 
     schedule: str
@@ -100,7 +107,9 @@ class Played:
     summation: str
     game: Game
     predicted: Mapping[str, int]
-    values_match: bool
+    graph_values_match: bool
+    schedule_values_match: bool
+    run_at: Mapping[str, int]
     mask: Mask | None = None
 
     @property
@@ -109,8 +118,13 @@ class Played:
         return self.game.io
 
     @property
+    def values_match(self) -> bool:
+        """Whether both the graph and the schedule give the reference's outputs."""
+        return self.graph_values_match and self.schedule_values_match
+
+    @property
     def passed(self) -> bool:
-        """Whether the game was legal, complete and as predicted, on a graph with the right values."""
+        """Whether the game was legal, complete and as predicted, and the graph's and the schedule's values right."""
         as_predicted = self.predicted == {"io": self.game.io, "peak_red": self.game.peak_red}
         return self.game.complete and as_predicted and self.values_match
 
@@ -118,7 +132,13 @@ class Played:
         """As printed by `pebblesim play --json`."""
         head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
         head |= {} if self.mask is None else {"mask": str(self.mask)}
-        return head | self.game.to_dict() | {"predicted": dict(self.predicted), "values_match": self.values_match}
+        values = {
+            "values_match": self.values_match,
+            "graph_values_match": self.graph_values_match,
+            "schedule_values_match": self.schedule_values_match,
+            "run_at": dict(self.run_at),
+        }
+        return head | self.game.to_dict() | {"predicted": dict(self.predicted)} | values
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in (*self.dims.items(), *self.blocks.items()))
@@ -126,10 +146,21 @@ class Played:
             "schedule": f"{self.schedule}, {sizes}, summation {self.summation}"
             + ("" if self.mask is None else f", mask {self.mask}"),
             "predicted": f"{self.predicted['io']:,} words of I/O, peak red {self.predicted['peak_red']:,}",
-            "values": "the graph's outputs " + ("equal" if self.values_match else "DIFFER from") + " the reference",
+            "values": self._values(),
         }
         head, *checks = (f"{label:<10}{value}" for label, value in lines.items())
         return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1])])
+
+    def _values(self) -> str:
+        """Whose outputs equal the reference."""
+        sizes = {**self.dims, **self.blocks}
+        at = ", ".join(f"{name} = {size}" for name, size in self.run_at.items())
+        run = "" if dict(self.run_at) == sizes else f" (run at {at})"
+        graph, schedule = "the graph's outputs", f"the schedule's own{run}"
+        if self.values_match:
+            return f"{graph} and {schedule} equal the reference"
+        verdicts = ((graph, self.graph_values_match), (schedule, self.schedule_values_match))
+        return ", ".join(f"{whose} {'equal' if right else 'DIFFER from'} the reference" for whose, right in verdicts)
 
 
 def play(
@@ -156,39 +187,57 @@ def play(
         progress: called now and then with the fraction of the I/O that is done.
 
     Raises:
-        IllegalMove: the rules do not allow a move; the message tells the whole story.
-        Infeasible, UsageError: as for `count`, or the graph does not fit into this machine's memory.
+        IllegalMove: the rules do not allow a move; the message tells the whole story, with the schedule's line.
+        Infeasible, UsageError: as for `count`; or the graph does not fit into this machine's memory; or the schedule
+            does not compute what the graph holds, such as a sum that has a term twice.
     """
     from contextlib import nullcontext
 
     from pebblesim.game.moves import saving
     from pebblesim.game.referee import IllegalMove, Referee
-    from pebblesim.readings.pebbles import moves
+    from pebblesim.readings.numbers import numbers
+    from pebblesim.readings.pebbles import moves, source_of
 
     board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
     predicted = _predicted(board.program, board.sizes, summation, board.mask)
     cdag = board.graph
-    game = Referee(cdag, board.M, rules)
-    stream = moves(board.program, board.sizes, cdag.families, write_takes_red=game.write_takes_red, mask=board.mask)
+    game = Referee(cdag, board.M, rules, idle=False)
+    what = board.program, board.sizes, cdag.families
+    stream = moves(*what, write_takes_red=game.write_takes_red, mask=board.mask)
+    outcome = None
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
             for chunk in watched:
                 game.play(chunk)
                 if progress:
                     progress((game.reads + game.writes) / predicted["io"])
-        except IllegalMove:
+        except IllegalMove as illegal:
+            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=board.mask)
+            outcome = illegal.game if made_by is None else _with_source(illegal.game, where_is(made_by.line))
             if strict:
-                raise
+                raise IllegalMove(outcome) from None
+    run_at = _sizes_to_run(board)
     return Played(
         schedule=board.schedule.name,
         dims=board.dims,
         blocks=board.blocks,
         summation=summation,
-        game=game.finish(),
+        game=outcome or game.finish(),
         predicted=predicted,
-        values_match=_values_match(board.schedule, board.dims, cdag, board.allowed),
+        graph_values_match=_values_match(board.schedule, board.dims, board.mask, cdag.evaluate),
+        schedule_values_match=_values_match(
+            board.schedule, run_at, board.mask, lambda inputs: numbers(board.program, run_at, inputs, board.mask)
+        ),
+        run_at=run_at,
         mask=board.mask,
     )
+
+
+def _with_source(game: Game, source: str) -> Game:
+    """A game that ended in an illegal move, and the schedule's line that made it."""
+    assert game.violation is not None
+    message = f"{game.violation.message}, at {source}"
+    return replace(game, violation=replace(game.violation, source=source, message=message))
 
 
 def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask: Mask | None) -> dict[str, int]:
@@ -201,12 +250,18 @@ def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask:
     return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask)}
 
 
-def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag, allowed: Any) -> bool:
-    """Whether the graph computes the problem's outputs from random inputs, to 1e-10 of the largest entry."""
+def _values_match(
+    algorithm: Schedule,
+    sizes: Mapping[str, int],
+    mask: Mask | None,
+    outputs_of: Callable[[dict[str, Any]], Mapping[str, Any]],
+) -> bool:
+    """Whether the problem's outputs come out of random inputs, to 1e-10 of the largest entry."""
     import numpy as np
 
+    allowed = None if mask is None else mask.allowed(sizes["n"])
     inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
-    reference, outputs = algorithm.problem.reference(inputs, allowed), cdag.evaluate(inputs)
+    reference, outputs = algorithm.problem.reference(inputs, allowed), outputs_of(inputs)
 
     def close(name: str) -> bool:
         expected = reference[name]
@@ -214,3 +269,43 @@ def _values_match(algorithm: Schedule, sizes: Mapping[str, int], cdag: Cdag, all
         return np.allclose(outputs[name], expected, rtol=0, atol=1e-10 * largest)
 
     return all(map(close, algorithm.program.outputs))
+
+
+def _sizes_to_run(board: Match) -> dict[str, int]:
+    """The sizes at which the schedule is run: the board's own, or, if that takes too long, smaller ones."""
+    steps = sum(
+        amount
+        for phase in board.program.phases
+        for amount in totals(phase.body, board.sizes, lambda node, place: [("steps", 1)], board.mask).values()
+    )
+    if steps <= MOST_STEPS or not isinstance(board.mask, masks.Band | None):
+        return board.sizes
+    return smaller(board.program, board.sizes)
+
+
+def smaller(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Small sizes whose dimensions are cut into tiles alike: one, two or more of them, the last ragged or not.
+
+    Blocks keep their order, and dimensions become as small as their blocks allow.
+    """
+    larger = sorted({sizes[block] for block in program.blocks} - {1})
+    small = {
+        block: min(sizes[block], 2 + larger.index(sizes[block])) if sizes[block] > 1 else 1 for block in program.blocks
+    }
+    cuts: dict[str, set[tuple[int, int]]] = {dim: set() for dim in program.dims}
+    for phase in program.phases:
+        for node in ir.walk(phase.body):
+            if isinstance(node, ir.Loop):
+                block = node.range.block
+                cuts[node.range.dim].add((ir.length(block, sizes), ir.length(block, small)))
+
+    def alike(size: int, block: int) -> tuple[int, bool]:
+        return min(3, -(-size // block)), size % block == 0
+
+    for dim, blocks in cuts.items():
+        candidates = range(1, sizes[dim] + 1)
+        small[dim] = next(
+            (size for size in candidates if all(alike(size, new) == alike(sizes[dim], old) for old, new in blocks)),
+            min(sizes[dim], 3 * max((new for _, new in blocks), default=1) + 1),
+        )
+    return small

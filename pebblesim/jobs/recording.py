@@ -171,7 +171,7 @@ def record(
     board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
     if board.plan.vertices > most:
         raise _too_long(f"it has {board.plan.vertices:,} vertices", most)
-    referee = Referee(board.graph, board.M, rules)
+    referee = Referee(board.graph, board.M, rules, idle=False)
     text, line_of = numbered(board.program)
     chunks, starts, lines, turns, done = [np.empty(0, np.int64)], [], [], [], 0
     taken = referee.write_takes_red

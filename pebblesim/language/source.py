@@ -21,15 +21,42 @@ def frame() -> Any:
     return found
 
 
-def line() -> int:
+class Line(int):
+    """A line of a schedule's source, which also knows its file."""
+
+    file: str
+
+    def __new__(cls, number: int, file: str) -> Line:
+        line = super().__new__(cls, number)
+        line.file = file
+        return line
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override] # programs are sent to other processes
+        return int(self), self.file
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.file}:{int(self)}"
+
+
+def line() -> Line:
     """The line of the schedule."""
-    return int(frame().f_lineno)
+    here = frame()
+    return Line(here.f_lineno, here.f_code.co_filename)
 
 
 def where() -> str:
     """File and line of the schedule."""
-    here = frame()
-    return f"{here.f_code.co_filename}:{here.f_lineno}"
+    return line().where
+
+
+def where_is(node_line: int) -> str:
+    """File and line, if the file is known; files of this package without what stands in front of it."""
+    if not isinstance(node_line, Line):
+        return f"line {node_line}"
+    file = Path(node_line.file)
+    return f"{file.relative_to(_HERE.parent.parent) if file.is_relative_to(_HERE.parent) else file}:{int(node_line)}"
 
 
 def where_raised(error: BaseException, otherwise: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.peak import Occupancy, intermediates
+from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
 from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
@@ -25,7 +25,7 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     Raises:
         UsageError: the sizes are too large for enumeration.
     """
-    allowed = mask.allowed(sizes[ir.PAIRS])
+    allowed = mask.allowed(sizes[ir.MASKED])
     return max(_MaskedOccupancy(sizes, allowed).run(phase) for phase in program.phases)
 
 
@@ -39,11 +39,11 @@ class _MaskedOccupancy(Occupancy):
         self.empty: dict[ir.Tile, Array] = {}  # ... and whether they never will
         self.apart: dict[ir.Tile, Array] = {}  # of a sum kept apart, whether its elements have terms
 
-    def _runs(self, when: ir.Meeting | None) -> bool:
+    def _runs(self, when: ir.MaskCondition | None) -> bool:
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
     def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.dim != ir.PAIRS:
+        if loop.range.dim != ir.MASKED:
             return super()._picked(loop, last)
         self._charge(last)
         return list(range(last + 1))
@@ -66,8 +66,12 @@ class _MaskedOccupancy(Occupancy):
                 self.empty[tile] = np.ones((1,) * len(tile.ranges), bool)
             case ir.Delete(tile=tile):
                 self.done.pop(tile, None)
-            case ir.Write(tile=tile) | ir.Move(source=tile):
+            case ir.Write(tile=tile):
                 self._fill(tile)
+            case ir.Move(tile=tile, source=source):
+                self._fill(source)
+                self.done.pop(tile, None)
+                hand_over(self.apart, source, tile)
             case ir.Compute(target=target, expr=expr, mode=mode):
                 for ref in ir.refs(expr):
                     self._fill(ref.tile)
@@ -88,14 +92,13 @@ class _MaskedOccupancy(Occupancy):
             return
         term = 1
         if isinstance(expr, ir.RowReduction):
-            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+            term = pebbles_of_a_term(expr)
         shape = self._shape(ranges)
         new = np.broadcast_to(self._new_terms(node, ranges), shape)
         if node.mode == "new":
             self.live.setdefault(tile, 0)
+            self.within[tile] = frozenset(self.open)
             before, after = np.zeros(shape, bool), np.ones(shape, bool)
-            if isinstance(expr, ir.MatMul) and expr.left.shape[1].parent is not None:
-                self.apart[tile] = new > 0
         elif tile in self.done:
             before = self.done[tile][self._within(ranges, tile)]
             after = before | (new > 0)
@@ -105,9 +108,14 @@ class _MaskedOccupancy(Occupancy):
         most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + max(term, 2), 0))
         self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, most)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
+        if node.mode == "new" or tile in self.done:
+            whole = kept_apart(self._index(expr), self.within[tile])
+            without = self._without_terms(node, whole)
+            if isinstance(expr, ir.MatMul) and whole.parent is not None:
+                self.apart[tile] = np.broadcast_to(~without, self._shape(tile.ranges))
         if tile in self.done:
             self.done[tile][self._within(ranges, tile)] = after
-            self.empty[tile] = self._without_terms(node)
+            self.empty[tile] = without
 
     def _in_turn(self, before: Array, after: Array, most: Array) -> None:
         """The elements of a target get their terms one after the other."""
@@ -126,22 +134,30 @@ class _MaskedOccupancy(Occupancy):
         if isinstance(expr, ir.MatMul) and expr.left.tile in self.apart:  # its sums without terms are none of these
             present = self.apart[expr.left.tile]
             return np.asarray((present.T if expr.left.transposed else present)[0].sum())
-        index = expr.left.shape[1] if isinstance(expr, ir.MatMul) else _rows(expr)[1]
+        index = self._index(expr)
         lines = self._lines(node, ranges)
         if lines is not None:
             return lines[..., self._slice(index)].sum(axis=-1)
         terms = np.asarray(self._words((index,)))
         return terms * self._pairs(ranges) if over_pairs(ranges) else terms
 
-    def _without_terms(self, node: ir.Compute) -> Array:
-        """Which elements of the tile that a node adds to get no terms, here or elsewhere."""
+    def _without_terms(self, node: ir.Compute, whole: ir.Range) -> Array:
+        """Which elements of the tile that a node adds to get no terms, here or elsewhere in what the sum goes over."""
         tile = node.target.tile
-        if isinstance(node.expr, ir.MatMul) and node.expr.left.tile in self.apart:
+        if isinstance(node.expr, ir.MatMul) and node.expr.left.tile in self.apart and tile in self.done:
             return np.asarray(~self.done[tile])
         lines = self._lines(node, tile.ranges)
         if lines is not None:
-            return np.asarray(~lines.any(axis=-1))
+            return np.asarray(~lines[..., self._slice(whole)].any(axis=-1))
         return ~self._pairs(tile.ranges) if over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
+
+    @staticmethod
+    def _index(expr: ir.Expr) -> ir.Range:
+        """What a sum goes over in one primitive."""
+        if isinstance(expr, ir.MatMul):
+            return expr.left.shape[1]
+        assert isinstance(expr, ir.RowReduction)
+        return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
         """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, n)."""
@@ -154,8 +170,3 @@ class _MaskedOccupancy(Occupancy):
         if over_pairs(expr.right.tile.ranges):
             return (self.allowed if expr.right.transposed else self.allowed.T)[None, self._slice(ranges[1])]
         return None
-
-
-def _rows(expr: ir.Expr) -> ir.Ranges:
-    assert isinstance(expr, ir.RowReduction)
-    return expr.operand.shape

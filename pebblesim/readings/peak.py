@@ -10,6 +10,7 @@ every iteration after the first changes the same pebbles by the same number. Onl
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
@@ -61,6 +62,11 @@ def intermediates(expr: ir.Expr) -> int:
     return max(most, held + 1)
 
 
+def pebbles_of_a_term(expr: ir.RowReduction) -> int:
+    """Most pebbles while a term is computed from its operand, and the term."""
+    return max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+
+
 class Occupancy:
     """Runs a phase on numbers of pebbles."""
 
@@ -72,6 +78,8 @@ class Occupancy:
         self.from_memory: set[ir.Tile] = set()
         self.values: set[ir.Tile] = set()  # tiles that hold a value which is no sum in progress
         self.regrouped: dict[ir.Tile, ir.Range] = {}  # sums over one tile of a dimension, kept apart from the others
+        self.open: list[ir.Range] = []  # the loops that are running
+        self.within: dict[ir.Tile, frozenset[ir.Range]] = {}  # ... and that ran when a sum began
         self.offset: dict[ir.Range, int] = {}
         self.length: dict[ir.Range, int] = {}
 
@@ -105,16 +113,18 @@ class Occupancy:
                 case ir.Zeros(tile=tile):
                     self.live[tile] = 0
                     self.values.discard(tile)
+                    self.within[tile] = frozenset(self.open)
                 case ir.Constant(tile=tile):
                     self._hold(tile, self._words(tile.ranges))
                     self.values.add(tile)
+                    self.within[tile] = frozenset(self.open)
                 case ir.Move(tile=tile, source=source):
                     self.red -= self.live[tile]
                     self.live[tile] = self.live.pop(source)
                     for kind in (self.values, self.from_memory):
                         (kind.add if source in kind else kind.discard)(tile)
-                    if source in self.regrouped:
-                        self.regrouped[tile] = self.regrouped[source]
+                    hand_over(self.regrouped, source, tile)
+                    hand_over(self.within, source, tile)
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):
@@ -131,6 +141,7 @@ class Occupancy:
         whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
         start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
         picked = self._picked(loop, last)
+        self.open.append(rng)
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
             self.length[rng] = min(block, whole - index * block)
@@ -141,11 +152,12 @@ class Occupancy:
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
             for tile, pebbles in before.items() if index > 0 else ():
                 self._hold(tile, (self.live[tile] - pebbles) * (following - index - 1))
+        self.open.pop()
 
     def _before(self, node: ir.Node) -> None:
         """What has to happen before a node; nothing, without a mask."""
 
-    def _runs(self, when: ir.Meeting | None) -> bool:
+    def _runs(self, when: ir.MaskCondition | None) -> bool:
         """Whether a loop runs for the tile it is at; without a mask, for all but those that a mask would leave out."""
         return when is None or not when.none
 
@@ -172,6 +184,7 @@ class Occupancy:
         elements = self._words(node.target.ranges)
         if isinstance(expr, ir.Elementwise):
             self.values.add(tile)
+            self.within[tile] = frozenset(self.open)
             if node.mode == "new":
                 self._reach(self.red + elements - 1 + intermediates(expr))
                 self._hold(tile, elements)
@@ -183,26 +196,28 @@ class Occupancy:
             blocks_of = self.regrouped.get(expr.left.tile) or self.regrouped.get(expr.right.tile)
         else:
             assert isinstance(expr, ir.RowReduction)
-            index, blocks_of = expr.operand.shape[1], None
-            term = max(1 + (not isinstance(expr.operand, ir.Ref)), intermediates(expr.operand))
+            index, blocks_of, term = expr.operand.shape[1], None, pebbles_of_a_term(expr)
         count = self._words((index,))
         tree = None
         if node.mode == "new":
-            if index.parent is not None:
-                self.regrouped[tile] = index
-            first, terms, started = 0, count, False
+            self.within[tile] = frozenset(self.open)
             self.live.setdefault(tile, 0)
-        elif tile in self.values:  # the sum is added to the value
-            first, terms, started = 0, count, True
+        if node.mode == "new" or tile in self.values:  # in a value's place, the sum is added to the value
+            first, terms = self._among(index, self.within[tile])
+            started = node.mode != "new"
         elif tile in self.from_memory:  # memory holds the sum between the tiles of the outermost loop over its terms
             first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], True
             tree = 1 if self.chain else min(terms, ir.length(_outermost(index).block, self.sizes))
         else:
-            first, terms, started = self.offset.get(index, 0), self.sizes[index.dim], False
+            first, terms = self._among(index, self.within[tile])
+            started = False
             if blocks_of is not None:
                 block = ir.length(blocks_of.block, self.sizes)
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
+        apart = kept_apart(index, self.within.get(tile, frozenset()))
+        if apart.parent is not None and not started:
+            self.regrouped[tile] = apart
         tree = tree or tree_block(self.summation, terms)
         if tree > 1:
             self._charge(count)
@@ -210,6 +225,25 @@ class Occupancy:
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + most)
         self._hold(tile, elements * (after - before))
+
+    def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
+        """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
+        whole = kept_apart(index, within)
+        return self.offset.get(index, 0) - self.offset.get(whole, 0), self._words((whole,))
+
+
+def hand_over(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
+    """What is known of a tile's words goes over to another tile with them."""
+    kept.pop(tile, None)
+    if source in kept:
+        kept[tile] = kept.pop(source)
+
+
+def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
+    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension."""
+    while index.parent is not None and index not in within:
+        index = index.parent
+    return index
 
 
 @lru_cache(maxsize=4096)

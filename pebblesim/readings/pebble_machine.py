@@ -2,11 +2,17 @@
 
 It knows the numbering of `pebblesim.game.numbering` and nothing of the graph itself. Each row of `code` is an
 instruction; it fills a buffer with moves, returns when the buffer is nearly full, and goes on where it stopped.
+
+It also knows of each word in cache, and of each word in memory that is no input, which value it holds: a *cell* says of
+which family, which block, and how many of its terms a sum has. What a primitive takes for granted is compared with the
+cells, so that a term is never added twice, and no tile stands for another value than the one that is in it.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.kernels import kernel
@@ -14,36 +20,41 @@ from pebblesim.kernels import kernel
 KINDS = COMPUTE, DELETE, READ, WRITE  # of another file, so that functions kept on disk must know their values
 
 # instructions, and what their columns hold
-LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL = range(11)
+LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = range(12)
 (
     OP,
-    TILE,  # the tile it works on
-    SOURCE,  # MOVE: the tile whose words it takes over
-    FAMILY,  # the family of the tile's words (after it, if it computes them)
+    AREA,  # the tile it works on; INIT, CHECK: or the tensor
+    OTHER,  # MOVE: the tile whose words it takes over; EACH: the tensor that is read or written, -1 for an input
+    FAMILY,  # the family of the words (after it, if it computes them)
     ROWS,  # its row range
     COLUMNS,  # its column range, -1 for a vector
-    PART,  # what it computes is the block that this range is at, -1 if the family has one block
-    KIND,  # EACH: which move
+    PART,  # it is the block that this range is in, -1 if the family has one block
+    KIND,  # EACH: which move; CHECK: which block
+    SURE,  # READ: 1 if the tensor must hold finished values of the family; SCRIPT: 1 if it changes a tile in place
     JUMP,  # LOOP: behind its end; NEXT: behind its start
     FIRST,  # SCRIPT, SUM: first step of the script
     LEAF,  # SUM: the step behind which the term is computed
     LAST,  # SCRIPT, SUM: behind the last step
     TERMS,  # SUM: the range it sums over
-    OUTER,  # SUM: the range whose tile comes first in the order of the terms, -1 if none
-    WHOLE,  # SUM: terms for each tile of OUTER
-    FRESH,  # SUM: 1 if it is the whole sum of a block
+    OUTER,  # SUM: the range whose block comes first in the order of the terms, -1 if none
+    EVERY,  # SUM: indices of such a block
+    WHOLE,  # SUM: terms for each of these blocks
+    FRESH,  # SUM: 1 if it makes a new tile
     ONTO,  # SUM: the family of the value it is added to, -1 if none
     MET_ROWS,  # LOOP, NEXT: run for tiles of which the mask allows a pair of these rows ...
     MET_COLUMNS,  # ... and these columns, -1 if for all
     MET,  # LOOP, NEXT: 1; 0 to run for the others
     WIDTH,
-) = range(21)
+) = range(23)
 
-# columns of a step of a script; OF_TILE: the tile whose present block is meant, -1 for the block that AT is at
-STEP_KIND, STEP_FAMILY, VECTOR, AT, OF_TILE = range(5)
+# which block a CHECK asks for: the one that PART is in, the latest before it, or the last of all
+THIS, BEFORE_IT, LATEST = range(3)
 
-# columns of the table of families
-BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, STORED = range(13)
+# columns of a step of a script; AT: the range that says which block
+STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
+
+# columns of the table of families; PERIOD: how many indices of a range are one block, 0 if there is one block
+BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD = range(13)
 # and, under a mask, of where they are: TABLE, first row in `elements`; BEFORE, first entry in `before`; WIDE, entries
 # of a line there; LINE, which index of an element says its line. All -1 where there is no such table.
 TABLE, BEFORE, WIDE, LINE = range(13, 17)
@@ -51,12 +62,41 @@ TABLE, BEFORE, WIDE, LINE = range(13, 17)
 # columns of the table of ranges
 PARENT, BLOCK, OFFSET, LENGTH = range(4)
 
-# columns of what is known of a tile or of an element in memory: up to which index its sum has its terms (-1: it is
-# complete), its block, and, of a tile, whether its sums without terms are there already, as constants
-DONE, BLOCK_OF, FILLED = range(3)
+# columns of the table of areas, which are tiles and tensors: their ranges, and their first cell
+AREA_ROWS, AREA_COLUMNS, CELLS = range(3)
 
-PC, PROGRESS, STATUS = range(3)
-RUNNING, FINISHED, PARTIAL = range(3)
+# a cell: nothing, or family, block (-1: the constant that a running value starts from) and terms, in these many bits
+EMPTY = -1
+BLOCK_BITS, TERM_BITS = 24, 31
+
+PC, PROGRESS, STATUS, AT_ROW, AT_COLUMN, HOLDS, MEANT = range(7)
+RUNNING, FINISHED, PARTIAL, MISMATCH = range(4)
+
+
+def start() -> Any:
+    """The state before the first instruction."""
+    return np.zeros(7, np.int64)
+
+
+@kernel(inline="always")
+def cell(family: int, block: int, terms: int) -> int:
+    """The cell of a value: a sum that has this many terms, or, with no terms, any other value."""
+    return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
+
+
+@kernel(inline="always")
+def family_of(held: int) -> int:
+    return held >> (BLOCK_BITS + TERM_BITS)
+
+
+@kernel(inline="always")
+def block_of(held: int) -> int:
+    return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
+
+
+@kernel(inline="always")
+def terms_of(held: int) -> int:
+    return held & ((1 << TERM_BITS) - 1)
 
 
 @kernel(*KINDS)
@@ -188,32 +228,44 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
 
 
 @kernel(*KINDS)
-def _at(ranges: Any, rng: int) -> int:
-    """Which tile a range is at; 0 for no range."""
-    return ranges[rng, OFFSET] // ranges[rng, BLOCK] if rng >= 0 else 0
+def _block(ranges: Any, rng: int, family: Any) -> int:
+    """Which block of a family a range is in; 0 for no range, or if there is one block."""
+    return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
+
+
+@kernel(*KINDS)
+def _latest(family: Any, elements: Any, block: int, element: int) -> int:
+    """The last block before a block in which an element exists; -1 if there is none."""
+    block -= 1
+    if family[TABLE] >= 0:
+        while block >= 0 and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
+            block -= 1
+    return block
+
+
+@kernel(*KINDS)
+def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
+    """The vertex of a cell at [i, j]; -1 if it is a sum spread over several."""
+    family = families[family_of(held)]
+    first, k = _element(family, elements, block_of(held), i * family[ROW_LENGTH] + j)
+    return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
+
+
+@kernel(*KINDS)
+def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
+    state[STATUS], state[AT_ROW], state[AT_COLUMN], state[HOLDS], state[MEANT] = MISMATCH, i, j, holds, meant
 
 
 @kernel(*KINDS)
 def _script(
-    out: Any,
-    used: int,
-    scripts: Any,
-    first: int,
-    last: int,
-    families: Any,
-    elements: Any,
-    ranges: Any,
-    tiles: Any,
-    i: int,
-    j: int,
+    out: Any, used: int, scripts: Any, first: int, last: int, families: Any, elements: Any, ranges: Any, i: int, j: int
 ) -> int:
     """The moves of a script for element [i, j]."""
     for row in range(first, last):
         step = scripts[row]
         family = families[step[STEP_FAMILY]]
         element = i if step[VECTOR] else i * family[ROW_LENGTH] + j
-        block = tiles[step[OF_TILE], BLOCK_OF] if step[OF_TILE] >= 0 else _at(ranges, step[AT])
-        vertex, k = _element(family, elements, block, element)
+        vertex, k = _element(family, elements, _block(ranges, step[AT], family), element)
         vertex = _holder(vertex, k, 1, family[ZERO], family[STARTED], k)
         out[used] = vertex * 4 + step[STEP_KIND]
         used += 1
@@ -229,8 +281,8 @@ def run(
     before: Any,
     pairs: Any,
     ranges: Any,
-    tiles: Any,
-    stored: Any,
+    areas: Any,
+    cells: Any,
     state: Any,
     out: Any,
     longest: int,
@@ -238,13 +290,13 @@ def run(
     """Fill `out` with moves; returns how many.
 
     Args:
-        code, scripts, families: tables, not changed.
+        code, scripts, families, areas: tables, not changed.
         elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of elements, terms in front of
             each index, and pairs of rows and columns in front of each.
         ranges: table of ranges, with their present offset and length.
-        tiles: what is known of each tile.
-        stored: the same of each element in memory whose sum or running value is made there.
-        state: (next instruction, elements of it that are done, status).
+        cells: what each word of each area holds.
+        state: (next instruction, elements of it that are done, status), and what was found and what was meant where
+            these differ.
         longest: most moves that one element of any instruction takes.
     """
     used = 0
@@ -272,64 +324,73 @@ def run(
                 state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1
             continue
 
-        tile = ins[TILE]
-        if op == MOVE:
-            tiles[tile] = tiles[ins[SOURCE]]
-            state[PC] += 1
-            continue
-        if op == START or (op == FILL and (tiles[tile, DONE] < 0 or tiles[tile, FILLED])):
-            if op == START:
-                tiles[tile] = 0
-            state[PC] += 1
-            continue
-
-        family = families[ins[FAMILY]]
-        zero, started = family[ZERO], family[STARTED]
+        number = ins[FAMILY]
+        family = families[number]
+        zero, started, tree = family[ZERO], family[STARTED], family[TREE]
         row, rows = ranges[ins[ROWS], OFFSET], ranges[ins[ROWS], LENGTH]
         column, columns = 0, 1
         if ins[COLUMNS] >= 0:
             column, columns = ranges[ins[COLUMNS], OFFSET], ranges[ins[COLUMNS], LENGTH]
-        block = _at(ranges, ins[PART])
-        term = terms = index = 0
-        in_progress = op == SUM and not ins[FRESH] and ins[ONTO] < 0
+        area = areas[ins[AREA]]
+        wide, corner = 1, area[CELLS] - ranges[area[AREA_ROWS], OFFSET]
+        if area[AREA_COLUMNS] >= 0:
+            wide = ranges[area[AREA_COLUMNS], LENGTH]
+            corner = area[CELLS] - ranges[area[AREA_ROWS], OFFSET] * wide - ranges[area[AREA_COLUMNS], OFFSET]
+        beyond = 0  # from a cell of the tile to that of the tensor, or of the other tile
+        if ins[OTHER] >= 0:
+            other = areas[ins[OTHER]]
+            beyond = other[CELLS] - area[CELLS] if op == MOVE else other[CELLS]
+        block = _block(ranges, ins[PART], family)
+        index = terms = term = 0
+        masked = family[BEFORE] >= 0
         if op == SUM:
-            index = ranges[ins[TERMS], OFFSET]
-            terms = ranges[ins[TERMS], LENGTH]
-            if in_progress:
-                term = index
-                if ins[OUTER] >= 0:
-                    term += _at(ranges, ins[OUTER]) * ins[WHOLE]
+            index, terms = ranges[ins[TERMS], OFFSET], ranges[ins[TERMS], LENGTH]
+            term = index
+            if family[PERIOD] > 0:
+                block = index // family[PERIOD]
+            elif ins[OUTER] >= 0:
+                term += ranges[ins[OUTER], OFFSET] // ins[EVERY] * ins[WHOLE]
+        begin = block * family[PERIOD]  # of the block, among the terms
         for at in range(state[PROGRESS], rows * columns):
             if used > room:
                 state[PROGRESS] = at
                 return used
             i, j = row + at // columns, column + at % columns
             element = i * family[ROW_LENGTH] + j
+            place = corner + i * wide + j
+            held = cells[place]
             if op == EACH:
                 kind = ins[KIND]
-                place = family[STORED] + element
-                if kind == READ and at == 0:
-                    tiles[tile] = -1, 0, 1
-                if kind == READ and family[STORED] >= 0:
-                    tiles[tile, BLOCK_OF] = stored[place, BLOCK_OF]
-                    # of tiles that were written apart, all complete, the indices up to which they have terms may differ
-                    first, k = _element(family, elements, tiles[tile, BLOCK_OF], element)
-                    done = stored[place, DONE]
-                    if done >= 0 and _terms_before(family, before, done, i, j) < k:
-                        tiles[tile, DONE] = done
-                first, k = _element(family, elements, tiles[tile, BLOCK_OF], element)
-                held = tiles[tile, DONE]
-                if k == 0 and family[K] > 0 and held >= 0 and not tiles[tile, FILLED]:
-                    continue  # a sum without terms that nobody has looked at yet
-                done = k if held < 0 else _terms_before(family, before, held, i, j)
-                vertex = _holder(first, k, family[TREE], zero, started, done)
+                if kind == READ:
+                    first, k = _element(family, elements, 0 if family[INITIAL] < 0 else -1, element)
+                    finished = cell(number, 0 if family[INITIAL] < 0 else -1, k)
+                    held = finished
+                    if ins[OTHER] >= 0 and cells[beyond + element] != EMPTY:  # what was never written cannot be blue
+                        held = cells[beyond + element]
+                    if ins[SURE] and held != finished:
+                        _mismatch(state, i, j, held, finished)
+                        return used
+                    cells[place] = held
+                elif held == EMPTY:
+                    if kind == WRITE:
+                        _mismatch(state, i, j, held, held)
+                        return used
+                    continue
+                vertex = _vertex(families, elements, held, i, j)
                 if vertex < 0:
                     state[STATUS] = PARTIAL
                     return used
-                if kind == WRITE and family[STORED] >= 0:
-                    stored[place, DONE], stored[place, BLOCK_OF] = tiles[tile, DONE], tiles[tile, BLOCK_OF]
+                if kind == WRITE:
+                    cells[beyond + element] = held
+                elif kind == DELETE:
+                    cells[place] = EMPTY
                 out[used] = vertex * 4 + kind
                 used += 1
+            elif op == START:
+                cells[place] = EMPTY
+            elif op == MOVE:
+                cells[place] = cells[place + beyond]
+                cells[place + beyond] = EMPTY
             elif op == INIT:
                 first, k = _element(family, elements, 0, element)
                 vertex = first + k if zero else family[INITIAL] + element if family[INITIAL] >= 0 else first
@@ -337,70 +398,92 @@ def run(
                 out[used + 1] = vertex * 4 + WRITE
                 out[used + 2] = vertex * 4 + DELETE
                 used += 3
-                if family[STORED] >= 0:
-                    stored[family[STORED] + element, DONE] = 0 if zero else -1
-                    stored[family[STORED] + element, BLOCK_OF] = 0 if zero else -1
+                cells[place] = cell(number, -1 if not zero and family[INITIAL] >= 0 else 0, 0)
             elif op == FILL:
                 first, k = _element(family, elements, block, element)
-                if k == 0:
+                if k == 0 and held == EMPTY:
                     out[used] = first * 4 + COMPUTE
                     used += 1
+                    cells[place] = cell(number, block, 0)
             elif op == CONSTANT:
                 out[used] = (family[INITIAL] + element) * 4 + COMPUTE
                 used += 1
+                cells[place] = cell(number, -1, 0)
+            elif op == CHECK:
+                wanted = block
+                if ins[KIND] != THIS:
+                    wanted = _latest(family, elements, family[BLOCKS] if ins[KIND] == LATEST else block, element)
+                first, k = _element(family, elements, wanted, element)
+                if held != cell(number, wanted, k):
+                    _mismatch(state, i, j, held, cell(number, wanted, k))
+                    return used
             elif op == SCRIPT:
-                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, elements, ranges, tiles, i, j)
+                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, elements, ranges, i, j)
+                if ins[SURE]:
+                    vertex = -1 if held == EMPTY else _vertex(families, elements, held, i, j)
+                    if vertex < 0:
+                        state[STATUS] = PARTIAL
+                        return used
+                    out[used] = vertex * 4 + DELETE
+                    used += 1
+                cells[place] = cell(number, block, 0)
             else:
                 first, k = _element(family, elements, block, element)
+                count, now = term - begin, term + terms - begin
+                origin = 0
+                if masked:  # terms are those that the mask leaves
+                    origin = _terms_before(family, before, begin, i, j)
+                    count = _terms_before(family, before, term, i, j) - origin
+                    now = _terms_before(family, before, term + terms, i, j) - origin
                 if k == 0:  # no terms: it is a constant, or the value that it would be added to
+                    count = now = 0
+                value = first + k
+                meant = cell(number, block, count)
+                if count == 0 and ins[ONTO] >= 0:
+                    onto = families[ins[ONTO]]
+                    of_value = block if onto[PERIOD] > 0 else 0
+                    value, terms_of_value = _element(onto, elements, of_value, element)
+                    meant = cell(ins[ONTO], of_value, terms_of_value)
+                    value = _holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
+                    if k == 0 and term > begin:  # it has become the sum already
+                        meant = cell(number, block, 0)
+                elif count == 0 and (not started or (k == 0 and not zero)):
+                    meant = EMPTY
+                if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
+                    _mismatch(state, i, j, held, meant)
+                    return used
+                if k == 0:
                     if ins[FRESH] and ins[ONTO] < 0:
                         out[used] = first * 4 + COMPUTE
                         used += 1
+                    if ins[FRESH] or ins[ONTO] >= 0:
+                        cells[place] = cell(number, block, 0)
                     continue
-                tree = family[TREE]
+                cells[place] = cell(number, block, now) if now > 0 or started else EMPTY
                 scripted = ins[LAST] > ins[FIRST]
-                value = first + k
-                if ins[ONTO] >= 0:
-                    vertex, terms_of_value = _element(families[ins[ONTO]], elements, tiles[tile, BLOCK_OF], element)
-                    value = _holder(vertex, terms_of_value, 1, 0, 0, terms_of_value)
-                held = value
-                masked = family[BEFORE] >= 0
-                done, origin = term, 0
-                if masked:  # terms are counted from the sum's first, or, if it is a block's alone, from the block's
-                    origin = 0 if in_progress else _terms_before(family, before, index, i, j)
-                    done = _terms_before(family, before, term, i, j) if in_progress else 0
-                if done > 0:
-                    held = first if done == 1 and not started else first + k + zero + started + done - 2
+                vertex = value
+                if count > 0:
+                    vertex = first if count == 1 and not started else first + k + zero + started + count - 2
                 if not masked and not scripted and tree == 1:  # most sums are so; the loop below does the same
-                    for u in range(term, term + terms):
+                    for u in range(count, now):
                         out[used] = (first + u) * 4 + COMPUTE
-                        used, held = _add(out, used + 1, first, k, zero, started, u, held)
+                        used, vertex = _add(out, used + 1, first, k, zero, started, u, vertex)
                     continue
                 for at_term in range(terms):
-                    u, c = term + at_term, index + at_term
+                    u, c = count + at_term, index + at_term
                     if masked:
-                        position = u if in_progress else c
-                        u = _terms_before(family, before, position, i, j) - origin
-                        if _terms_before(family, before, position + 1, i, j) - origin == u:
+                        u = _terms_before(family, before, term + at_term, i, j) - origin
+                        if _terms_before(family, before, term + at_term + 1, i, j) - origin == u:
                             continue  # the mask leaves it out
                     if scripted:
-                        used = _script(
-                            out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, tiles, i, c
-                        )
+                        used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, i, c)
                     out[used] = (first + u) * 4 + COMPUTE
                     used += 1
                     if scripted:
-                        used = _script(
-                            out, used, scripts, ins[LEAF], ins[LAST], families, elements, ranges, tiles, i, c
-                        )
+                        used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, elements, ranges, i, c)
                     if tree > 1:
                         used = _close(out, used, first, k, tree, zero, started, u, value)
                     else:
-                        used, held = _add(out, used, first, k, zero, started, u, held)
-        if op in (SUM, SCRIPT, CONSTANT):
-            tiles[tile, DONE] = term + terms if in_progress else -1
-            tiles[tile, BLOCK_OF] = -1 if op == CONSTANT else block
-        if op == FILL:
-            tiles[tile, FILLED] = 1
+                        used, vertex = _add(out, used, first, k, zero, started, u, vertex)
         state[PROGRESS] = 0
         state[PC] += 1

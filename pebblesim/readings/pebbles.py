@@ -8,6 +8,7 @@ schedule that computes what the graph does not hold is told so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.numbering import Family
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
+from pebblesim.language.source import where_is
 from pebblesim.readings import pebble_machine as vm
 
 CHUNK = 1 << 16
@@ -50,7 +52,7 @@ def moves(
     assembled = _Assembler(program, sizes, families, write_takes_red, mask)
     tables, longest = assembled.tables(), assembled.longest
     out = np.empty(max(chunk, 2 * longest), np.int64)
-    state = np.zeros(3, np.int64)
+    state = vm.start()
     while state[vm.STATUS] == vm.RUNNING:
         used = vm.run(*tables, state, out, longest)  # type: ignore[call-arg] # numba's stubs miscount *tables
         yield out[:used]
@@ -88,25 +90,63 @@ def steps(
         as for `moves`.
     """
     assembled = _Assembler(program, sizes, families, write_takes_red, mask)
-    (code, *tables), longest = assembled.tables(), assembled.longest
-    ranges = tables[-3]
+    yield from _steps(assembled, assembled.tables(), vm.start())
+
+
+def source_of(
+    number: int,
+    program: ir.Program,
+    sizes: ir.Sizes,
+    families: Sequence[Family],
+    *,
+    write_takes_red: bool = False,
+    mask: Mask | None = None,
+) -> ir.Node | None:
+    """The primitive that a move comes from, counted from 1; None if there are fewer moves.
+
+    The moves in front of it are made again, in chunks; only its own chunk is made step by step.
+
+    Args, Raises:
+        as for `moves`.
+    """
+    assembled = _Assembler(program, sizes, families, write_takes_red, mask)
+    tables, longest, state = assembled.tables(), assembled.longest, vm.start()
     out = np.empty(max(CHUNK, 2 * longest), np.int64)
-    state = np.zeros(3, np.int64)
+    made = 0
+    while state[vm.STATUS] == vm.RUNNING:
+        changing = (*tables[-3:], state)
+        before = [table.copy() for table in changing]
+        used = vm.run(*tables, state, out, longest)  # type: ignore[call-arg]
+        if made + used >= number:
+            for table, earlier in zip(changing, before, strict=True):
+                table[...] = earlier
+            for step in _steps(assembled, tables, state):
+                made += len(step.moves)
+                if made >= number:
+                    return step.node
+        made += used
+    return None
+
+
+def _steps(assembled: _Assembler, tables: Any, state: NDArray[np.int64]) -> Iterator[Step]:
+    code, *others = tables
+    ranges, longest = others[-3], assembled.longest
+    out = np.empty(max(CHUNK, 2 * longest), np.int64)
     one = code.copy()
     one[:, vm.OP] = vm.HALT
     while (op := code[state[vm.PC], vm.OP]) != vm.HALT:
         pc = int(state[vm.PC])
         one[pc, vm.OP], state[vm.STATUS] = op, vm.RUNNING
         while state[vm.STATUS] == vm.RUNNING:
-            used = vm.run(one, *tables, state, out, longest)  # type: ignore[call-arg]
+            used = vm.run(one, *others, state, out, longest)  # type: ignore[call-arg]
             if used:
-                yield Step(assembled.nodes[pc], None, out[:used])
+                yield Step(assembled.of(pc), None, out[:used])
         assembled.check(state)
         one[pc, vm.OP] = vm.HALT
         if op in (vm.LOOP, vm.NEXT) and state[vm.PC] == (pc + 1 if op == vm.LOOP else code[pc, vm.JUMP]):
             loop = ranges[code[pc, vm.ROWS]]
             tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET]) // loop[vm.BLOCK]
-            yield Step(assembled.nodes[pc], int(tile), out[:0])
+            yield Step(assembled.of(pc), int(tile), out[:0])
 
 
 class _Assembler:
@@ -129,17 +169,24 @@ class _Assembler:
             if family.op != "input"
         }
         self.code: list[list[int]] = []
-        self.nodes: list[ir.Node] = []  # which each instruction comes from
-        self.scripts: list[tuple[int, int, bool, int, int]] = []
+        self.nodes: list[ir.Node | None] = []  # which each instruction comes from
+        self.scripts: list[tuple[int, int, bool, int]] = []
         self.ranges: dict[ir.Range, int] = {}
         self.range_rows: list[list[int]] = []
-        self.tiles: dict[ir.Tile, int] = {}
+        self.areas: dict[ir.Tile | str, int] = {}  # of tiles, and of tensors by name
+        self.area_rows: list[list[int]] = []
+        self.cells = 0
+        self.dims: dict[str, ir.Range] = {}  # ranges of whole tensors
+        self.changed = set(_changed(program))
+        self.node: ir.Node | None = None
         self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
         self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
         for phase in program.phases:
             self._body(phase.body)
+        for name in program.outputs:
+            self._check_output(name)
         self.code.append(self._row(vm.HALT))
 
     @property
@@ -151,7 +198,7 @@ class _Assembler:
 
     def tables(self) -> Any:
         """What `pebble_machine.run` takes: fresh ones, for a game from its start."""
-        rows, stored = [], 0
+        rows = []
         elements, before = [np.zeros((1, 2), np.int64)], [np.zeros(1, np.int64)]
         for f in self.table:
             masked = (-1, -1, -1, -1)
@@ -164,39 +211,92 @@ class _Assembler:
                     line = -1 if f.table.line is None else f.table.line
                     masked = (masked[0], sum(map(len, before)), f.table.before.shape[1], line)
                     before.append(f.table.before.ravel().astype(np.int64))
-            in_memory = f.start or f.initial is not None
             length = f.shape[1] if len(f.shape) == 2 else 1
             where = (f.base, f.step, f.last_base, f.initial_base, length, f.elements)
-            kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto))
-            rows.append((*where, *kind, stored if in_memory else -1, *masked))
-            stored += f.elements if in_memory else 0
+            kind = (f.terms, f.last_terms, f.blocks, f.tree, int(f.start), int(f.start or f.onto), _period(f))
+            rows.append((*where, *kind, *masked))
         return (
             np.array(self.code, np.int64),
-            np.array(self.scripts or [(0, 0, False, 0, 0)], np.int64),
+            np.array(self.scripts or [(0, 0, False, 0)], np.int64),
             np.array(rows, np.int64),
             np.concatenate(elements),
             np.concatenate(before),
             self._pairs(),
             np.array(self.range_rows, np.int64),
-            np.zeros((max(1, len(self.tiles)), 3), np.int64),
-            np.zeros((max(1, stored), 2), np.int64),
+            np.array(self.area_rows, np.int64),
+            np.full(self.cells, vm.EMPTY, np.int64),
         )
 
     def _pairs(self) -> NDArray[np.int64]:
         """How many allowed pairs there are of rows and columns in front of each."""
         if self.mask is None:
             return np.zeros((1, 1), np.int64)
-        sums = self.mask.allowed(self.sizes[ir.PAIRS]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
+        sums = self.mask.allowed(self.sizes[ir.MASKED]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def check(self, state: NDArray[np.int64]) -> None:
         """Complain if the machine had to stop."""
+        if state[vm.STATUS] not in (vm.PARTIAL, vm.MISMATCH):
+            return
+        pc = int(state[vm.PC])
+        row, node = self.code[pc], self.nodes[pc]
+        family = self.table[row[vm.FAMILY]]
         if state[vm.STATUS] == vm.PARTIAL:
-            family = self.table[self.code[int(state[vm.PC])][vm.FAMILY]]
             raise UsageError(
-                f"{self.program.name} moves or deletes a sum of {family.name} that is still spread over several "
-                "partial sums; choose summation 'chain', or blocks of terms that end where the tiles end."
+                f"{self._at(node)}: moves or deletes a sum of {family.name} that is still spread over several partial "
+                "sums; choose summation 'chain', or blocks of terms that end where the tiles end."
             )
+        i, j, holds, meant = (int(state[at]) for at in (vm.AT_ROW, vm.AT_COLUMN, vm.HOLDS, vm.MEANT))
+        held = self._value(holds, i, j)
+        area = next(area for area, number in self.areas.items() if number == row[vm.AREA])
+        if node is None:
+            raise UsageError(
+                f"{self.program.name} ends with {held} in {area}, where {self._value(meant, i, j)} must be written."
+            )
+        assert isinstance(area, ir.Tile)
+        tile = area.name or "a tile"
+        match node:
+            case ir.Compute(mode="add") if row[vm.OP] == vm.SUM:
+                same = holds != vm.EMPTY and vm.family_of(holds) == row[vm.FAMILY]
+                what = (
+                    f"adds to {tile} terms of {_entry(family, i, j)} that this sum holds already, or that are not the "
+                    "next in their order"
+                    if same
+                    else f"adds terms of {_entry(family, i, j)}"
+                )
+                why = f"{what}: {tile} holds {held}, where {self._value(meant, i, j)} is meant"
+            case ir.Write(tensor=tensor):
+                why = f"writes {tile} to {tensor.name}, but nothing was computed in {tile} at [{i}, {j}]"
+            case ir.Read(tensor=tensor):
+                why = f"reads {held} from {tensor.name}, where {self._value(meant, i, j)} is meant"
+            case _:
+                why = f"uses {tile}, which holds {held}, where {self._value(meant, i, j)} is meant"
+        raise UsageError(f"{self._at(node)}: {why}.")
+
+    def of(self, pc: int) -> ir.Node:
+        """The node that an instruction comes from."""
+        node = self.nodes[pc]
+        assert node is not None  # what comes from none makes no moves
+        return node
+
+    def _at(self, node: ir.Node | None) -> str:
+        """Where in the schedule's source a primitive is."""
+        return f"{self.program.name}, {where_is(node.line)}" if node is not None and node.line else self.program.name
+
+    def _value(self, held: int, i: int, j: int) -> str:
+        """What a cell holds, in words."""
+        if held == vm.EMPTY:
+            return "nothing yet"
+        family, block, terms = self.table[vm.family_of(held)], vm.block_of(held), vm.terms_of(held)
+        what = _entry(family, i, j)
+        if block < 0:
+            return f"the constant that {what} starts from"
+        if family.blocks > 1:
+            what += f" of block {block + 1} of {family.blocks}"
+        k = family.section(block)[1]
+        if family.table is not None:
+            k = int(family.table.terms[block, i * (family.shape[1] if len(family.shape) == 2 else 1) + j])
+        return what if terms == k else f"{what} with {terms} of its {k} terms"
 
     # -- tables ----------------------------------------------------------------------------------------------
 
@@ -225,9 +325,33 @@ class _Assembler:
     def _where(self, ranges: ir.Ranges) -> dict[str, int]:
         return {"ROWS": self._range(ranges[0]), "COLUMNS": self._range(ranges[1]) if len(ranges) == 2 else -1}
 
+    def _area(self, of: ir.Tile | str, ranges: ir.Ranges) -> int:
+        """The area of a tile, or of a tensor in memory."""
+        if of not in self.areas:
+            self.areas[of] = len(self.area_rows)
+            where = self._where(ranges)
+            self.area_rows.append([where["ROWS"], where["COLUMNS"], self.cells])
+            self.cells += prod(map(self._longest, ranges))
+        return self.areas[of]
+
+    def _longest(self, rng: ir.Range) -> int:
+        """Most indices of a range."""
+        if rng.parent is None:
+            return self.sizes[rng.name]
+        return min(ir.length(rng.block, self.sizes), self._longest(rng.parent))
+
+    def _tensor(self, name: str) -> int:
+        """The area of a tensor; -1 for an input, which holds what it always held."""
+        if name in self.program.inputs:
+            return -1
+        return self._area(name, tuple(self._whole(dim) for dim in self.program.tensors[name].shape))
+
+    def _whole(self, dim: str) -> ir.Range:
+        return self.dims.setdefault(dim, ir.Range(dim))
+
     def _tile(self, tile: ir.Tile) -> dict[str, int]:
         return {
-            "TILE": self.tiles.setdefault(tile, len(self.tiles)),
+            "AREA": self._area(tile, tile.ranges),
             "PART": self._part(self.part.get(tile)),
             **self._where(tile.ranges),
         }
@@ -245,13 +369,10 @@ class _Assembler:
         if key not in self.made_by:
             made = ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
             raise UsageError(
-                f"{self.program.name} computes {op}({', '.join(operands)}), which the graph it is played on does not "
-                f"have; it has {made}. Another association is another graph: @schedule(graph=...) chooses."
+                f"{self._at(self.node)}: computes {op}({', '.join(operands)}), which the graph it is played on does "
+                f"not have; it has {made}. Another association is another graph: @schedule(graph=...) chooses."
             )
         return self.made_by[key]
-
-    def _operand(self, ref: ir.Ref) -> str:
-        return self.table[self.family[ref.tile]].name + ".T" * ref.transposed
 
     def _constant(self, node: ir.Constant) -> int:
         """The family of running values that start from that constant and have the tile's dimensions."""
@@ -273,7 +394,7 @@ class _Assembler:
                 self._fill(tile)
             match node:
                 case ir.Loop(range=rng, body=inner, when=when):
-                    of_tiles = {"ROWS": self._range(rng), **self._meeting(when)}
+                    of_tiles = {"ROWS": self._range(rng), **self._condition(when)}
                     start = self._emit(vm.LOOP, **of_tiles)
                     self._body(inner)
                     self.node = node
@@ -281,11 +402,11 @@ class _Assembler:
                     self.code[start][vm.JUMP] = end + 1
                 case ir.Read(tile=tile, tensor=tensor):
                     self.family[tile] = self.in_memory[tensor.name]
-                    self._each(READ, tile)
+                    self._each(READ, tile, OTHER=self._tensor(tensor.name), SURE=int(self._is_sure(tile)))
                 case ir.Write(tile=tile, tensor=tensor):
-                    self._check_storable(self.family[tile])
+                    self._check_storable(self._held(tile))
                     self.in_memory[tensor.name] = self.family[tile]
-                    self._each(WRITE, tile)
+                    self._each(WRITE, tile, OTHER=self._tensor(tensor.name))
                     self.written.add(tile)
                 case ir.Delete(tile=tile):
                     if tile in self.family and not (self.write_takes_red and tile in self.written):
@@ -299,26 +420,25 @@ class _Assembler:
                             f"{self.program.name} writes {value:g} to {tensor.name}, which does not start from that "
                             "constant in the graph it is played on."
                         )
-                    self._emit(vm.INIT, TILE=0, FAMILY=number, **self._where(ranges))
+                    self._emit(vm.INIT, AREA=self._tensor(tensor.name), FAMILY=number, **self._where(ranges))
                 case ir.Constant(tile=tile):
                     self.family[tile] = self._constant(node)
                     self._emit(vm.CONSTANT, FAMILY=self.family[tile], **self._tile(tile))
                 case ir.Move(tile=tile, source=source):
                     if tile in self.family:
                         self._each(DELETE, tile)
-                    self._emit(vm.MOVE, **(self._tile(tile) | {"SOURCE": self._tile(source)["TILE"]}))
-                    self.family[tile] = self.family[source]
+                    self.family[tile] = self._held(source)
+                    self._emit(vm.MOVE, FAMILY=0, OTHER=self._tile(source)["AREA"], **self._tile(tile))
                     self.part |= {tile: self.part[source]} if source in self.part else {}
                 case ir.Zeros(tile=tile):
                     self.family.pop(tile, None)
-                    if self.mask is not None:
-                        self._emit(vm.START, **self._tile(tile))
+                    self._emit(vm.START, FAMILY=0, **self._tile(tile))
                 case ir.Compute(expr=ir.Elementwise()):
                     self._elementwise(node)
                 case ir.Compute():
                     self._sum(node)
 
-    def _meeting(self, when: ir.Meeting | None) -> dict[str, int]:
+    def _condition(self, when: ir.MaskCondition | None) -> dict[str, int]:
         if when is None:
             return {}
         met = {"MET_ROWS": self._range(when.rows), "MET_COLUMNS": self._range(when.columns)}
@@ -330,38 +450,82 @@ class _Assembler:
         if number is not None and self.table[number].table is not None and self.table[number].terms:
             self._emit(vm.FILL, FAMILY=number, **self._tile(tile))
 
-    def _each(self, kind: int, tile: ir.Tile) -> None:
-        self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile))
+    def _each(self, kind: int, tile: ir.Tile, **columns: int) -> None:
+        self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile), **columns)
+
+    # -- what a primitive takes for granted ------------------------------------------------------------------
+
+    def _held(self, tile: ir.Tile) -> int:
+        """The family of what a tile holds."""
+        if tile not in self.family:
+            raise UsageError(f"{self._at(self.node)}: uses {tile.name or 'a tile'}, in which nothing was computed yet.")
+        return self.family[tile]
+
+    def _is_sure(self, tile: ir.Tile) -> bool:
+        """Whether a tile holds finished values of one family from its first primitive to its last."""
+        return tile not in self.changed and not self.table[self.family[tile]].running
+
+    def _check(self, ref: ir.Ref, declared: str, made: int, part: ir.Range | None) -> None:
+        """An operand must hold what the graph makes the result from: finished values, of the right block."""
+        number = self._held(ref.tile)
+        if self._is_sure(ref.tile):
+            return
+        family, how = self.table[number], {"prev": vm.BEFORE_IT, "last": vm.LATEST}.get(declared.partition(".")[2])
+        if not family.running and family.blocks > 1:  # summed over block by block
+            part = self.part.get(ref.tile)
+        self._emit(
+            vm.CHECK,
+            AREA=self._area(ref.tile, ref.tile.ranges),
+            FAMILY=number,
+            KIND=vm.THIS if how is None else how,
+            PART=self._part(part),
+            **self._where(ref.ranges),
+        )
+
+    def _check_output(self, name: str) -> None:
+        """At the end an output's own values must lie in its tensor."""
+        number = self._named(name)
+        ranges = tuple(self._whole(dim) for dim in self.program.tensors[name].shape)
+        kind = vm.LATEST if self.table[number].running else vm.THIS
+        self.node = None
+        self._emit(vm.CHECK, AREA=self._tensor(name), FAMILY=number, KIND=kind, **self._where(ranges))
+
+    # -- computing -------------------------------------------------------------------------------------------
 
     def _elementwise(self, node: ir.Compute) -> None:
         tile = node.target.tile
         first = len(self.scripts)
         number, part = self._steps(node.expr)
-        slot = self._tile(tile)["TILE"]
-        if node.mode == "assign":
-            self._step(DELETE, self.family[tile], tile.ranges, of_tile=slot)
         self.family[tile] = number
         if part is not None:
             self.part[tile] = part
         where = self._tile(tile) | self._where(node.target.ranges) | {"PART": self._part(part)}
-        self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), **where)
+        in_place = int(node.mode == "assign")
+        self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), SURE=in_place, **where)
 
     def _steps(self, expr: ir.Expr) -> tuple[int, ir.Range | None]:
         """The steps that compute an element of an expression; returns the family of its result, and which block."""
         if isinstance(expr, ir.Ref):
-            return self.family[expr.tile], self.part.get(expr.tile)
+            return self._held(expr.tile), self.part.get(expr.tile)
         assert isinstance(expr, ir.Elementwise)
         operands = [self._steps(operand) for operand in expr.operands]
-        number = self._result(expr.op, [self.table[n].name for n, _ in operands])
-        part = next((part for _, part in operands if part is not None), None) if self.table[number].running else None
+        names = [self.table[n].name for n, _ in operands]
+        number = self._result(expr.op, names)
+        family = self.table[number]
+        part = next((part for _, part in operands if part is not None), None) if family.running else None
+        declared = family.operands if [_now(name) for name in family.operands] == names else family.operands[::-1]
+        for operand, meant in zip(expr.operands, declared, strict=True):
+            if isinstance(operand, ir.Ref):
+                columns = expr.shape[1] if len(expr.shape) == 2 else None  # which say the block of a running vector
+                self._check(operand, meant, number, part if family.running else columns)
         self._step(COMPUTE, number, expr.shape, part)
         for operand, (n, of_operand) in zip(expr.operands, operands, strict=True):
             if not isinstance(operand, ir.Ref):
                 self._step(DELETE, n, operand.shape, of_operand)
         return number, part
 
-    def _step(self, kind: int, number: int, shape: ir.Ranges, part: ir.Range | None = None, of_tile: int = -1) -> None:
-        self.scripts.append((kind, number, len(shape) == 1, self._part(part), of_tile))
+    def _step(self, kind: int, number: int, shape: ir.Ranges, part: ir.Range | None = None) -> None:
+        self.scripts.append((kind, number, len(shape) == 1, self._part(part)))
 
     def _part(self, part: ir.Range | None) -> int:
         return -1 if part is None else self._range(part)
@@ -369,16 +533,20 @@ class _Assembler:
     def _sum(self, node: ir.Compute) -> None:
         tile, expr = node.target.tile, node.expr
         first = leaf = len(self.scripts)
-        outer = None
+        outer, every = None, -1
         if isinstance(expr, ir.MatMul):
-            operands = [self._operand(expr.left), self._operand(expr.right)]
+            refs: tuple[ir.Ref, ...] = (expr.left, expr.right)
+            operands = [self.table[self._held(ref.tile)].name + ".T" * ref.transposed for ref in refs]
             op, index = "matmul", expr.left.shape[1]
-            outer = self.part.get(expr.left.tile) or self.part.get(expr.right.tile)
+            for ref in refs:
+                if self._is_apart(ref.tile):
+                    outer, every = self.part[ref.tile], _period(self.table[self.family[ref.tile]])
         else:
             assert isinstance(expr, ir.RowReduction)
+            refs = (expr.operand,) if isinstance(expr.operand, ir.Ref) else ()
             number, part = self._steps(expr.operand)
             leaf = len(self.scripts)
-            if not isinstance(expr.operand, ir.Ref):
+            if not refs:
                 self._step(DELETE, number, expr.operand.shape, part)
             operands = [self.table[number].name]
             op, index = expr.op, expr.operand.shape[1]
@@ -386,11 +554,13 @@ class _Assembler:
         if node.mode == "add" and tile in self.family:
             onto = self.made_by.get((op, (*operands, self.table[self.family[tile]].name)))
         number = self._result(op, operands) if onto is None else onto
+        for ref, declared in zip(refs, self.table[number].operands, strict=False):
+            self._check(ref, declared, number, index)
         if node.mode == "new":
             self._check_parts(number, index)
             self.part.pop(tile, None)
-        if index.parent is not None and (node.mode == "new" or onto is not None):
-            self.part[tile] = index
+        if self.table[number].blocks > 1:
+            self.part[tile] = self._block_of(number, index)
         before = self.family.get(tile, -1)
         self.family[tile] = number
         self._emit(
@@ -402,10 +572,25 @@ class _Assembler:
             LAST=len(self.scripts),
             TERMS=self._range(index),
             OUTER=self._part(outer),
+            EVERY=every,
             WHOLE=self.sizes[index.dim],
             FRESH=int(node.mode == "new"),
             ONTO=-1 if onto is None else before,
         )
+
+    def _is_apart(self, tile: ir.Tile) -> bool:
+        """Whether a tile holds one of several blocks, over which a sum goes one after the other."""
+        family = self.table[self.family[tile]]
+        return family.blocks > 1 and not family.running
+
+    def _block_of(self, number: int, index: ir.Range) -> ir.Range:
+        """The outermost range, of those that an index is a part of, whose tiles lie in one block of a family each."""
+        outside = [index]
+        while (parent := outside[-1].parent) is not None and parent.parent is not None:
+            outside.append(parent)
+        period = _period(self.table[number])
+        fitting = (rng for rng in reversed(outside) if rng.parent and ir.length(rng.block, self.sizes) <= period)
+        return next(fitting, index)
 
     def _check_storable(self, number: int) -> None:
         """What is made block by block can only be kept in memory where the game remembers which block it is."""
@@ -445,6 +630,28 @@ def _looked_at(node: ir.Node) -> Iterator[ir.Tile]:
             yield from (ref.tile for ref in ir.refs(expr))
             if mode == "assign":
                 yield target.tile
+
+
+def _changed(program: ir.Program) -> Iterator[ir.Tile]:
+    """The tiles that are more than read or computed once."""
+    for phase in program.phases:
+        for node in ir.walk(phase.body):
+            match node:
+                case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
+                    yield tile
+                case ir.Move(tile=tile, source=source):
+                    yield from (tile, source)
+                case ir.Compute(target=target, mode="assign" | "add"):
+                    yield target.tile
+
+
+def _period(family: Family) -> int:
+    """How many indices of a range are one block of a family; 0 if it has one block."""
+    return family.running or (family.terms if family.blocks > 1 else 0)
+
+
+def _entry(family: Family, i: int, j: int) -> str:
+    return f"{family.name}[{i}]" if len(family.shape) == 1 else f"{family.name}[{i},{j}]"
 
 
 def _now(operand: str) -> str:

@@ -1,0 +1,330 @@
+"""Regions of sizes, with their constants: what they imply, to the last integer.
+
+A region is given by comparisons of monomials, such as M ≥ 2d² and M ≥ d² + 7d + 10; all sizes are whole and at least 1.
+Logarithms of its sizes lie within bounded distance of a cone of directions, so that constants do not matter to a growth
+that is a monomial. They do to what is subtracted or rounded down: M - d² is Ω(M) on M ≥ 2d², and is 0 at M = d². So
+whatever a bound rests on is proved here for every size of the region, by linear programming over the rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property
+from itertools import product
+from math import lcm
+
+import sympy
+
+from pebblesim.errors import UsageError
+from pebblesim.growth.cones import Cone, Vector, dot
+
+Sum = dict[Vector, Fraction]
+"""A sum of monomials, by exponents."""
+
+Limit = tuple[tuple[Vector, Fraction], ...]
+"""The same with positive coefficients, in a form that can be a key; of a region, what is at most 1."""
+
+MARGIN = sympy.Rational(1, 2**30)
+"""P exceeds N by a constant factor if P ≥ (1 + MARGIN) N; any positive constant would do."""
+
+
+class NotComparable(UsageError):
+    """A comparison of anything else than sums of monomials."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Whole sizes ≥ 1 at which 1 ≥ Σ c·m for each of some sums of monomials.
+
+    Attributes:
+        names: of the sizes, in the order of exponents.
+        limits: the sums that are at most 1.
+        cone: the directions, n = t^x1, d = t^x2, …, along which the region goes on for ever.
+    """
+
+    names: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    cone: Cone
+
+    @staticmethod
+    def of(names: tuple[str, ...], comparisons: Iterable[tuple[sympy.Expr, sympy.Expr]]) -> Region:
+        """Sizes at which in each pair the first is at least the second.
+
+        Raises:
+            NotComparable: what is larger is no monomial, nor can be made one.
+        """
+        region = Region(names, (), Cone.orthant(len(names)))
+        for larger, smaller in comparisons:
+            for big in larger.args if isinstance(larger, sympy.Min) else (larger,):
+                for small in smaller.args if isinstance(smaller, sympy.Max) else (smaller,):
+                    region = region.where(big, small)
+        return region
+
+    def where(self, larger: sympy.Expr, smaller: sympy.Expr) -> Region:
+        """The part where one expression is at least another."""
+        positive, negative = self.difference(larger, smaller)
+        if len(positive) != 1:
+            if not positive and not negative:
+                return self
+            raise NotComparable(
+                f"{larger} ≥ {smaller} is no comparison with a monomial on its larger side, such as M >= d**2 + 4*d."
+            )
+        ((m, c),) = positive.items()
+        return self._limited(tuple((minus(k, m), e / c) for k, e in negative.items()))
+
+    def limited(self, larger: tuple[Vector, Fraction], smaller: Vector) -> Region:
+        """The part where a monomial with its coefficient is at least another."""
+        m, c = larger
+        return self._limited(((minus(smaller, m), 1 / c),))
+
+    def _limited(self, limit: Limit) -> Region:
+        if not limit:
+            return self
+        cone = self.cone
+        for m, _ in limit:
+            cone = cone.cut(minus(self.one, m))
+        return replace(self, limits=(*self.limits, limit), cone=cone)
+
+    @property
+    def one(self) -> Vector:
+        """The exponents of 1."""
+        return (Fraction(0),) * len(self.names)
+
+    def cut(self, form: Vector) -> Region:
+        """The part where a monomial is at least 1."""
+        return self.limited((form, Fraction(1)), self.one)
+
+    def goes_along(self, x: Sequence[int]) -> bool:
+        """Whether n = t^x1, d = t^x2, … is in the region for every large t."""
+        for limit in self.limits:
+            grown = [(dot(m, x), c) for m, c in limit]
+            level = sum((c for power, c in grown if power == 0), Fraction(0))
+            if any(power > 0 for power, _ in grown) or level > 1 or (level == 1 and any(p < 0 for p, _ in grown)):
+                return False
+        return True
+
+    # --- what it implies ---------------------------------------------------------------------------------------------
+
+    def implies(self, larger: sympy.Expr, smaller: sympy.Expr, *, strictly: bool = False) -> bool:
+        """Whether one expression is at least another at every size of the region; `strictly`, by a constant factor.
+
+        A proof if true; false says nothing.
+        """
+        if strictly:  # before anything cancels: (n + 1)d exceeds nd, and by no constant factor
+            smaller = smaller * (1 + MARGIN)
+        try:
+            positive, negative = self.difference(larger, smaller)
+        except NotComparable:
+            return False
+        return self._dominates(positive, negative)
+
+    def exceeds(self, larger: tuple[Vector, Fraction], smaller: Vector) -> bool:
+        """Whether a monomial with its coefficient is more than another at every size; false says nothing."""
+        return self._dominates(dict([larger]), {smaller: 1 + Fraction(1, 2**30)})
+
+    def _dominates(self, positive: Sum, negative: Sum) -> bool:
+        """Σ positive ≥ Σ negative: every unit of what is negative is charged to a larger unit of what is positive.
+
+        A positive term p may be replaced by p times any limit, which is at most 1, or by itself; a monomial is at least
+        another if the quotient is at least 1 on the cone of all limits with coefficients of 1 or more.
+        """
+        if not negative:
+            return True
+        return _charged(self._plain, self._useful, tuple(positive.items()), tuple(negative.items()))
+
+    @cached_property
+    def _useful(self) -> tuple[Limit, ...]:
+        """The limit 1 ≤ 1, and all others but those that compare two monomials as they are, which the cone knows."""
+        one = ((self.one, Fraction(1)),)
+        return tuple(dict.fromkeys((one, *(limit for limit in self.limits if len(limit) > 1 or limit[0][1] != 1))))
+
+    @cached_property
+    def _plain(self) -> Cone:
+        """Directions along which all limits with coefficients of 1 or more fall: there monomials compare plainly."""
+        cone = Cone.orthant(len(self.names))
+        for limit in self.limits:
+            for m, c in limit:
+                if c >= 1:
+                    cone = cone.cut(minus(self.one, m))
+        return cone
+
+    # --- expressions as sums of monomials ----------------------------------------------------------------------------
+
+    def difference(self, larger: sympy.Expr, smaller: sympy.Expr) -> tuple[Sum, Sum]:
+        """Positive and negative part of larger - smaller, or of what has its sign, roots and roundings taken off.
+
+        Raises:
+            NotComparable: no sums of monomials are left.
+        """
+        while smaller.is_Rational:
+            constant, rest = larger.as_coeff_Add()
+            if constant.is_Rational and constant:
+                larger, smaller = rest, smaller - constant
+            elif isinstance(larger, sympy.floor):
+                larger, smaller = larger.args[0], sympy.ceiling(smaller)
+            elif smaller > 0 and (root := _degree(larger)) > 1:
+                larger, smaller = larger**root, smaller**root
+            else:
+                break
+        numerator, _ = self._fraction(larger - smaller)
+        return {m: c for m, c in numerator.items() if c > 0}, {m: -c for m, c in numerator.items() if c < 0}
+
+    def _fraction(self, expr: sympy.Expr) -> tuple[Sum, Sum]:
+        """Numerator and denominator, sums of monomials, the denominator positive."""
+        one: Sum = {self.one: Fraction(1)}
+        if expr.is_Rational:
+            return ({self.one: Fraction(int(expr.p), int(expr.q))} if expr else {}), one
+        if expr.is_Symbol:
+            return {tuple(Fraction(expr.name == name) for name in self.names): Fraction(1)}, one
+        if expr.is_Add:
+            total: Sum = {}
+            below = one
+            for term in expr.args:
+                above, under = self._fraction(term)
+                if under == below:
+                    total = _add(total, above)
+                else:
+                    total, below = _add(_times(total, under), _times(above, below)), _times(below, under)
+            return total, below
+        if expr.is_Mul:
+            top, bottom = one, one
+            for factor in expr.args:
+                above, under = self._fraction(factor)
+                top, bottom = _times(top, above), _times(bottom, under)
+            return top, bottom
+        if isinstance(expr, sympy.Pow) and expr.exp.is_Rational:
+            above, under = self._fraction(expr.base)
+            power = Fraction(int(expr.exp.p), int(expr.exp.q))
+            if power < 0:
+                above, under, power = under, above, -power
+            if all(c > 0 for c in under.values()) and under:
+                if power.denominator == 1 and power <= 8:
+                    return _power(above, int(power), one), _power(under, int(power), one)
+                if len(above) == len(under) == 1:
+                    ((m, c),), ((u, k),) = above.items(), under.items()
+                    if c > 0 and (root := _root(c / k, power)) is not None:
+                        return {tuple(power * (x - y) for x, y in zip(m, u, strict=True)): root}, one
+        raise NotComparable(f"{expr} is no sum of monomials.")
+
+
+@cache
+def _charged(plain: Cone, limits: tuple[Limit, ...], positive: Limit, negative: Limit) -> bool:
+    """Whether what is positive can pay for what is negative, as `Region._dominates` says."""
+    sources = []  # of each: the positive term, the limit, its own coefficient, the sinks that it may pay for
+    for p, (m, _) in enumerate(positive):
+        for i, limit in enumerate(limits):
+            for offset, c in limit:
+                offered = plus(m, offset)
+                pays = [j for j, (sink, _) in enumerate(negative) if not plain.signs(minus(offered, sink))[1]]
+                if pays:
+                    sources.append((p, i, c, pays))
+    if {j for *_, pays in sources for j in pays} != set(range(len(negative))):
+        return False
+    shares = list(dict.fromkeys((p, i) for p, i, *_ in sources))  # how much of p goes through limit i
+    flows = [(s, j) for s, (*_, pays) in enumerate(sources) for j in pays]
+    rows: list[tuple[dict[int, Fraction], Fraction]] = []  # Σ a x ≤ b
+    for p, (_, have) in enumerate(positive):
+        rows.append(({k: Fraction(1) for k, (q, _) in enumerate(shares) if q == p}, have))
+    for s, (p, i, c, _) in enumerate(sources):
+        row = {len(shares) + k: Fraction(1) for k, (source, _) in enumerate(flows) if source == s}
+        rows.append(({**row, shares.index((p, i)): -c}, Fraction(0)))
+    for j, (_, need) in enumerate(negative):
+        rows.append(({len(shares) + k: Fraction(-1) for k, (_, sink) in enumerate(flows) if sink == j}, -need))
+    return feasible(rows, len(shares) + len(flows))
+
+
+def plus(a: Vector, b: Vector) -> Vector:
+    """Exponents of a product."""
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    """Exponents of a quotient."""
+    return tuple(x - y for x, y in zip(a, b, strict=True))
+
+
+def _add(a: Sum, b: Sum) -> Sum:
+    total = {m: a.get(m, Fraction(0)) + b.get(m, Fraction(0)) for m in (*a, *b)}
+    return {m: c for m, c in total.items() if c}
+
+
+def _times(a: Sum, b: Sum) -> Sum:
+    total: Sum = {}
+    for (m, c), (k, e) in product(a.items(), b.items()):
+        total = _add(total, {plus(m, k): c * e})
+    return total
+
+
+def _power(a: Sum, exponent: int, one: Sum) -> Sum:
+    total = one
+    for _ in range(exponent):
+        total = _times(total, a)
+    return total
+
+
+def _degree(expr: sympy.Expr) -> int:
+    """The least power of a product that has no roots; 1 if it may be negative."""
+    degree = 1
+    for factor in sympy.Mul.make_args(expr):
+        base, power = factor.as_base_exp()
+        if not power.is_Rational or not (power.q > 1 or base.is_Symbol or base.is_positive):
+            return 1
+        degree = lcm(degree, int(power.q))
+    return degree
+
+
+def _root(c: Fraction, power: Fraction) -> Fraction | None:
+    """c^power if that is rational."""
+    found = sympy.Rational(c.numerator, c.denominator) ** sympy.Rational(power.numerator, power.denominator)
+    return Fraction(int(found.p), int(found.q)) if found.is_Rational else None
+
+
+def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: int) -> bool:
+    """Whether some x ≥ 0 has Σ a x ≤ b in each row: the simplex method in rationals, by the least index (Bland 1977).
+
+    >>> feasible([({0: Fraction(1)}, Fraction(2)), ({0: Fraction(-1)}, Fraction(-2))], 1)
+    True
+    >>> feasible([({0: Fraction(1)}, Fraction(2)), ({0: Fraction(-1)}, Fraction(-3))], 1)
+    False
+    """
+    # One artificial x, taken from every row, makes all rows feasible; then it is driven out.
+    artificial, zero = columns, Fraction(0)
+    basis = [columns + 1 + r for r in range(len(rows))]
+    table = [{**row, artificial: Fraction(-1), basis[r]: Fraction(1)} for r, (row, _) in enumerate(rows)]
+    right = [b for _, b in rows]
+    worst = min(range(len(rows)), key=lambda r: right[r], default=None)
+    if worst is None or right[worst] >= 0:
+        return True
+    _pivot(table, right, basis, worst, artificial)
+    while artificial in basis:
+        objective = basis.index(artificial)  # the artificial x = right - Σ a x over columns outside of the basis
+        if right[objective] == 0:
+            return True
+        entering = min((c for c, a in table[objective].items() if a > 0 and c not in basis), default=None)
+        if entering is None:
+            return False
+        ratios = [(right[r] / row[entering], basis[r], r) for r, row in enumerate(table) if row.get(entering, zero) > 0]
+        least = min(ratio for ratio, *_ in ratios)
+        tied = [(number, r) for ratio, number, r in ratios if ratio == least]
+        leaving = objective if any(r == objective for _, r in tied) else min(tied)[1]
+        _pivot(table, right, basis, leaving, entering)
+    return True
+
+
+def _pivot(table: list[dict[int, Fraction]], right: list[Fraction], basis: list[int], row: int, column: int) -> None:
+    scale = table[row][column]
+    table[row] = {c: a / scale for c, a in table[row].items() if a}
+    right[row] /= scale
+    for r, other in enumerate(table):
+        if r != row and (factor := other.get(column)):
+            table[r] = {c: value for c, value in _less(other, factor, table[row]) if value}
+            right[r] -= factor * right[row]
+    basis[row] = column
+
+
+def _less(a: Mapping[int, Fraction], factor: Fraction, b: Mapping[int, Fraction]) -> Iterator[tuple[int, Fraction]]:
+    zero = Fraction(0)
+    for column in {**a, **b}:
+        yield column, a.get(column, zero) - factor * b.get(column, zero)
