@@ -140,7 +140,9 @@ def optimum(
     end = float("inf") if seconds is None else began + seconds
     first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=4)
     run = _Run(task, first.io, first.moves, first.bound.value, first.bound.source)
-    if not run.proven:
+    if first.interrupted:
+        run.ended = "interrupted"
+    elif not run.proven:
         try:
             run.search(states, whole("memory", memory), began, end, progress)
         except KeyboardInterrupt:

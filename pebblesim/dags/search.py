@@ -50,6 +50,7 @@ class Pebbling:
         start: the order that the search started from.
         again: how often a vertex was computed again.
         seconds: how long it took.
+        interrupted: whether Ctrl-C ended the search.
     """
 
     graph: Cdag
@@ -62,6 +63,7 @@ class Pebbling:
     start: str
     again: int
     seconds: float
+    interrupted: bool = False
 
     @property
     def io(self) -> int:
@@ -165,7 +167,7 @@ def pebble(
     search = _Search(task, np.random.default_rng(seed))
     case = Case(task, M)
     bounds = at_once(case)
-    end = began + seconds
+    end, interrupted = began + seconds, False
     try:
         search.begin(end)
         if not search.meets(bounds):
@@ -174,22 +176,23 @@ def pebble(
     except KeyboardInterrupt:
         if search.order is None:
             raise
+        interrupted = True
     assert search.order is not None
     moves = task.moves(search.order, search.factor)
     game = referee(graph, M, [moves], rules)
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
     again = len(search.order) - len(np.unique(search.order))
-    return Pebbling(
-        graph, rules, M, game, moves, largest(bounds), tuple(bounds), search.start, again, time.monotonic() - began
-    )
+    took = time.monotonic() - began
+    found = tuple(bounds)
+    return Pebbling(graph, rules, M, game, moves, largest(found), found, search.start, again, took, interrupted)
 
 
 @cache
 def _compile() -> None:
     """Load the kernels, or make them: some 20 seconds, once on a machine, that are not the search's."""
-    task = Task(Cdag.from_edges(3, [(0, 1), (1, 2)]), 2, "no-recompute")
-    _Search(task, np.random.default_rng(0)).begin(0.0)
+    task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
+    _Search(task, np.random.default_rng(0)).begin(float("inf"))
     order = np.arange(2, dtype=np.int32)
     kernel.anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 
