@@ -29,7 +29,7 @@ NONE: Final = np.empty(0, dtype=np.int64)
 WHOLE: Final = 500
 """Orders of at most that many steps are searched as a whole; longer ones in stretches of 50 to 400 steps."""
 
-ROUNDS: Final = 40
+ROUNDS: Final = 100
 """Rounds in a row without a better game, on an order that is searched as a whole, behind which the search ends."""
 
 Progress = Callable[[float, int, int], None]
@@ -244,7 +244,7 @@ class _Search:
         tail = 0 if whole else min(2 * task.M, 200)
         factor = float(rng.choice(FACTORS)) if rng.random() < 0.3 else self.factor
         again = self.again if compute_again else self.again[:0]
-        tries = min(20_000, 300 * length) if whole else 600
+        tries = min(20_000, 100 * length) if whole else 600
         hot = float(rng.choice([0.5, 1.0, 2.0] if whole else [0.5, 1.0])) * self.scale
         events = int(np.diff(task.board.start)[order].sum()) + len(order)
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
