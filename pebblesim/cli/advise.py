@@ -31,6 +31,9 @@ def advise(
     batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1,
     mask: MaskText = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
+    orders: Annotated[
+        bool, typer.Option("--orders", help="Replay the fastest through L2, and say in which order to launch it.")
+    ] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Say where the figures of the card come from.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -38,12 +41,19 @@ def advise(
     from pebblesim.advice.advise import advise as ask
 
     advice = ask(gpu, dtype=dtype, problem_name=problem, heads=heads, batch=batch, mask=mask, card=card, **sizes.dims)
+    tried = None
+    if orders:
+        from pebblesim.advice.orders import orders as try_orders
+
+        tried = try_orders(advice)
     if as_json:
-        print_json(advice.to_dict(explain))
+        print_json(advice.to_dict(explain) | ({} if tried is None else {"orders": tried.to_dict()}))
         return
     print(advice)
     if explain:
         print(f"\n{advice.explain()}")
+    if tried is not None:
+        print(f"\n{tried}")
     if sources:
         print()
         for name, figure in (*advice.card.figures.items(), *((f"peak {k}", v) for k, v in advice.card.peak.items())):

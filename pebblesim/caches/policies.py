@@ -1,0 +1,183 @@
+"""What an automatic cache does with a stream of requests: what it fetches and what it writes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.readings.accesses import READ, Stream
+
+POLICIES = ("lru", "opt", "fifo")
+
+
+@dataclass(frozen=True)
+class Misses:
+    """What one cache does.
+
+    Attributes:
+        policy, M: "lru", "opt" or "fifo", of M words.
+        requests, misses: requests, and those of them that find nothing or not all; of `opt` on items larger than a
+            word, or on what is written, misses are words.
+        fetched: words read from memory; of an item that is overwritten, none.
+        written: words written back to memory, those at the end among them that are needed.
+    """
+
+    policy: str
+    M: int
+    requests: int
+    misses: int
+    fetched: int
+    written: int
+
+    @property
+    def io(self) -> int:
+        """Words fetched and written back together."""
+        return self.fetched + self.written
+
+
+def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways: int | None = None) -> list[Misses]:
+    """What caches of these sizes, in words, do with a stream.
+
+    Args:
+        stream: see `pebblesim.readings.accesses`.
+        capacities: sizes in words; LRU of all of them takes one pass.
+        policy: "lru", "opt" or "fifo".
+        ways: items in a set; the set of an item is its number modulo the number of sets. Without it there is one set.
+
+    Raises:
+        UnknownName: there is no such policy.
+        UsageError: a size is no whole number of sets, or items of several sizes are to lie in sets.
+    """
+    if policy not in POLICIES:
+        raise UnknownName("policy", policy, POLICIES)
+    if ways is not None:
+        return [_in_sets(stream, M, policy, ways) for M in capacities]
+    if policy == "lru" and len(capacities) > 1:
+        return _of_all(stream, capacities)
+    return [Misses(policy, M, len(stream), *_one(stream, M, policy)) for M in capacities]
+
+
+def _one(stream: Stream, M: int, policy: str) -> tuple[int, int, int]:
+    from pebblesim.caches import kernels
+
+    if stream.plain and policy != "fifo":
+        found = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), M))
+        return found, found, 0
+    given = stream.ids, stream.kinds, stream.sizes, stream.kept, M
+    if policy == "lru":
+        counts = kernels.lru_sized(*given, M)
+    else:
+        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*given)
+    return int(counts[0]), int(counts[1]), int(counts[2])
+
+
+def _of_all(stream: Stream, capacities: Sequence[int]) -> list[Misses]:
+    rising = np.unique(np.asarray(capacities, np.int64))
+    counts = lru_counts(stream, rising)
+    at = {int(M): number for number, M in enumerate(rising)}
+    return [Misses("lru", M, len(stream), *(int(counts[row, at[M]]) for row in range(3))) for M in capacities]
+
+
+def lru_counts(stream: Stream, capacities: Any) -> Any:
+    """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
+    from pebblesim.caches import kernels
+
+    given = stream.ids, stream.kinds, stream.sizes, stream.kept
+    return kernels.tally(*given, reuse_distances(stream), np.asarray(capacities, np.int64))
+
+
+def reuse_distances(stream: Stream) -> Any:
+    """For each request the words touched since its item was, that item's among them; 0 for a first use.
+
+    An LRU of M words finds what has a distance of at most M.
+    """
+    from pebblesim.caches import kernels
+
+    if (stream.sizes == 1).all():
+        return kernels.unit_distances(stream.ids, len(stream.sizes))
+    return kernels.sized_distances(stream.ids, stream.sizes)
+
+
+def _in_sets(stream: Stream, M: int, policy: str, ways: int) -> Misses:
+    sizes = np.unique(stream.sizes)
+    if len(sizes) > 1:
+        raise UsageError("items of several sizes do not lie in sets; give lines with --line, or leave --ways out.")
+    size = int(sizes[0]) if len(sizes) else 1
+    sets, rest = divmod(M, size * ways)
+    if rest or not sets:
+        raise UsageError(
+            f"a cache of {M:,} words is no whole number of sets of {ways} x {size} words; take a multiple of "
+            f"{ways * size:,}."
+        )
+    found = np.zeros(3, np.int64)
+    for part in _sets(stream, sets):
+        found += _one(part, ways * size, policy)
+    return Misses(policy, M, len(stream), *found.tolist())
+
+
+def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
+    """What each set sees, its items numbered from 0."""
+    home = stream.ids % sets
+    order = np.argsort(home, kind="stable")
+    edges = np.searchsorted(home[order], np.arange(sets + 1))
+    for number in range(sets):
+        mine = order[edges[number] : edges[number + 1]]
+        if len(mine):
+            yield Stream(
+                stream.ids[mine] // sets,
+                stream.kinds[mine] if len(stream.kinds) else stream.kinds,
+                stream.sizes[number::sets].copy(),
+                stream.kept[number::sets].copy(),
+            )
+
+
+def in_lines(stream: Stream, words: int) -> Stream:
+    """A stream of single words as one of lines of so many words; matrices start at a line, row after row.
+
+    What is missing is fetched as a whole line, even to overwrite a word of it.
+    """
+    if words == 1:
+        return stream
+    line, kept = np.zeros(len(stream.sizes), np.int64), []
+    first = 0
+    for place in stream.places:
+        own = np.arange(place.items) // words
+        line[place.first : place.first + place.items] = first + own
+        lines = -(-place.items // words)
+        first += lines
+        kept.append(np.full(lines, place.kept))
+    return Stream(
+        line[stream.ids].astype(np.int32),
+        stream.kinds | np.uint8(READ),
+        np.full(first, words, np.int64),
+        np.concatenate([np.empty(0, bool), *kept]),
+    )
+
+
+def compulsory(stream: Stream) -> int:
+    """Words that any cache must fetch: those whose first request reads them."""
+    items, first = np.unique(stream.ids, return_index=True)
+    if len(stream.kinds):
+        items = items[(stream.kinds[first] & READ) > 0]
+    return int(stream.sizes[items].sum())
+
+
+def enough(stream: Stream, words: int) -> int | None:
+    """The least capacity with which an LRU fetches no more than so many words; None if no capacity is enough."""
+    distances = reuse_distances(stream)
+    read = distances > 0
+    if len(stream.kinds):
+        read &= (stream.kinds & READ) > 0
+    room = words - compulsory(stream)
+    if room < 0:
+        return None
+    distances, sizes = distances[read], stream.sizes[stream.ids[read]]
+    # With a capacity of C all requests of larger distances are fetched: as many of the largest as there is room for.
+    levels, where = np.unique(distances, return_inverse=True)
+    above = np.cumsum(np.bincount(where, sizes)[::-1])[::-1]
+    few = np.flatnonzero(above > room)
+    return int(levels[few[-1]]) if len(few) else int(stream.sizes[stream.ids].max(initial=1))
