@@ -160,24 +160,29 @@ def in_lines(stream: Stream, words: int) -> Stream:
 
 def compulsory(stream: Stream) -> int:
     """Words that any cache must fetch: those whose first request reads them."""
-    items, first = np.unique(stream.ids, return_index=True)
-    if len(stream.kinds):
-        items = items[(stream.kinds[first] & READ) > 0]
-    return int(stream.sizes[items].sum())
+    from pebblesim.caches import kernels
+
+    return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes))
 
 
 def enough(stream: Stream, words: int) -> int | None:
     """The least capacity with which an LRU fetches no more than so many words; None if no capacity is enough."""
-    distances = reuse_distances(stream)
-    read = distances > 0
-    if len(stream.kinds):
-        read &= (stream.kinds & READ) > 0
     room = words - compulsory(stream)
     if room < 0:
         return None
-    distances, sizes = distances[read], stream.sizes[stream.ids[read]]
-    # With a capacity of C all requests of larger distances are fetched: as many of the largest as there is room for.
-    levels, where = np.unique(distances, return_inverse=True)
-    above = np.cumsum(np.bincount(where, sizes)[::-1])[::-1]
-    few = np.flatnonzero(above > room)
-    return int(levels[few[-1]]) if len(few) else int(stream.sizes[stream.ids].max(initial=1))
+    distances = reuse_distances(stream)
+    again = distances > 0
+    if len(stream.kinds):
+        again &= (stream.kinds & READ) > 0
+    distances, sizes = distances[again], stream.sizes[stream.ids[again]]
+    low, high = int(stream.sizes.max(initial=1)), int(distances.max(initial=1))
+    while low < high:  # what is fetched with C words: all of larger distances
+        middle = (low + high) // 2
+        far = distances > middle
+        beyond = int(sizes[far].sum())
+        if beyond > room:
+            low = middle + 1
+        else:
+            high, room, far = middle, room - beyond, ~far
+        distances, sizes = distances[far], sizes[far]
+    return low

@@ -106,7 +106,9 @@ class Stream:
     @property
     def touched(self) -> int:
         """Words that are touched at all: no cache is of use beyond this size."""
-        return int(self.sizes[np.unique(self.ids)].sum())
+        seen = np.zeros(len(self.sizes), bool)
+        seen[self.ids] = True
+        return int(self.sizes[seen].sum())
 
 
 def accesses(
