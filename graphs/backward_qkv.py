@@ -6,7 +6,8 @@ from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName
-from pebblesim.graphs.builder import Builder, Mask, in_memory, queries_keys_values, whole
+from pebblesim.graphs.builder import Builder, Mask, in_memory, whole
+from pebblesim.graphs.projections import queries_keys_values
 
 KEPT: Final = ("l", "L", "m", "P")
 

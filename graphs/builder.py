@@ -319,20 +319,6 @@ class Builder:
             raise UsageError(f"tensor name {name!r} is taken, or has other characters than letters, digits and '_'.")
 
 
-def queries_keys_values(b: Builder, n: int, d: int, projected: bool) -> None:
-    """Q, K and V (n, d): inputs, or projections of the inputs A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d)."""
-    pairs = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
-    for name, (source, weight) in pairs.items():
-        if projected:
-            b.input(source, (n, d))
-            b.input(weight, (d, d))
-        else:
-            b.input(name, (n, d))
-    if projected:
-        for name, (source, weight) in pairs.items():
-            b.matmul(name, source, weight)
-
-
 def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
     """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
     if block is None:

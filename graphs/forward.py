@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs.builder import Builder, Mask, queries_keys_values, whole
+from pebblesim.graphs.builder import Builder, Mask, whole
+from pebblesim.graphs.projections import queries_keys_values
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp")
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from pebblesim.errors import UsageError
 from pebblesim.files import load_numpy
-from pebblesim.language.masks import parse
+from pebblesim.language.masks import from_text as parse
 from pebblesim.sparsity.inputs import load_head
 
 KINDS = ("stored.npz", "packed.npz", "safetensors", "npy", "mask.npy")

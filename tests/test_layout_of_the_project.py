@@ -31,7 +31,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 SOURCES = dict(_sources())
 
 LAYERS = (
-    ("errors", "arithmetic", "sizes", "notation", "files", "kernels", "tables"),
+    ("errors", "arithmetic", "sizes", "notation", "files", "kernels", "tables", "units"),
     ("language", "game"),
     ("readings", "graphs", "schedules", "theory"),
     ("problems", "growth", "caches", "dags"),
@@ -49,6 +49,7 @@ LEVEL = {
     ("sizes", "errors"),
     ("tables", "errors"),
     ("tables", "files"),
+    ("units", "sizes"),
     ("__main__", "cli"),
     ("claims", "sparsity"),
     ("plots", "gpu"),

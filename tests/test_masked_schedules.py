@@ -182,6 +182,7 @@ def test_an_empty_mask_leaves_the_outputs_to_be_written() -> None:
     nothing = np.zeros((1, 1), bool)
     row = ps.count("flash2-forward", n=64, d=8, M=512, mask=nothing)
     assert (row.reads, row.writes) == (0, 64 * 8 + 64)
+    assert dict(row.by_tensor) == {"O": (0, 64 * 8), "L": (0, 64)}  # Q, K and V, which do not move, are not named
     assert ps.play("flash2-forward", n=8, d=2, M=64, mask=nothing).passed
 
 

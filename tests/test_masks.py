@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks
-from pebblesim.language.masks import Cut
+from pebblesim.language.masks import TileRange
 
 
 @given(data=st.data())
@@ -19,9 +19,9 @@ def test_tiles_are_those_that_have_a_pair_in_the_table(data: st.DataObject) -> N
     table = mask.allowed(n)
     assert table.shape == (n, n)
 
-    def cut() -> Cut:
+    def cut() -> TileRange:
         start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
-        return Cut(start, stop, data.draw(st.integers(1, 6)))
+        return TileRange(start, stop, data.draw(st.integers(1, 6)))
 
     rows, columns = cut(), cut()
     seen = sum(
@@ -54,7 +54,7 @@ def test_tiles_of_64_x_128_lose_up_to_half_of_what_a_narrow_band_saves() -> None
     n = 4096
     for name, tiles, pairs in (("causal", 0.5156, 0.5001), ("window:256", 0.0908, 0.0606)):
         mask = masks.of(name)
-        found = mask.tiles(n, Cut(0, n, 64), Cut(0, n, 128)) / (n // 64 * (n // 128))
+        found = mask.tiles(n, TileRange(0, n, 64), TileRange(0, n, 128)) / (n // 64 * (n // 128))
         assert (round(found, 4), round(mask.pairs(n) / n**2, 4)) == (tiles, pairs)
 
 

@@ -17,8 +17,8 @@ from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
-from pebblesim.sizes import bytes_of
 from pebblesim.theory.lower_bounds import LowerBound, Way, best
+from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Counted:
 
     def arithmetic_intensity(self, dtype: str) -> float:
         """Operations for each byte moved, with words of that type, such as "float32"."""
-        return float(Fraction(self.operations, self.io * bytes_of(dtype)))
+        return float(Fraction(self.operations, Traffic(self.reads, self.writes).in_bytes(dtype).io))
 
     @property
     def pairs(self) -> int | None:
@@ -200,8 +200,9 @@ def count(
         Infeasible: M is too small; the message and `least_M` say what works.
         UsageError: a name or size that is not allowed.
     """
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
-    return counted(algorithm, sizes, M, sides, summation, masks.of(mask))
+    seen = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
+    return counted(algorithm, sizes, M, sides, summation, seen)
 
 
 def counted(

@@ -13,7 +13,7 @@ from pebblesim.errors import UsageError
 APPLICATION = 0x70656262
 """Marks our files among other SQLite files: "pebb"."""
 
-Row = dict[str, Any]
+StoredRow = dict[str, Any]
 
 
 class RowStore:
@@ -48,15 +48,15 @@ class RowStore:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def known(self, keys: Iterable[str]) -> dict[str, Row]:
+    def known(self, keys: Iterable[str]) -> dict[str, StoredRow]:
         """Those rows that are there already."""
-        found = {}
+        rows = {}
         for key in keys:
             for (row,) in self._file.execute("SELECT row FROM rows WHERE key = ?", (key,)):
-                found[key] = json.loads(row)
-        return found
+                rows[key] = json.loads(row)
+        return rows
 
-    def keep(self, key: str, row: Row) -> None:
+    def keep(self, key: str, row: StoredRow) -> None:
         """Add a row.
 
         Raises:

@@ -26,7 +26,7 @@ from pebblesim.jobs.arguments import AnyMask, dims_meant
 from pebblesim.jobs.count import count
 from pebblesim.jobs.derive import formula
 from pebblesim.jobs.play import play
-from pebblesim.jobs.row_store import Row, RowStore
+from pebblesim.jobs.row_store import RowStore, StoredRow
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
@@ -97,7 +97,7 @@ def _described(algorithm: Schedule, mask: Mask | None) -> str:
     shapes = (solves.name, solves.dims, *map(dict, (solves.inputs, solves.kept, solves.outputs, solves.extra)))
     rules = (algorithm.name, shapes, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
     pairs: object = str(mask)
-    if isinstance(mask, masks.Blocks) and not isinstance(mask, masks.BigBird):  # a name of a file says nothing
+    if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):  # a name of a file says nothing
         pairs = (mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest())
     return hashlib.sha256(repr((rules, program, pairs, _bounds())).encode()).hexdigest()
 
@@ -163,11 +163,11 @@ def sweep(
     algorithms = list({get(name).name: get(name) for name in named}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
     algorithms = algorithms or of_problem(solves.name)
-    axes = {name: _axis(name, given) for name, given in dims.items()}
+    axes = {name: _axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)
     axes = axes if M is None else {**axes, "M": _axis("M", M)}
-    own = {} if isinstance(blocks, str) else {name: _axis(name, given) for name, given in blocks.items()}
-    seen = masks.of(mask)
+    own = {} if isinstance(blocks, str) else {name: _axis(name, sizes) for name, sizes in blocks.items()}
+    pairs = masks.of(mask)
     for algorithm in algorithms:
         if algorithm.problem is not solves:
             raise UsageError(
@@ -191,8 +191,8 @@ def sweep(
     swept = []
     for algorithm in algorithms:
         ours = algorithm.function.__module__.startswith("pebblesim.")
-        program = _described(algorithm, seen)
-        common = Point(what, algorithm.name if ours else algorithm, {}, None, rule, seen, summation, rules, program)
+        program = _described(algorithm, pairs)
+        common = Point(what, algorithm.name if ours else algorithm, {}, None, rule, pairs, summation, rules, program)
         swept.append(_Swept(algorithm, axes, meant, own, common))
     table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
     if output is not None:
@@ -200,14 +200,13 @@ def sweep(
     return table
 
 
-def _axis(name: str, given: Sizes) -> tuple[int, ...]:
-    if isinstance(given, str):
-        return several(name, given)
-    sizes = given if isinstance(given, Iterable) else (given,)
-    found = tuple(dict.fromkeys(whole(name, size) for size in sizes))
-    if not found:
+def _axis(name: str, sizes: Sizes) -> tuple[int, ...]:
+    if isinstance(sizes, str):
+        return several(name, sizes)
+    axis = tuple(dict.fromkeys(whole(name, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
+    if not axis:
         raise UsageError(f"no sizes were given for {name}.")
-    return found
+    return axis
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ class _Swept:
     def point(self, values: Mapping[str, int]) -> Point:
         return replace(
             self.common,
-            dims={dim: values[given] for dim, given in self.meant.items()},
+            dims={dim: values[axis] for dim, axis in self.meant.items()},
             M=values.get("M"),
             blocks={name: values[f"block {name}"] for name in self.blocks} or self.common.blocks,
         )
@@ -251,7 +250,7 @@ class Run:
     dask: str | None
     progress: Callable[[float], None] | None
 
-    def rows(self, points: Sequence[Point]) -> list[Row]:
+    def rows(self, points: Sequence[Point]) -> list[StoredRow]:
         """A row for each point, in order; only those that are not there yet are computed.
 
         Raises:
@@ -275,7 +274,7 @@ class Run:
             raise UsageError(f"{len(failed)} of {len(keys)} rows could not be computed{where}. The first: {failed[0]}")
         return [done[key] for key in keys]
 
-    def _computed(self, pending: Mapping[str, Point]) -> Iterator[tuple[str, Row | None, str]]:
+    def _computed(self, pending: Mapping[str, Point]) -> Iterator[tuple[str, StoredRow | None, str]]:
         if not pending:
             return
         from joblib import Parallel, cpu_count, delayed, parallel_config
@@ -319,7 +318,7 @@ def _cluster(address: str) -> Iterator[None]:
             yield
 
 
-def _work(version: str, key: str, point: Point) -> tuple[str, Row | None, str]:
+def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, str]:
     """(key, row, "") or (key, None, why there is none); runs in another process."""
     try:
         if version != _version():
@@ -329,11 +328,12 @@ def _work(version: str, key: str, point: Point) -> tuple[str, Row | None, str]:
         return key, None, str(error)
 
 
-def _row(point: Point) -> Row:
+def _row(point: Point) -> StoredRow:
     """What is computed for a point, with its blocks; where M is too small, the least that works."""
     try:
         if point.what == "formula":
-            return {"blocks": block_rules.choose(get(point.schedule), point.dims, point.M or 0, point.blocks)}
+            algorithm, M = get(point.schedule), point.M or 0
+            return {"blocks": block_rules.choose(algorithm, point.dims, M, point.blocks, mask=point.mask)}
         assert point.M is not None
         same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}
         if point.what == "count":
@@ -386,8 +386,8 @@ def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
     columns: dict[str, Any] = dict(_head(swept))
     blocks = (f"block_{name}" for name in _blocks(swept))
     for name in (*swept[0].meant, "M", *blocks, *RESULTS["formula"], "least_M"):
-        found = (part.get(name, np.full(each.total, None)) for part, each in zip(parts, swept, strict=True))
-        columns[name] = np.concatenate(list(found))
+        values = (part.get(name, np.full(each.total, None)) for part, each in zip(parts, swept, strict=True))
+        columns[name] = np.concatenate(list(values))
     return Table(columns)
 
 
@@ -398,10 +398,10 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     from pebblesim.readings.compiled import compile_exact
 
     grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
-    given = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
-    columns = {dim: given[name] for dim, name in each.meant.items()}
-    columns |= {"M": given["M"]} if "M" in given else {}
-    blocks, least_M = _chosen(each, run, given)
+    points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
+    columns = {dim: points[name] for dim, name in each.meant.items()}
+    columns |= {"M": points["M"]} if "M" in points else {}
+    blocks, least_M = _chosen(each, run, points)
     columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
     feasible = least_M == np.array(None)
     closed = formula(each.algorithm, each.common.mask)
@@ -435,22 +435,22 @@ def _sum(a: Any, b: Any) -> Any:
     return total
 
 
-def _chosen(each: _Swept, run: Run, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _chosen(each: _Swept, run: Run, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """The blocks at all points, by name, and the least M that works where M is too small, None elsewhere."""
     import numpy as np
 
     names = each.algorithm.blocks
-    if "M" not in given or (names and set(each.blocks) == set(names)):
-        return {name: given[f"block {name}"] for name in names}, np.full(each.total, None)
+    if "M" not in points or (names and set(each.blocks) == set(names)):
+        return {name: points[f"block {name}"] for name in names}, np.full(each.total, None)
     if each.common.blocks != "paper":
         chosen = run.rows(list(each.points()))
     else:  # a printed rule depends on a few axes, and is asked once for each of their values
         used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.algorithm.paper.values())))
         used = {each.meant.get(name, name) for name in used}
         axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
-        points = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
+        few = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
         rows = np.empty(list(map(len, axes.values())), dtype=object)
-        rows.ravel()[:] = [_row(point) for point in points]
+        rows.ravel()[:] = [_row(point) for point in few]
         chosen = np.broadcast_to(rows, list(map(len, each.axes.values()))).ravel().tolist()
     blocks = {name: np.array([row["blocks"].get(name) for row in chosen]) for name in names}
     return blocks, np.array([row.get("least_M") for row in chosen], dtype=object)

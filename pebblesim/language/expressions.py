@@ -88,8 +88,8 @@ class Tensor(_InMemory):
 
     @property
     def over_pairs(self) -> bool:
-        """Whether its entries belong to pairs of a query and a key."""
-        return self._tensor.shape == (ir.PAIRS, ir.PAIRS)
+        """Whether its entries belong to pairs of indices, which a mask may forbid."""
+        return self._tensor.shape == (ir.MASKED, ir.MASKED)
 
     def __getitem__(self, key: Any) -> Part:
         self._m._name_things()

@@ -78,7 +78,7 @@ class Machine:
 
     def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
         self._problem = problem
-        pairs = ir.PAIRS if masked else None
+        pairs = ir.MASKED if masked else None
         self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
         self._whole = {dim: Index(ir.Range(dim)) for dim in problem.dims}
         self._indices = {index._range: index for index in self._whole.values()}
@@ -138,7 +138,7 @@ class Machine:
             raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
         index = Index(ir.Range("", over._range, block._name if isinstance(block, Block) else block))
         self._indices[index._range] = index
-        loop = ir.Loop(index._range, [], independent, started, self._meeting(index._range, keys_of, queries_of))
+        loop = ir.Loop(index._range, [], independent, started, self._condition(index._range, keys_of, queries_of))
         body.append(loop)
         self._scopes.append((loop.body, []))
         try:
@@ -153,7 +153,7 @@ class Machine:
         if otherwise and loop.when:
             body.append(self._left_out(loop, otherwise))
 
-    def _meeting(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.Meeting | None:
+    def _condition(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.MaskCondition | None:
         """The condition of a loop; None without a mask."""
         other = queries_of if keys_of is None else keys_of
         if other is None:
@@ -166,7 +166,7 @@ class Machine:
             raise TraceError(f"{where()}: a mask is looked up for tiles of a dimension, not for tiles of tiles.")
         if not self._program.pairs:
             return None
-        return ir.Meeting(tiles, other._range) if keys_of is None else ir.Meeting(other._range, tiles)
+        return ir.MaskCondition(tiles, other._range) if keys_of is None else ir.MaskCondition(other._range, tiles)
 
     def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
         """The loop over the other tiles, which writes constants."""
@@ -180,7 +180,7 @@ class Machine:
             ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
             body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
             self._written.add(tensor._tensor.name)
-        return ir.Loop(rng, body, loop.independent, loop.line, ir.Meeting(rows, columns, none=True))
+        return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))
 
     def tensor(self, name: str, *shape: Index) -> Tensor:
         """A tensor in memory, to be written: an output of the problem or an intermediate."""

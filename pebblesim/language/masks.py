@@ -29,7 +29,7 @@ KNOWN = (
 )
 
 
-class Cut(NamedTuple):
+class TileRange(NamedTuple):
     """The indices start ... stop - 1, cut into tiles of `block`, the last of which may be ragged."""
 
     start: int
@@ -43,16 +43,30 @@ class Mask(ABC):
     name: str
 
     @abstractmethod
-    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
         """Number of tiles of a grid on the n x n pairs that have an allowed pair.
 
         Raises:
             UsageError: the mask does not fit this n.
         """
 
+    @abstractmethod
+    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+        """For each tile of rows (axis 0) or of columns (1), with how many tiles of the others it has an allowed pair.
+
+        Raises:
+            UsageError: as for `tiles`, or they are too many to be listed.
+        """
+
+    def empty(self, n: int, block: int, axis: int) -> Array:
+        """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
+        whole, cut = TileRange(0, n, n), TileRange(0, n, block)
+        counts = self.met(n, cut, whole) if axis == 0 else self.met(n, whole, cut, axis)
+        return (counts == 0).repeat(block)[:n]
+
     def pairs(self, n: int) -> int:
         """Z, the number of allowed pairs."""
-        return self.tiles(n, Cut(0, n, 1), Cut(0, n, 1))
+        return self.tiles(n, TileRange(0, n, 1), TileRange(0, n, 1))
 
     def allowed(self, n: int) -> Array:
         """The mask pair by pair: booleans of shape (n, n).
@@ -79,13 +93,29 @@ class Band(Mask):
     before: int | None
     after: int | None
 
-    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
         before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
         full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
-        found = _meeting(rows.start, rows.block, full, columns, before, after)
+        tiles = _tiles_in_band(rows.start, rows.block, full, columns, before, after)
         if rest:
-            found += _meeting(rows.stop - rest, rest, 1, columns, before, after)
-        return found
+            tiles += _tiles_in_band(rows.stop - rest, rest, 1, columns, before, after)
+        return tiles
+
+    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+        import numpy as np
+
+        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+        if axis == 1:
+            rows, columns, before, after = columns, rows, after, before
+        starts, stops = _tiles_of(rows)
+        first = np.maximum(starts - before, columns.start) - columns.start
+        last = np.minimum(stops - 1 + after, columns.stop - 1) - columns.start
+        return np.where(first <= last, last // columns.block - first // columns.block + 1, 0)
+
+    def empty(self, n: int, block: int, axis: int) -> Array:
+        import numpy as np
+
+        return np.zeros((), bool)  # each row and each column has its diagonal pair
 
     def _allowed(self, n: int) -> Array:
         import numpy as np
@@ -96,29 +126,31 @@ class Band(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(Mask):
+class BlockMask(Mask):
     """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit n."""
 
     name: str
     table: Array = field(repr=False)
     size: tuple[int, int] | None = None
 
-    def tiles(self, n: int, rows: Cut, columns: Cut) -> int:
+    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
+        return int(self.met(n, rows, columns).sum())
+
+    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
-        if rows.stop <= rows.start or columns.stop <= columns.start:
-            return 0
-        table = self._table(n)
-        sums = np.pad(np.cumsum(np.cumsum(table, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+        sums = _sums(self, n)
         height, width = self._size(n)
-        (top, bottom, times), (left, right, times_across) = _covered(rows, height), _covered(columns, width)
+        (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
         inside = (
             sums[bottom[:, None], right]
             - sums[top[:, None], right]
             - sums[bottom[:, None], left]
             + sums[top[:, None], left]
         )
-        return sum(times[i] * times_across[j] for i, j in zip(*np.nonzero(inside), strict=True))
+        if axis == 1:
+            return (np.bincount(row, minlength=len(top)) @ (inside > 0))[column]
+        return ((inside > 0) @ np.bincount(column, minlength=len(left)))[row]
 
     def _allowed(self, n: int) -> Array:
         height, width = self._size(n)
@@ -141,7 +173,7 @@ class Blocks(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class BigBird(Blocks):
+class BigBird(BlockMask):
     """Zaheer et al. 2020: in blocks, a window about the diagonal, a few global rows and columns, and random ones."""
 
     block: int = 64
@@ -154,7 +186,7 @@ class BigBird(Blocks):
         return _bigbird(-(-n // self.block), self.window, self.globals, self.random, self.seed)
 
 
-def parse(text: str) -> Mask | None:
+def from_text(text: str) -> Mask | None:
     """The mask that a text such as "causal" or "window:256", or a file's name, stands for; None for "dense".
 
     Raises:
@@ -178,7 +210,7 @@ def parse(text: str) -> Mask | None:
     raise UsageError(f"mask {text!r} is not known; it is {KNOWN}.")
 
 
-def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None = None) -> Blocks:
+def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None = None) -> BlockMask:
     """A mask from booleans, one for each pair or for each block of pairs, of shape (⌈n/B_r⌉, ⌈n/B_c⌉).
 
     Args:
@@ -191,21 +223,21 @@ def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None 
     """
     import numpy as np
 
-    given = np.asarray(table)
-    if given.ndim != 2 or 0 in given.shape:
+    booleans = np.asarray(table)
+    if booleans.ndim != 2 or 0 in booleans.shape:
         raise UsageError(
-            f"mask {name} has shape {given.shape}; it must have rows and columns, one for each block of pairs."
+            f"mask {name} has shape {booleans.shape}; it must have rows and columns, one for each block of pairs."
         )
-    if given.dtype.kind not in "biuf" or not np.isin(given, (0, 1)).all():
-        raise UsageError(f"mask {name} holds {given.dtype} values other than 0 and 1; it must be booleans.")
-    return Blocks(name, given.astype(bool), size)
+    if booleans.dtype.kind not in "biuf" or not np.isin(booleans, (0, 1)).all():
+        raise UsageError(f"mask {name} holds {booleans.dtype} values other than 0 and 1; it must be booleans.")
+    return BlockMask(name, booleans.astype(bool), size)
 
 
-def of(given: Mask | str | Array | None) -> Mask | None:
-    """The mask that a caller means: a `Mask`, a text for `parse`, an array for `from_array`, or None for none."""
-    if given is None or isinstance(given, Mask):
-        return given
-    return parse(given) if isinstance(given, str) else from_array(given)
+def of(mask: Mask | str | Array | None) -> Mask | None:
+    """The mask that a caller means: a `Mask`, a text for `from_text`, an array for `from_array`, or None for none."""
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    return from_text(mask) if isinstance(mask, str) else from_array(mask)
 
 
 def _number(text: str, number: str) -> int:
@@ -220,8 +252,25 @@ def _load(path: str) -> Array:
     return load_numpy(path, f"mask {path!r}")
 
 
-def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
-    """(first block, block behind the last) that tiles cover, each case once, and how many tiles it stands for."""
+@lru_cache(maxsize=1)  # it may be large
+def _sums(mask: BlockMask, n: int) -> Array:
+    """How many blocks are allowed above and to the left."""
+    import numpy as np
+
+    return np.pad(np.cumsum(np.cumsum(mask._table(n), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+
+
+def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:
+    """(first block, block behind the last) that tiles cover, each case once, and which case each tile is."""
+    import numpy as np
+
+    starts, stops = _tiles_of(cut)
+    cases, case = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_inverse=True)
+    return cases[0], cases[1], case.ravel()
+
+
+def _tiles_of(cut: TileRange) -> tuple[Array, Array]:
+    """Where tiles start and where they end."""
     import numpy as np
 
     if (cut.stop - cut.start) // cut.block > MOST_TILES:
@@ -230,9 +279,7 @@ def _covered(cut: Cut, block: int) -> tuple[Array, Array, list[int]]:
             "a mask such as causal or window:256, which has closed forms."
         )
     starts = np.arange(cut.start, cut.stop, cut.block)
-    stops = np.minimum(starts + cut.block, cut.stop)
-    cases, times = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_counts=True)
-    return cases[0], cases[1], times.tolist()
+    return starts, np.minimum(starts + cut.block, cut.stop)
 
 
 @lru_cache(maxsize=16)
@@ -250,7 +297,7 @@ def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) ->
     return table
 
 
-def _meeting(first: int, height: int, count: int, columns: Cut, before: int, after: int) -> int:
+def _tiles_in_band(first: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
     """Number of column tiles that meet the band, over `count` row tiles of one height, the first at row `first`.
 
     The rows of a tile at r see the columns r - before ... r + height - 1 + after, as far as there are such.
@@ -261,12 +308,12 @@ def _meeting(first: int, height: int, count: int, columns: Cut, before: int, aft
     if start >= stop or columns.start >= columns.stop:
         return 0
     wide = columns.stop - columns.start
-    most = -(-wide // columns.block)
+    all_tiles = -(-wide // columns.block)
     behind = first + height + after - columns.start  # where the columns that tile 0 sees end
-    seen = sum_of_ceilings(start, stop, height, behind, columns.block, wide, most)
+    up_to_the_end = sum_of_ceilings(start, stop, height, behind, columns.block, wide, all_tiles)
     ahead = first - before - columns.start  # where they begin
-    hidden = sum_of_ceilings(start, stop, height, ahead - columns.block + 1, columns.block, wide, most)
-    return seen - hidden
+    before_the_start = sum_of_ceilings(start, stop, height, ahead - columns.block + 1, columns.block, wide, all_tiles)
+    return up_to_the_end - before_the_start
 
 
 def sum_of_ceilings(start: int, stop: int, step: int, offset: int, block: int, limit: int, most: int) -> int:

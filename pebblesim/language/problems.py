@@ -14,7 +14,7 @@ from typing import Any
 from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
-from pebblesim.language.program import PAIRS
+from pebblesim.language.program import MASKED
 
 Array = Any
 Shape = tuple[str, ...]
@@ -94,10 +94,10 @@ class Problem:
             for dim in shape:
                 if dim not in self.dims:
                     raise UnknownName(f"dimension of problem {self.name!r}, in the shape of {name},", dim, self.dims)
-        lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(PAIRS) == 1]
+        lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(MASKED) == 1]
         if self.maskable and sorted((*self.queries, *self.keys)) != sorted(lined):
             raise UsageError(
-                f"problem {self.name!r}: each input with one row for each index of {PAIRS} ({', '.join(lined)}) "
+                f"problem {self.name!r}: each input with one row for each index of {MASKED} ({', '.join(lined)}) "
                 f"belongs either to the queries or to the keys; given as queries: {', '.join(self.queries) or 'none'}; "
                 f"as keys: {', '.join(self.keys) or 'none'}."
             )

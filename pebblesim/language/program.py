@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
-PAIRS = "n"
-"""The dimension of queries and of keys: what has two ranges of it, as it lies, has a row for each query."""
+MASKED = "n"
+"""The dimension whose pairs of indices a mask allows: what has two ranges of it, as it lies, has entries for pairs."""
 
 
 @dataclass(eq=False)
@@ -186,7 +186,7 @@ class Compute:
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class MaskCondition:
     """A condition: the mask allows some pair of `rows` and `columns`, or, if `none`, it allows none of them."""
 
     rows: Range
@@ -205,7 +205,7 @@ class Loop:
     body: list[Node]
     independent: bool
     line: int
-    when: Meeting | None = None
+    when: MaskCondition | None = None
 
 
 @dataclass(eq=False)
@@ -273,6 +273,11 @@ def fingerprint(program: Program) -> str:
         return [type(part).__name__, *values]
 
     return sha256(repr(described(program)).encode()).hexdigest()
+
+
+def moved_part(node: Read | Write | Init) -> Ranges:
+    """The part of a tensor that a primitive moves between cache and memory."""
+    return node.ranges if isinstance(node, Init) else node.tile.ranges
 
 
 def entering(node: Node) -> Tile | None:

@@ -337,7 +337,7 @@ class _Walker:
             met = (after is None or nearest <= after) and (before is None or furthest >= -before)
         else:
             if self._pairs is None:
-                self._pairs = self.mask.allowed(self.sizes[ir.PAIRS])
+                self._pairs = self.mask.allowed(self.sizes[ir.MASKED])
             met = bool(self._pairs[top:bottom, left:right].any())
         return met != loop.when.none
 

@@ -55,12 +55,12 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
     def evaluate(**sizes: Any) -> Any:
         if set(sizes) != set(variables):
             raise UsageError(f"the closed form takes {', '.join(variables)}, and got {', '.join(sizes) or 'nothing'}.")
-        given = [sizes[name] for name in variables]
-        if all(isinstance(size, int) for size in given):
-            return exact(*map(whole, variables, given))
+        in_order = [sizes[name] for name in variables]
+        if all(isinstance(size, int) for size in in_order):
+            return exact(*map(whole, variables, in_order))
         import numpy as np
 
-        arrays = np.broadcast_arrays(*(np.asarray(size) for size in given))
+        arrays = np.broadcast_arrays(*(np.asarray(size) for size in in_order))
         for name, array in zip(variables, arrays, strict=True):
             if array.dtype.kind not in "iuO" or np.min(array, initial=1) < 1:
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")

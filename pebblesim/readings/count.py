@@ -8,26 +8,10 @@ from dataclasses import dataclass
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
+from pebblesim.readings.loops import walk
 from pebblesim.readings.peak import peak_red
-from pebblesim.readings.totals import Place, kinds, totals
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Words moved between cache and memory: `reads` into the cache, `writes` out of it."""
-
-    reads: int = 0
-    writes: int = 0
-
-    @property
-    def io(self) -> int:
-        """Reads and writes together, in words."""
-        return self.reads + self.writes
-
-    def __add__(self, other: Traffic) -> Traffic:
-        if not isinstance(other, Traffic):
-            return NotImplemented
-        return Traffic(self.reads + other.reads, self.writes + other.writes)
+from pebblesim.readings.totals import LoopContext, totals
+from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
@@ -80,44 +64,27 @@ def io(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
 
 
 def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> dict[str, Traffic]:
-    found = totals(phase.body, sizes, _moves, mask)
-    return {tensor: Traffic(found[tensor, "reads"], found[tensor, "writes"]) for tensor in program.tensors}
+    moved = totals(phase.body, sizes, _moves, mask)
+    return {tensor: Traffic(moved[tensor, "reads"], moved[tensor, "writes"]) for tensor in program.tensors}
 
 
 def peak_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """Most words resident between two primitives of a program.
 
-    The first tile of a range is its largest, so it is enough to look at the first iteration of each loop; under a mask,
-    where it may be left out, at one iteration of each kind.
+    One iteration of each kind is enough: what enters the cache in one leaves it there.
     """
-    return max(_peak_words(phase.body, Place(sizes, mask), 0)[0] for phase in program.phases)
+    peak = 0
+    for phase in program.phases:
+        at, resident = LoopContext(sizes, mask), 0
+        for node, _ in walk(phase.body, at):
+            if tile := ir.entering(node):
+                resident += at.words(tile.ranges)
+                peak = max(peak, resident)
+            elif tile := ir.leaving(node):
+                resident -= at.words(tile.ranges)
+    return peak
 
 
-def _moves(node: ir.Node, place: Place) -> Iterator[tuple[tuple[str, str], int]]:
-    match node:
-        case ir.Read(tile=tile, tensor=tensor):
-            yield (tensor.name, "reads"), place.words(tile.ranges)
-        case ir.Write(tile=tile, tensor=tensor):
-            yield (tensor.name, "writes"), place.words(tile.ranges)
-        case ir.Init(tensor=tensor, ranges=ranges):
-            yield (tensor.name, "writes"), place.words(ranges)
-        case _:
-            pass
-
-
-def _peak_words(body: list[ir.Node], place: Place, resident: int) -> tuple[int, int]:
-    """(peak, resident at the end) of a body that starts with so many words resident."""
-    peak = resident
-    for node in body:
-        if isinstance(node, ir.Loop):
-            for cut in kinds(node.range, place):
-                if place.enter(node, cut):
-                    peak = max(peak, _peak_words(node.body, place, resident)[0])
-                    if place.mask is None:
-                        break
-        elif tile := ir.entering(node):
-            resident += place.words(tile.ranges)
-            peak = max(peak, resident)
-        elif tile := ir.leaving(node):
-            resident -= place.words(tile.ranges)
-    return peak, resident
+def _moves(node: ir.Node, at: LoopContext) -> Iterator[tuple[tuple[str, str], int]]:
+    if isinstance(node, ir.Read | ir.Write | ir.Init):
+        yield (node.tensor.name, "reads" if isinstance(node, ir.Read) else "writes"), at.words(ir.moved_part(node))

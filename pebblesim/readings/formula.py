@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import sympy
@@ -22,7 +22,8 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.masked_sums import Tiles, plain, size, symbol
+from pebblesim.readings.masked_sums import MaskSums, plain, size, symbol
+from pebblesim.units import Traffic
 
 Lengths = dict[ir.Range, sympy.Expr]
 
@@ -62,30 +63,29 @@ class Formula:
         return compile_exact(self.peak_words, self.variables)
 
 
+@lru_cache(maxsize=256)
 def formula(program: ir.Program, mask: Band | None = None) -> Formula:
-    """Derive the closed forms of a program.
+    """Derive the closed forms of a program; once for each program and mask.
 
     Args:
         program: a traced schedule, under a mask if there is one.
         mask: a band that the program is under, for closed forms in n and the blocks alone; without it the closed forms
             of a program under a mask count the tiles it leaves by functions such as `tiles(B_r, B_c)`.
     """
-    by_tensor: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
-    by_phase: dict[str, tuple[sympy.Expr, sympy.Expr]] = {}
+    by_tensor: dict[str, Traffic] = defaultdict(Traffic)
+    by_phase: dict[str, Traffic] = {}
     for phase in program.phases:
         moved = _Sums(mask).traffic(phase.body, {})
-        by_phase[phase.name] = (
-            sympy.expand(sum(reads for reads, _ in moved.values())),
-            sympy.expand(sum(writes for _, writes in moved.values())),
-        )
+        by_phase[phase.name] = sum(moved.values(), Traffic()).each(sympy.expand)
         for name, traffic in moved.items():
-            by_tensor[name] = [sympy.expand(a + b) for a, b in zip(by_tensor[name], traffic, strict=True)]
+            by_tensor[name] = (by_tensor[name] + traffic).each(sympy.expand)
+    total = sum(by_phase.values(), Traffic()).each(sympy.expand)
     return Formula(
-        plain(sympy.expand(sum(reads for reads, _ in by_phase.values()))),
-        plain(sympy.expand(sum(writes for _, writes in by_phase.values()))),
+        plain(total.reads),
+        plain(total.writes),
         plain(_largest([level for phase in program.phases for level in _levels(phase.body, {}, sympy.Integer(0))[0]])),
-        {name: (plain(reads), plain(writes)) for name, (reads, writes) in by_tensor.items()},
-        {name: (plain(reads), plain(writes)) for name, (reads, writes) in by_phase.items()},
+        {name: (plain(traffic.reads), plain(traffic.writes)) for name, traffic in by_tensor.items()},
+        {name: (plain(traffic.reads), plain(traffic.writes)) for name, traffic in by_phase.items()},
         (*program.dims, *program.blocks),
     )
 
@@ -102,26 +102,20 @@ class _Sums:
     """Adds up the traffic of a program, loop by loop."""
 
     def __init__(self, mask: Band | None) -> None:
-        self.tiles = Tiles(mask)
-        self.left: dict[sympy.Dummy, tuple[ir.Meeting, ir.Range, int]] = {}  # see `_left`
+        self.tiles = MaskSums(mask)
+        self.left: dict[sympy.Dummy, tuple[ir.MaskCondition, ir.Range, int]] = {}  # see `_left`
 
-    def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, list[sympy.Expr]]:
-        """Reads and writes of a body, in terms of the lengths of the tiles around it."""
-        moved: dict[str, list[sympy.Expr]] = defaultdict(lambda: [sympy.Integer(0)] * 2)
+    def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, Traffic]:
+        """What a body moves of each tensor, in terms of the lengths of the tiles around it."""
+        moved: dict[str, Traffic] = defaultdict(Traffic)
         for node in body:
-            match node:
-                case ir.Read(tile=tile, tensor=tensor):
-                    _add(moved, tensor.name, (_words(tile.ranges, lengths), 0))
-                case ir.Write(tile=tile, tensor=tensor):
-                    _add(moved, tensor.name, (0, _words(tile.ranges, lengths)))
-                case ir.Init(tensor=tensor, ranges=ranges):
-                    _add(moved, tensor.name, (0, _words(ranges, lengths)))
-                case ir.Loop(range=rng, body=inner):
-                    length = sympy.Dummy("length", integer=True, positive=True)
-                    for name, traffic in self.traffic(inner, lengths | {rng: length}).items():
-                        _add(moved, name, [self._over_tiles(words, length, node, lengths) for words in traffic])
-                case _:
-                    pass
+            if isinstance(node, ir.Read | ir.Write | ir.Init):
+                words = _words(ir.moved_part(node), lengths)
+                moved[node.tensor.name] += Traffic(words, 0) if isinstance(node, ir.Read) else Traffic(0, words)
+            elif isinstance(node, ir.Loop):
+                length = sympy.Dummy("length", integer=True, positive=True)
+                for name, traffic in self.traffic(node.body, lengths | {node.range: length}).items():
+                    moved[name] += traffic.each(partial(self._over_tiles, length=length, loop=node, lengths=lengths))
         return moved
 
     def _over_tiles(self, words: sympy.Expr, length: sympy.Symbol, loop: ir.Loop, lengths: Lengths) -> sympy.Expr:
@@ -167,10 +161,6 @@ def _power(rest: sympy.Expr, length: sympy.Symbol) -> int:
     if rest not in (1, length):
         raise UsageError("a closed form under a mask needs traffic that is linear in the sizes of the tiles.")
     return int(rest == length)
-
-
-def _add(moved: dict[str, list[sympy.Expr]], name: str, traffic: Any) -> None:
-    moved[name] = [a + b for a, b in zip(moved[name], traffic, strict=True)]
 
 
 def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Lengths) -> sympy.Expr:

@@ -25,7 +25,7 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     Raises:
         UsageError: the sizes are too large for enumeration.
     """
-    allowed = mask.allowed(sizes[ir.PAIRS])
+    allowed = mask.allowed(sizes[ir.MASKED])
     return max(_MaskedOccupancy(sizes, allowed).run(phase) for phase in program.phases)
 
 
@@ -39,11 +39,11 @@ class _MaskedOccupancy(Occupancy):
         self.empty: dict[ir.Tile, Array] = {}  # ... and whether they never will
         self.apart: dict[ir.Tile, Array] = {}  # of a sum kept apart, whether its elements have terms
 
-    def _runs(self, when: ir.Meeting | None) -> bool:
+    def _runs(self, when: ir.MaskCondition | None) -> bool:
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
     def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.dim != ir.PAIRS:
+        if loop.range.dim != ir.MASKED:
             return super()._picked(loop, last)
         self._charge(last)
         return list(range(last + 1))

@@ -55,7 +55,7 @@ def size(rng: ir.Range) -> sympy.Expr:
     return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
 
 
-class Tiles:
+class MaskSums:
     """Sums over the tiles of rows and columns that a mask leaves.
 
     Args:
@@ -64,7 +64,7 @@ class Tiles:
 
     def __init__(self, mask: Band | None) -> None:
         self.mask = mask
-        self.n = symbol(ir.PAIRS)
+        self.n = symbol(ir.MASKED)
 
     def sum(self, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
         """Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
+from pebblesim.readings.loops import EveryTile, walk
 from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
@@ -68,35 +69,27 @@ def numbers(
         else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
-    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.PAIRS]))
+    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.MASKED]))
     with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
         for phase in program.phases:
             run.body(phase.body)
     return {name: memory[name] for name in program.outputs}
 
 
-class _Run:
+class _Run(EveryTile):
     def __init__(self, sizes: ir.Sizes, memory: dict[str, Array], allowed: Array | None) -> None:
-        self.sizes, self.memory, self.allowed = sizes, memory, allowed
+        super().__init__(sizes)
+        self.memory, self.allowed = memory, allowed
         self.dtype = np.result_type(*memory.values())
         self.cache: dict[ir.Tile, Array] = {}
-        self.bounds: dict[ir.Range, tuple[int, int]] = {}
-
-    def _bounds(self, rng: ir.Range) -> tuple[int, int]:
-        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
-
-    def _part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
-        return tuple(slice(*self._bounds(rng)) for rng in ranges)
 
     def _full(self, tile: ir.Tile, value: float) -> Array:
-        lengths = [stop - start for start, stop in map(self._bounds, tile.ranges)]
+        lengths = [stop - start for start, stop in map(self.bounds, tile.ranges)]
         return np.full(lengths, value, self.dtype)
 
     def _operand(self, ref: ir.Ref) -> Array:
         """The part of a resident tile that a reference names, as a view."""
-        starts = [self._bounds(rng)[0] for rng in ref.tile.ranges]
-        part = tuple(slice(p.start - s, p.stop - s) for p, s in zip(self._part(ref.ranges), starts, strict=True))
-        view = self.cache[ref.tile][part]
+        view = self.cache[ref.tile][self.within(ref)]
         return view.T if ref.transposed else view
 
     def _value(self, expr: ir.Expr) -> Array:
@@ -118,40 +111,33 @@ class _Run:
     def _reduced(self, op: str, operand: ir.Expr) -> Array:
         entries = self._value(operand)
         if self.allowed is not None and op == "rowmax" and over_pairs(operand.shape):
-            entries = np.where(self.allowed[self._part(operand.shape)], entries, -np.inf)
+            entries = np.where(self.allowed[self.part(operand.shape)], entries, -np.inf)
         return np.asarray(_REDUCTIONS[op](entries, axis=1))
 
     def _masked(self, entries: Array, shape: ir.Ranges) -> Array:
         """The entries of a tile, 0 where it is over pairs that are not allowed."""
         if self.allowed is None or not over_pairs(shape):
             return entries
-        return np.where(self.allowed[self._part(shape)], entries, 0)
+        return np.where(self.allowed[self.part(shape)], entries, 0)
 
-    def _runs(self, when: ir.Meeting | None) -> bool:
+    def runs(self, loop: ir.Loop) -> bool:
         """Whether the mask lets an iteration run."""
+        when = loop.when
         if when is None or self.allowed is None:
             return True
-        return bool(self.allowed[self._part((when.rows, when.columns))].any()) != when.none
+        return bool(self.allowed[self.part((when.rows, when.columns))].any()) != when.none
 
     def body(self, body: list[ir.Node]) -> None:
-        for node in body:
+        for node, _ in walk(body, self):
             match node:
-                case ir.Loop(range=rng, body=inner, when=when):
-                    assert rng.parent is not None
-                    start, stop = self._bounds(rng.parent)
-                    block = ir.length(rng.block, self.sizes)
-                    for first in range(start, stop, block):
-                        self.bounds[rng] = (first, min(first + block, stop))
-                        if self._runs(when):
-                            self.body(inner)
                 case ir.Read(tile=tile, tensor=tensor):
                     self.cache[tile] = self._masked(
-                        self.memory[tensor.name][self._part(tile.ranges)].copy(), tile.ranges
+                        self.memory[tensor.name][self.part(tile.ranges)].copy(), tile.ranges
                     )
                 case ir.Write(tile=tile, tensor=tensor):
-                    self.memory[tensor.name][self._part(tile.ranges)] = self.cache[tile]
+                    self.memory[tensor.name][self.part(tile.ranges)] = self.cache[tile]
                 case ir.Init(tensor=tensor, ranges=ranges, value=value):
-                    self.memory[tensor.name][self._part(ranges)] = value
+                    self.memory[tensor.name][self.part(ranges)] = value
                 case ir.Zeros(tile=tile):
                     self.cache[tile] = self._full(tile, 0)
                 case ir.Constant(tile=tile, value=value):

@@ -157,7 +157,7 @@ class Occupancy:
     def _before(self, node: ir.Node) -> None:
         """What has to happen before a node; nothing, without a mask."""
 
-    def _runs(self, when: ir.Meeting | None) -> bool:
+    def _runs(self, when: ir.MaskCondition | None) -> bool:
         """Whether a loop runs for the tile it is at; without a mask, for all but those that a mask would leave out."""
         return when is None or not when.none
 

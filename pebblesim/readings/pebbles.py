@@ -231,7 +231,7 @@ class _Assembler:
         """How many allowed pairs there are of rows and columns in front of each."""
         if self.mask is None:
             return np.zeros((1, 1), np.int64)
-        sums = self.mask.allowed(self.sizes[ir.PAIRS]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
+        sums = self.mask.allowed(self.sizes[ir.MASKED]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def check(self, state: NDArray[np.int64]) -> None:
@@ -394,7 +394,7 @@ class _Assembler:
                 self._fill(tile)
             match node:
                 case ir.Loop(range=rng, body=inner, when=when):
-                    of_tiles = {"ROWS": self._range(rng), **self._meeting(when)}
+                    of_tiles = {"ROWS": self._range(rng), **self._condition(when)}
                     start = self._emit(vm.LOOP, **of_tiles)
                     self._body(inner)
                     self.node = node
@@ -438,7 +438,7 @@ class _Assembler:
                 case ir.Compute():
                     self._sum(node)
 
-    def _meeting(self, when: ir.Meeting | None) -> dict[str, int]:
+    def _condition(self, when: ir.MaskCondition | None) -> dict[str, int]:
         if when is None:
             return {}
         met = {"MET_ROWS": self._range(when.rows), "MET_COLUMNS": self._range(when.columns)}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.language import program as ir
+from pebblesim.readings.loops import EveryTile, walk
 
 Array = NDArray[Any]
 
@@ -44,10 +45,10 @@ def rounding(
     return {name: (run.memory[name][VALUE], run.error(run.memory[name])) for name in program.outputs}
 
 
-class _Run:
+class _Run(EveryTile):
     def __init__(self, program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array], workers: int) -> None:
-        self.sizes, self.workers = sizes, workers
-        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        super().__init__(sizes)
+        self.workers = workers
         self.cache: dict[ir.Tile, Array] = {}
         self.memory = {
             name: np.full((4, *(sizes[dim] for dim in tensor.shape)), np.nan)
@@ -60,17 +61,11 @@ class _Run:
         """The bound, with the additions of sums in any order, in as many parts as there are workers."""
         return x[BASE] + np.where(x[ADDS] > 0, (x[ADDS] + self.workers) * UNIT * x[MASS], 0)
 
-    def _limits(self, rng: ir.Range) -> tuple[int, int]:
-        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
-
     def _part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
-        return (slice(None), *(slice(*self._limits(rng)) for rng in ranges))
+        return (slice(None), *self.part(ranges))
 
     def _view(self, ref: ir.Ref) -> Array:
-        starts = [self._limits(rng)[0] for rng in ref.tile.ranges]
-        limits = [self._limits(rng) for rng in ref.ranges]
-        part = tuple(slice(a - s, b - s) for (a, b), s in zip(limits, starts, strict=True))
-        return self.cache[ref.tile][(slice(None), *part)]
+        return self.cache[ref.tile][(slice(None), *self.within(ref))]
 
     def _operand(self, ref: ir.Ref) -> tuple[Array, Array]:
         view = self._view(ref)
@@ -100,15 +95,8 @@ class _Run:
         return _exact(*self._elementwise(expr, len(expr.shape)))
 
     def body(self, body: list[ir.Node]) -> None:
-        for node in body:
+        for node, _ in walk(body, self):
             match node:
-                case ir.Loop(range=rng, body=inner):
-                    assert rng.parent is not None
-                    start, stop = self._limits(rng.parent)
-                    size = ir.length(rng.block, self.sizes)
-                    for first in range(start, stop, size):
-                        self.bounds[rng] = (first, min(first + size, stop))
-                        self.body(inner)
                 case ir.Read(tile=tile, tensor=tensor):
                     self.cache[tile] = self.memory[tensor.name][self._part(tile.ranges)].copy()
                 case ir.Write(tile=tile, tensor=tensor):
@@ -117,7 +105,7 @@ class _Run:
                     part = self.memory[tensor.name][self._part(ranges)]
                     part[:] = _exact(np.full(part.shape[1:], value), np.zeros(part.shape[1:]))
                 case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
-                    shape = [b - a for a, b in map(self._limits, tile.ranges)]
+                    shape = [b - a for a, b in map(self.bounds, tile.ranges)]
                     value = node.value if isinstance(node, ir.Constant) else 0.0
                     self.cache[tile] = _exact(np.full(shape, value), np.zeros(shape))
                 case ir.Move(tile=tile, source=source):

@@ -86,17 +86,17 @@ def terms(program: ir.Program, sizes: Sizes, doubled: Sizes, words: int, mask: B
         mask: a band, which has closed forms, or none.
     """
     variables = (*program.dims, *program.blocks)
-    found: dict[sympy.Expr, list[tuple[int | sympy.Rational, Origin]]] = defaultdict(list)
+    shares_of: dict[sympy.Expr, list[tuple[int | sympy.Rational, Origin]]] = defaultdict(list)
     for phase in program.phases:
         for tensor, traffic in formula(replace(program, phases=[phase]), mask).by_tensor.items():
             for way, expr in zip(("reads", "writes"), traffic, strict=True):
                 for part in sympy.Add.make_args(in_integers(expr)) if expr else ():
                     times, rest = part.as_coeff_Mul()
-                    found[rest].append((times, Origin(phase.name, tensor, way, times)))
+                    shares_of[rest].append((times, Origin(phase.name, tensor, way, times)))
     limits = {block: _limit(program, block, sizes, mask) for block in program.blocks}
     values = {symbol(name): size for name, size in {**sizes, "M": words}.items()}
     result = []
-    for rest, shares in found.items():
+    for rest, shares in shares_of.items():
         expr = sympy.Add(*(times for times, _ in shares)) * rest
         passes = tuple(_passes(rest, limits, values))
         halves = expr.as_coeff_Mul()[0].q  # under a mask a term alone need not be whole, as in n(n + 1)/2
@@ -123,13 +123,13 @@ def _limit(program: ir.Program, block: str, sizes: Sizes, mask: Band | None) -> 
             peak = formula(replace(program, phases=[phase]), mask).peak_words
             levels = peak.args if isinstance(peak, sympy.Max) else (peak,)
             held += [_Limit(phase.name, in_integers(level)) for level in levels]
-    most = max(held, key=lambda limit: int(limit.held.subs(values)))
+    limiting = max(held, key=lambda limit: int(limit.held.subs(values)))
 
     def order(arg: sympy.Expr) -> tuple[int, bool]:  # a block that holds a whole dimension stands back behind it
         return int(arg.subs(values)), arg.name in program.blocks
 
-    smaller = {least: min(least.args, key=order) for least in most.held.atoms(sympy.Min)}
-    return _Limit(most.phase, sympy.expand(most.held.subs(smaller)))
+    smaller = {least: min(least.args, key=order) for least in limiting.held.atoms(sympy.Min)}
+    return _Limit(limiting.phase, sympy.expand(limiting.held.subs(smaller)))
 
 
 def _passes(rest: sympy.Expr, limits: Mapping[str, _Limit], values: Mapping[sympy.Symbol, int]) -> Iterator[Passes]:
@@ -154,9 +154,9 @@ def _filling(
     off the cache if they are more than a tenth of it.
     """
     parts = sympy.Add.make_args(held)
-    most = _largest([part for part in parts if part.has(block)], values)
-    powers = {base: exponent for base, exponent in most.as_powers_dict().items() if base in blocks}
-    degree, each = sum(powers.values()), most / sympy.Mul(*(base**exponent for base, exponent in powers.items()))
+    largest = _largest([part for part in parts if part.has(block)], values)
+    powers = {base: exponent for base, exponent in largest.as_powers_dict().items() if base in blocks}
+    degree, each = sum(powers.values()), largest / sympy.Mul(*(base**exponent for base, exponent in powers.items()))
     fixed = [part for part in parts if not part.free_symbols & blocks]
     large = [part for part in fixed if int(part.subs(values)) * 10 > values[M]]
     return sympy.root((M - _largest(large, values)) if large else M, degree) / sympy.root(each, degree)
@@ -174,14 +174,14 @@ def _largest(parts: Sequence[sympy.Expr], values: Mapping[sympy.Symbol, int]) ->
     return max(parts, key=lambda part: int(part.subs(values)))
 
 
-def explained(found: list[Term], program: ir.Program, sizes: Sizes, words: int) -> str:
+def explained(terms: list[Term], program: ir.Program, sizes: Sizes, words: int) -> str:
     """The terms for people, with their shares, origins and reasons."""
     total, values = (
-        sum((term.value for term in found), Fraction(0)),
+        sum((term.value for term in terms), Fraction(0)),
         {symbol(k): v for k, v in {**sizes, "M": words}.items()},
     )
     lines = []
-    for term in found:
+    for term in terms:
         lines.append(f"{written(term.expr)} = {_words(term.value)} words, {_percent(term.value, total)}")
         if abs(term.value) * 200 < total:
             continue

@@ -9,11 +9,17 @@ the mean over the outer loop, a fraction, stands for all.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from math import prod
+from typing import Any
 
+from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Cut, Mask
+from pebblesim.language.masks import Mask, TileRange
+from pebblesim.readings.loops import Times, walk
+
+Array = Any
 
 
 def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -> int:
@@ -24,13 +30,14 @@ def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -
     return product
 
 
-class Place:
+class LoopContext:
     """A kind of iteration: of each loop around, a full tile or the last one, and how often it is visited."""
 
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
-        self.cuts: dict[ir.Range, Cut] = {}  # the tiles of that kind
-        self.times: dict[ir.Range, int | Fraction] = {}  # visits of them, for each visit of what is around
+        self.cuts: dict[ir.Range, TileRange] = {}  # the tiles of that kind
+        self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
+        self.conditions: dict[ir.Range, ir.MaskCondition] = {}  # of the loops around
 
     def words(self, ranges: ir.Ranges) -> int:
         """Number of elements of a tile."""
@@ -39,34 +46,44 @@ class Place:
             product *= self._length(rng)
         return product
 
-    def allowed(self, ranges: ir.Ranges) -> int | Fraction:
+    def allowed(self, ranges: ir.Ranges) -> Times:
         """Of a tile over pairs, the mean number of elements that the mask allows; of any other, all."""
         if self.mask is None or not over_pairs(ranges):
             return self.words(ranges)
-        rows, columns = map(_top, ranges)
-        pairs = self.mask.tiles(self.n, self._singles(rows), self._singles(columns))
-        area = self._visits(rows) * self._visits(columns) * self.words((rows, columns))
-        return Fraction(pairs * self.words(ranges), 1) / area
+        rows, columns = map(tile_of_whole, ranges)
+        pairs, visits = self._met(rows, columns, singles=(True, True))
+        return Fraction(pairs * self.words(ranges), 1) / (visits * self.words((rows, columns)))
 
-    def with_terms(self, line: ir.Range, index: ir.Range, axis: int) -> int | Fraction:
+    def with_terms(self, line: ir.Range, index: ir.Range, axis: int) -> Times:
         """Mean number of rows (axis 0) or columns (1) in the tile `line` that have an allowed pair in `index`."""
         if self.mask is None:
             return self._length(line)
-        line_, index = _top(line), _top(index)
-        cuts = self._singles(line_), self._cut(index)
-        found = self.mask.tiles(self.n, *(cuts if axis == 0 else cuts[::-1]))
-        visited = self._visits(line_) * self._visits(index) * self._length(line_)
-        return Fraction(found * self._length(line), 1) / visited
+        top, index = tile_of_whole(line), tile_of_whole(index)
+        ends = (top, index) if axis == 0 else (index, top)
+        lines, visits = self._met(*ends, singles=(axis == 0, axis == 1))
+        return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
+
+    def among(self, rng: ir.Range, lines: Array) -> Times:
+        """Mean number of rows or columns of a tile that are among these lines: a boolean for each, or one for all."""
+        if lines.ndim == 0:
+            return self._length(rng) * int(lines)
+        import numpy as np
+
+        top = tile_of_whole(rng)
+        cut = self._cut(top)
+        each = np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
+        visits = self._visited(top)
+        return Fraction(int(each @ visits) * self._length(rng), int(visits.sum()) * self._length(top))
 
     @property
     def n(self) -> int:
-        return self.sizes[ir.PAIRS]
+        return self.sizes[ir.MASKED]
 
     def open(self, rng: ir.Range) -> bool:
         """Whether a loop over that range is around."""
         return rng in self.cuts
 
-    def enter(self, loop: ir.Loop, cut: Cut) -> bool:
+    def _enter(self, loop: ir.Loop, cut: TileRange) -> bool:
         """Go into the tiles of that kind; whether there are any."""
         rng = loop.range
         self.cuts[rng] = cut
@@ -74,75 +91,115 @@ class Place:
         if loop.when is None or self.mask is None:
             self.times[rng] = tiles
             return tiles > 0
-        rows, columns = self._cut(loop.when.rows), self._cut(loop.when.columns)
-        other = loop.when.columns if loop.when.rows is rng else loop.when.rows
-        met = self.mask.tiles(self.n, rows, columns)
-        if loop.when.none:
-            met = tiles * self._tiles(other) - met
-        visits = self._visits(other)
+        self.times.pop(rng, None)
+        self.conditions.pop(rng, None)
+        with_pairs, visits = self._met(loop.when.rows, loop.when.columns)
+        met = tiles * visits - with_pairs if loop.when.none else with_pairs
+        self.conditions[rng] = loop.when
         self.times[rng] = Fraction(met, 1) / visits if met else 0
         return met > 0
+
+    def iterations(self, loop: ir.Loop) -> Iterator[Times]:
+        rng = loop.range
+        for cut in self._kinds(rng):
+            if self._enter(loop, cut):
+                yield self.times[rng]
+        for kept in (self.cuts, self.times, self.conditions):
+            kept.pop(rng, None)
+
+    def _kinds(self, rng: ir.Range) -> Iterator[TileRange]:
+        """The full tiles of a range, if there are any, and the last."""
+        assert rng.parent is not None
+        whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
+        full = (whole - 1) // block * block
+        if full:
+            yield TileRange(0, full, block)
+        yield TileRange(full, whole, whole - full)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
 
-    def _cut(self, rng: ir.Range) -> Cut:
-        return self.cuts[rng] if rng in self.cuts else Cut(0, self.n, self.n)
+    def _cut(self, rng: ir.Range) -> TileRange:
+        return self.cuts[rng] if rng in self.cuts else TileRange(0, self.n, self.n)
 
-    def _singles(self, rng: ir.Range) -> Cut:
-        return self._cut(rng)._replace(block=1)
+    def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
+        """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
 
-    def _tiles(self, rng: ir.Range) -> int:
-        cut = self._cut(rng)
-        return -(-(cut.stop - cut.start) // cut.block)
+        `singles`: whether tiles are of one row, and of one column.
+        """
+        assert self.mask is not None
+        ends, cuts = (rows, columns), (self._cut(rows), self._cut(columns))
+        of_rows, of_columns = (cut._replace(block=1) if one else cut for cut, one in zip(cuts, singles, strict=True))
+        partners = [self._partners(rows, columns), self._partners(columns, rows)]
+        visits = prod(self.times.get(each, 1) for each in {*ends, *partners[0], *partners[1]})
+        if not any(partners):
+            return self.mask.tiles(self.n, of_rows, of_columns), visits
+        if all(partners):
+            raise UsageError(TANGLED)
+        axis = int(bool(partners[1]))
+        met = self.mask.met(self.n, of_rows, of_columns, axis)
+        if singles[axis]:
+            import numpy as np
 
-    def _visits(self, rng: ir.Range) -> int | Fraction:
-        return self.times.get(rng, 1)
+            met = np.add.reduceat(met, range(0, len(met), cuts[axis].block))
+        return int(met @ self._visited(ends[axis], ends[1 - axis])), visits
+
+    def _visited(self, top: ir.Range, *besides: ir.Range) -> Array:
+        """How often each tile is visited for each visit of what is around, as conditions say, some ranges aside."""
+        import numpy as np
+
+        assert self.mask is not None
+        cut = self._cut(top)
+        visits = np.ones(-(-(cut.stop - cut.start) // cut.block), np.int64)
+        for each in self._conditions_of(top):
+            other = each.columns if each.rows is top else each.rows
+            if other in besides:
+                continue
+            if self._partners(other, top):
+                raise UsageError(TANGLED)
+            met = self.mask.met(self.n, self._cut(each.rows), self._cut(each.columns), int(each.columns is top))
+            others = self._cut(other)
+            visits *= -(-(others.stop - others.start) // others.block) - met if each.none else met
+        return visits
+
+    def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
+        return [each for each in self.conditions.values() if top in (each.rows, each.columns)]
+
+    def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
+        """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
+        ends = [end for each in self._conditions_of(top) for end in (each.rows, each.columns)]
+        return [end for end in ends if end in self.cuts and end is not top and end not in besides]
 
 
-Amounts = Callable[[ir.Node, Place], Iterable[tuple[Hashable, int | Fraction]]]
+TANGLED = (
+    "under a mask this nest of loops cannot be counted: tiles of rows and of columns are left out for each other in "
+    "more than one way; loops over tiles of columns go into one loop over tiles of rows, or the other way round."
+)
+
+
+Amounts = Callable[[ir.Node, LoopContext], Iterable[tuple[Hashable, Times]]]
 
 
 def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | None = None) -> Counter[Hashable]:
     """The sum of what each primitive amounts to, by key; `amounts(node, place)` gives (key, amount) pairs."""
+    place = LoopContext(sizes, mask)
+    sums: dict[Hashable, Times] = defaultdict(int)
+    for node, times in walk(body, place):
+        for key, amount in amounts(node, place):
+            sums[key] += amount * times
     whole: Counter[Hashable] = Counter()
-    for key, amount in _totals(body, amounts, Place(sizes, mask)).items():
+    for key, amount in sums.items():
         assert amount.denominator == 1, (key, amount)  # a mean times what it is the mean of
         whole[key] = int(amount)
     return whole
 
 
-def _totals(body: list[ir.Node], amounts: Amounts, place: Place) -> dict[Hashable, int | Fraction]:
-    found: dict[Hashable, int | Fraction] = defaultdict(int)
-    for node in body:
-        if isinstance(node, ir.Loop):
-            for cut in kinds(node.range, place):
-                if place.enter(node, cut):
-                    for key, amount in _totals(node.body, amounts, place).items():
-                        found[key] += amount * place.times[node.range]
-            place.cuts.pop(node.range), place.times.pop(node.range)
-        else:
-            for key, amount in amounts(node, place):
-                found[key] += amount
-    return found
-
-
-def kinds(rng: ir.Range, place: Place) -> Iterable[Cut]:
-    """The full tiles of a range, if there are any, and the last."""
-    assert rng.parent is not None
-    whole, block = place.words((rng.parent,)), ir.length(rng.block, place.sizes)
-    full = (whole - 1) // block * block
-    if full:
-        yield Cut(0, full, block)
-    yield Cut(full, whole, whole - full)
-
-
 def over_pairs(ranges: ir.Ranges) -> bool:
     """Whether a tile, as it lies, is over pairs of queries and keys."""
-    return len(ranges) == 2 and all(rng.dim == ir.PAIRS for rng in ranges)
+    return len(ranges) == 2 and all(rng.dim == ir.MASKED for rng in ranges)
 
 
-def _top(rng: ir.Range) -> ir.Range:
+def tile_of_whole(rng: ir.Range) -> ir.Range:
     """The tile of a whole dimension that a range is a part of, or the dimension."""
     while rng.parent is not None and rng.parent.parent is not None:
         rng = rng.parent

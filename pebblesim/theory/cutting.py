@@ -16,7 +16,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from pebblesim.errors import UsageError
-from pebblesim.language.masks import Cut, Mask
+from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
@@ -37,7 +37,7 @@ class Pairs(NamedTuple):
             UsageError: there are not so many pairs, or the mask does not fit n.
         """
         if isinstance(given, Mask):
-            each, whole = Cut(0, n, 1), Cut(0, n, n)
+            each, whole = TileRange(0, n, 1), TileRange(0, n, n)
             return cls(given.pairs(n), given.tiles(n, each, whole), given.tiles(n, whole, each))
         if not 0 <= given <= n * n:
             raise UsageError(f"{given:,} allowed pairs were given; at n = {n:,} there are 0 to {n * n:,} of them.")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.launches import Launch, blocks, shares
 from pebblesim.readings.kernels.sectors import WORDS, pitch, sectors_of
+from pebblesim.readings.loops import EveryTile, walk
 
 
 class Access(NamedTuple):
@@ -39,17 +40,17 @@ def number_of_blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
     return blocks(launch, sizes, workers) if launch.kind == "tiles" else 1
 
 
-class _Walker:
+class _Walker(EveryTile):
     def __init__(self, launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> None:
-        self.launch, self.sizes, self.block = launch, sizes, block
-        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        super().__init__(sizes)
+        self.launch, self.block = launch, block
         self.work = 0
         self.workers = shares(launch, sizes, workers)
         for loop in reversed(launch.grid):
             size = ir.length(loop.range.block, sizes)
             tiles = -(-sizes[loop.range.dim] // size)
             block, at = divmod(block, tiles)
-            self.bounds[loop.range] = at * size, min((at + 1) * size, sizes[loop.range.dim])
+            self._bounds[loop.range] = at * size, min((at + 1) * size, sizes[loop.range.dim])
         if launch.split:
             rng = launch.split.range
             size = ir.length(rng.block, sizes)
@@ -61,11 +62,8 @@ class _Walker:
         rows = self.sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
         return rows * pitch(tensor, self.sizes) // WORDS
 
-    def _bounds(self, rng: ir.Range) -> tuple[int, int]:
-        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
-
     def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool) -> Access:
-        *rows, (start, stop) = (self._bounds(rng) for rng in ranges)
+        *rows, (start, stop) = (self.bounds(rng) for rng in ranges)
         top, bottom = rows[0] if rows else (0, 1)
         stride = pitch(tensor, self.sizes) // WORDS
         name, first = tensor.name, top * stride + start // WORDS
@@ -82,7 +80,7 @@ class _Walker:
         elif isinstance(node.expr, ir.RowReduction):
             ranges = node.expr.operand.shape
         product = 1
-        for start, stop in map(self._bounds, ranges):
+        for start, stop in map(self.bounds, ranges):
             product *= stop - start
         return product
 
@@ -101,18 +99,15 @@ class _Walker:
                 yield Access(f"copies of {tensor.name}", False, copy * size + row * stride, 1, stride, stride)
             yield Access(tensor.name, True, row * stride, 1, stride, stride)
 
+    def span(self, loop: ir.Loop) -> tuple[int, int]:
+        begin, end = super().span(loop)
+        if loop is not self.launch.split:
+            return begin, end
+        return begin + self.block * self.share, min(end, begin + (self.block + 1) * self.share)
+
     def body(self, body: list[ir.Node]) -> Iterator[Access]:
-        for node in body:
+        for node, _ in walk(body, self):
             match node:
-                case ir.Loop(range=rng, body=inner):
-                    assert rng.parent is not None
-                    begin, end = self._bounds(rng.parent)
-                    first, last, size = begin, end, ir.length(rng.block, self.sizes)
-                    if node is self.launch.split:
-                        first, last = begin + self.block * self.share, min(end, begin + (self.block + 1) * self.share)
-                    for start in range(first, last, size):
-                        self.bounds[rng] = start, min(start + size, end)
-                        yield from self.body(inner)
                 case ir.Read(tile=tile, tensor=tensor):
                     yield self._access(tensor, tile.ranges, False)
                 case ir.Write(tile=tile, tensor=tensor):

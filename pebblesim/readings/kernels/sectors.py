@@ -7,13 +7,13 @@ they are. A kernel touches each sector of a tile once for each time that it move
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.launches import Launch, shares
+from pebblesim.readings.loops import walk
 
 WORDS = 8
 """Words in a sector: 32 bytes of float32."""
@@ -53,54 +53,46 @@ def sectors_of(start: int, words: int) -> int:
 
 def moved(launch: Launch, sizes: ir.Sizes, workers: int = 1) -> Moved:
     """What a launch moves, exactly."""
-    copies = shares(launch, sizes, workers)
-    whole: dict[ir.Range, Where] = {}
+    copies, at = shares(launch, sizes, workers), _Sectors(sizes)
     if launch.kind == "sum":
         (tensor,) = launch.copies
-        words, sectors = _touched(tuple(ir.Range(dim) for dim in tensor.shape), sizes, whole)
+        words, sectors = at.touched(tuple(ir.Range(dim) for dim in tensor.shape))
         return Moved(copies * words, words, copies * sectors, sectors)
-    found: Counter[str] = Counter()
+    result = Moved()
     for node in launch.body:
         times = 1 if node is launch.split else copies  # each worker does what stands around the loop
-        for key, amount in _moved([node], sizes, whole).items():
-            found[key] += amount * times
-    return Moved(**found)
+        for inner, each in walk([node], at):
+            if isinstance(inner, ir.Read | ir.Write | ir.Init):
+                words, sectors = (int(times * each) * count for count in at.touched(ir.moved_part(inner)))
+                reads = isinstance(inner, ir.Read)
+                result += Moved(words, 0, sectors, 0) if reads else Moved(0, words, 0, sectors)
+    return result
 
 
-def _moved(body: list[ir.Node], sizes: ir.Sizes, at: dict[ir.Range, Where]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for node in body:
-        if isinstance(node, ir.Loop):
-            for where, times in _iterations(node.range, sizes, at):
-                at[node.range] = where
-                for key, amount in _moved(node.body, sizes, at).items():
-                    found[key] += amount * times
-        elif isinstance(node, ir.Read | ir.Write | ir.Init):
-            ranges = node.ranges if isinstance(node, ir.Init) else node.tile.ranges
-            way = "read" if isinstance(node, ir.Read) else "written"
-            words, sectors = _touched(ranges, sizes, at)
-            found[f"words_{way}"] += words
-            found[f"sectors_{way}"] += sectors
-    return found
+class _Sectors:
+    """Iterations by where their tiles start in a sector: at most nine kinds of each loop."""
 
+    def __init__(self, sizes: ir.Sizes) -> None:
+        self.sizes = sizes
+        self._at: dict[ir.Range, Where] = {}
 
-def _touched(ranges: ir.Ranges, sizes: ir.Sizes, at: dict[ir.Range, Where]) -> tuple[int, int]:
-    """(words, sectors) of a tile."""
-    *rows, (start, columns) = (_where(rng, sizes, at) for rng in ranges)
-    height = rows[0][1] if rows else 1
-    return height * columns, height * sectors_of(start, columns)
+    def touched(self, ranges: ir.Ranges) -> tuple[int, int]:
+        """(words, sectors) of a tile."""
+        *rows, (start, columns) = map(self._where, ranges)
+        height = rows[0][1] if rows else 1
+        return height * columns, height * sectors_of(start, columns)
 
+    def _where(self, rng: ir.Range) -> Where:
+        return (0, self.sizes[rng.name]) if rng.parent is None else self._at[rng]
 
-def _where(rng: ir.Range, sizes: ir.Sizes, at: dict[ir.Range, Where]) -> Where:
-    return (0, sizes[rng.name]) if rng.parent is None else at[rng]
-
-
-def _iterations(rng: ir.Range, sizes: ir.Sizes, at: dict[ir.Range, Where]) -> Iterator[tuple[Where, int]]:
-    """The iterations of a loop by where they are, and how many are there: at most nine kinds."""
-    assert rng.parent is not None
-    start, whole = _where(rng.parent, sizes, at)
-    block = ir.length(rng.block, sizes)
-    full, period = (whole - 1) // block, WORDS // gcd(WORDS, block)
-    for first in range(min(full, period)):
-        yield ((start + first * block) % WORDS, block), -(-(full - first) // period)
-    yield ((start + full * block) % WORDS, whole - full * block), 1
+    def iterations(self, loop: ir.Loop) -> Iterator[int]:
+        rng = loop.range
+        assert rng.parent is not None
+        start, whole = self._where(rng.parent)
+        block = ir.length(rng.block, self.sizes)
+        full, period = (whole - 1) // block, WORDS // gcd(WORDS, block)
+        for first in range(min(full, period)):
+            self._at[rng] = (start + first * block) % WORDS, block
+            yield -(-(full - first) // period)
+        self._at[rng] = (start + full * block) % WORDS, whole - full * block
+        yield 1

@@ -293,7 +293,7 @@ class _Writer:
             if loop.when is not None and self._mask is not None:
                 self._guard(loop.when, self._mask)
 
-    def _guard(self, when: ir.Meeting, mask: Band) -> None:
+    def _guard(self, when: ir.MaskCondition, mask: Band) -> None:
         """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
         (top, bottom), (left, right) = self._ends(when.rows), self._ends(when.columns)
         out = []
