@@ -129,7 +129,9 @@ def test_schedules_that_never_cross() -> None:
     assert "never stays below" in str(found)
 
 
-def test_a_schedule_whose_blocks_compete_is_refused() -> None:
+def test_a_schedule_whose_blocks_compete_has_a_crossing() -> None:
+    """`fit` never moves more at a larger M, for such schedules either."""
+
     @ps.schedule(problem="backward", source="test", fit=["b", "c"], name="competing")
     def competing(m, A1, A2, A3, dO, X, Y, *, b, c):  # type: ignore[no-untyped-def]
         g = m.tensor("g", A1.shape[1], A1.shape[1])
@@ -141,8 +143,10 @@ def test_a_schedule_whose_blocks_compete_is_refused() -> None:
                     m.read(A3[k, :])
         m.write(g, 0)
 
-    with pytest.raises(UsageError, match="compete for the same cache"):
-        crossover("competing", "small-cache", n=8, d=2)
+    found = [ps.count(competing, n=8, d=2, M=M).io for M in range(8, 50)]
+    assert found == sorted(found, reverse=True) and len(set(found)) > 4
+    (one,) = crossover("competing", "small-cache", n=8, d=2, over_d=()).crossings
+    assert one.M is None and one.first is None  # it moves what it needs not even once: never worse than one that works
 
 
 @pytest.mark.parametrize(
