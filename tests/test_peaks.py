@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from strategies import unregistered
 
 import pebblesim as ps
@@ -184,7 +184,7 @@ def sizes_of(schedule: Schedule, data: st.DataObject) -> tuple[dict[str, Any], d
 
 @every_schedule
 @given(data=st.data(), summation=strategies.SUMMATIONS)
-@settings(max_examples=15)
+@strategies.draws(3, 15)
 def test_games_are_as_predicted(schedule: Schedule, data: st.DataObject, summation: str) -> None:
     dims, blocks = sizes_of(schedule, data)
     played = ps.play(schedule, M=10**6, blocks=blocks, summation=summation, **dims)
@@ -194,7 +194,7 @@ def test_games_are_as_predicted(schedule: Schedule, data: st.DataObject, summati
 
 @pytest.mark.parametrize("schedule", SCHEDULES[1:], ids=[schedule.name for schedule in SCHEDULES[1:]])
 @given(data=st.data())
-@settings(max_examples=15)
+@strategies.draws(3, 15)
 def test_games_under_masks_are_as_predicted(schedule: Schedule, data: st.DataObject) -> None:
     dims, blocks = sizes_of(schedule, data)
     played = ps.play(schedule, M=10**6, blocks=blocks, mask=data.draw(strategies.masks(dims["n"])), **dims)

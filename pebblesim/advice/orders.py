@@ -51,9 +51,8 @@ def orders(advice: Advice) -> Orders:
     figures = advice.card.figures
     if "multiprocessors" not in figures:
         raise UsageError(f"{advice.card.name}: without the number of its multiprocessors no order can be tried.")
-    name = advice.fastest[0]
-    row = next(row for row in advice.boundaries[0].rows if row.schedule == name)
+    row = advice.fastest
     given: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
     chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}
-    found = [l2(name, order=order, heads=advice.times, dtype=advice.dtype, **chip, **given) for order in TRIED]
+    found = [l2(row.schedule, order=order, heads=advice.times, dtype=advice.dtype, **chip, **given) for order in TRIED]
     return Orders(tuple(sorted(found, key=lambda each: each.moved)))

@@ -211,9 +211,10 @@ def list_schedules(as_json: AsJson = False) -> None:
     for name, algorithms in found.items():
         solves = PROBLEMS[name]
         print(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {', '.join(solves.dims)})")
+        wide = max((len(each.name) for each in algorithms), default=0)
         for each in algorithms:
             needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
-            print(f"  {each.name:<31} {each.summary}{needs}")
+            print(f"  {each.name:<{wide}}  {each.summary}{needs}")
 
 
 @command(app, example="pebblesim formula small-cache")
