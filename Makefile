@@ -4,19 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SITE   := $(VENV)/.site
+LOWEST := $(VENV)-lowest
 
 RUN_N := 4096
 RUN_D := 64
 RUN_M := 1024 4096 16384 65536
 
 # One worker for each core, four at most: each pays for its own imports.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup run test test-all bench notebooks docs lint format smoke clean distclean
+.PHONY: help setup run test test-all test-lowest bench notebooks docs lint format smoke clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## */\1	/p' Makefile | awk -F '\t' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1	/p' Makefile | awk -F '\t' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 setup: $(READY)  ## make .venv and install everything; the other verbs do so by themselves
 
@@ -27,10 +28,13 @@ run: $(READY)  ## count the words moved by every schedule of the backward proble
 	done
 
 test: $(READY)  ## run the tests, without the slow ones
-	$(PYTEST)
+	$(BIN)/python $(PYTEST)
 
-test-all: $(READY)  ## run the tests, the slow ones too
-	$(PYTEST) -m "not gpu"
+test-all: $(READY)  ## run the tests, the slow ones too, on many more draws
+	$(BIN)/python $(PYTEST) -m "not gpu" --hypothesis-profile full
+
+test-lowest: $(LOWEST)/.ready  ## run the tests with the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python $(PYTEST) -W default::DeprecationWarning
 
 bench: $(READY)  ## measure, and print ratios side by side
 	$(BIN)/python benchmarks/bench.py
@@ -84,8 +88,8 @@ clean:  ## delete what was built and cached
 	rm -rf build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean  ## delete the environment too
-	rm -rf $(VENV)
+distclean: clean  ## delete the environments too
+	rm -rf $(VENV) $(LOWEST)
 
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --config-settings editable_mode=compat --editable
 
@@ -95,6 +99,14 @@ $(READY): pyproject.toml
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) '.[test]'
+	@touch $@
+
+# Old libraries warn of what is new in those that they use: that is no fault of ours.
+$(LOWEST)/.ready: $(READY)
+	@echo "setting up $(LOWEST), once"
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet uv
+	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	@$(BIN)/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[test]'
 	@touch $@
 
 $(SITE): $(READY)

@@ -34,9 +34,9 @@ def speed(moves: float) -> str:
     return f"{moves / 1e6:.0f} M moves/s"
 
 
-def best(job: Callable[[], Any], repeats: int) -> float:
-    """The least wall time of some runs, in seconds."""
-    return min(timeit.repeat(job, number=1, repeat=repeats))
+def best(job: Callable[[], Any], repeats: int, timer: Callable[[], float] = time.perf_counter) -> float:
+    """The least wall time, or that of another timer, of some runs, in seconds."""
+    return min(timeit.repeat(job, timer=timer, number=1, repeat=repeats))
 
 
 def peak_rss() -> int:
@@ -142,6 +142,80 @@ def measure_formula() -> list[Row]:
     ]
 
 
+def tiled_product(n: int = 192, b: int = 16, requests: int = 10_000_000) -> Any:
+    """A[i, k], B[k, j], C[i, j] for each multiplication of a product in tiles of b x b, as numbers of words."""
+    import numpy as np
+
+    at = np.indices((n // b,) * 3 + (b,) * 3, dtype=np.int32).reshape(6, -1)[:, : requests // 3 + 1]
+    i, j, k = at[:3] * b + at[3:]
+    words = [i * n + k, n * n + k * n + j, 2 * n * n + i * n + j]
+    return np.ascontiguousarray(np.stack(words, -1).ravel()[:requests], np.int32)
+
+
+def measure_caches() -> list[Row]:
+    """LRU and OPT of a stream of requests, in turns with libCacheSim where it is installed, in processor time."""
+    import tempfile
+
+    import numpy as np
+
+    from pebblesim.caches import policies, traces
+    from pebblesim.caches.streams import of_ids
+
+    M = 768
+    stream = of_ids(tiled_product())
+    every = np.arange(1, len(stream.sizes) + 1)
+    ours: dict[str, Callable[[], Any]] = {
+        "LRU of M = 768": lambda: policies.misses(stream, [M], "lru")[0].misses,
+        "OPT of M = 768, next uses computed": lambda: policies.misses(stream, [M], "opt")[0].misses,
+        "LRU of all M in one pass": lambda: int(policies.lru_counts(stream, every)[0, M - 1]),
+    }
+    found = [job() for job in ours.values()]
+    right = "exact" if found == [624_309, 418_048, 624_309] else "WRONG"
+    theirs: dict[str, Callable[[], Any]] = {}
+    try:
+        import libcachesim as lcs
+    except ImportError:
+        lcs = None
+    with tempfile.TemporaryDirectory() as folder:
+        if lcs is not None:
+            path = Path(folder) / "product.oracleGeneral.bin"
+            traces.save(stream, path)
+            reader = lcs.TraceReader(trace=str(path), trace_type=lcs.TraceType.ORACLE_GENERAL_TRACE)
+
+            def replay(policy: Any) -> None:
+                reader.reset()
+                policy(M).process_trace(reader)
+
+            theirs = {"LRU": lambda: replay(lcs.LRU), "OPT": lambda: replay(lcs.Belady)}
+        times: dict[str, list[float]] = {name: [] for name in (*ours, *theirs)}
+        for _ in range(5):
+            for name, job in (*ours.items(), *theirs.items()):
+                times[name].append(best(job, 1, time.process_time))
+    rates = {name: len(stream) / min(seconds) for name, seconds in times.items()}
+    one, opt, all_of_them = (rates[name] for name in ours)
+    quoted = "" if theirs else ", quoted"
+    peers = rates["LRU"] if theirs else 52e6, rates["OPT"] if theirs else 30e6
+
+    def million(rate: float) -> str:
+        return f"{rate / 1e6:.0f} M requests/s"
+
+    correct = right == "exact"
+    return [
+        row(f"LRU of M = 768, 10 M requests: {right}", million(one), "200 M requests/s", correct * one / 200e6),
+        row(
+            "  against 4 x libCacheSim" + quoted,
+            million(one),
+            f"4 x {million(peers[0])}",
+            correct * one / (4 * peers[0]),
+        ),
+        row("OPT of M = 768, next uses computed", million(opt), "30 M requests/s", correct * opt / 30e6),
+        row(
+            "  against libCacheSim, next uses given" + quoted, million(opt), million(peers[1]), correct * opt / peers[1]
+        ),
+        row("LRU of all M in one pass", million(all_of_them), "30 M requests/s", correct * all_of_them / 30e6),
+    ]
+
+
 def measure_start() -> list[Row]:
     """The command line from cold, in turns with importing numpy."""
     count = ["-m", "pebblesim", "count", "-n", "4096", "-d", "64", "-M", "16384"]
@@ -158,7 +232,13 @@ def measure_start() -> list[Row]:
     ]
 
 
-MEASUREMENTS = {"games": measure_games, "play": measure_play, "formula": measure_formula, "start": measure_start}
+MEASUREMENTS = {
+    "games": measure_games,
+    "play": measure_play,
+    "formula": measure_formula,
+    "caches": measure_caches,
+    "start": measure_start,
+}
 
 
 def in_a_fresh_process(name: str) -> list[Row]:

@@ -12,11 +12,13 @@ from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as r
 from .growth.overtaking import bound_exponent as bound_exponent
 from .growth.tropical import decide as decide, parse as parse
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare
 from .jobs.count import Counted as Counted, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.graph import graph as graph, optimum as optimum
+from .jobs.l2 import L2 as L2, l2 as l2
 from .jobs.play import Played as Played, play as play
 from .jobs.recording import Recording as Recording, record as record
 from .jobs.sweeps import sweep as sweep

@@ -58,18 +58,27 @@ def parse_words(text: str, dtype: str | None) -> int:
     Raises:
         UsageError: neither, or bytes without a data type.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i)?B", text.strip())
-    if not match:
-        if text.strip().endswith("B"):
-            raise UsageError(f"M = {text!r} is no size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
+    if not text.strip().endswith("B"):
         return parse("M", text)
     if dtype is None:
+        parse_bytes("M", text)
         raise UsageError(f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}.")
-    width = bytes_of(dtype)
-    size = Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0)
+    width, size = bytes_of(dtype), parse_bytes("M", text)
     if size < width:
         raise UsageError(f"M = {text!r} holds no word of type {dtype}, which takes {width} bytes.")
-    return whole("M", int(size // width))
+    return whole("M", size // width)
+
+
+def parse_bytes(what: str, text: str) -> int:
+    """A size in whole bytes, such as 192KiB, 1.5MiB or 32B.
+
+    Raises:
+        UsageError: it is no such size.
+    """
+    match = re.fullmatch(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([KMG]i)?B", text.strip())
+    if not match:
+        raise UsageError(f"{what} = {text!r} is no size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
+    return int(Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0))
 
 
 def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tuple[int, ...]:

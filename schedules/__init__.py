@@ -17,10 +17,12 @@ from pebblesim.schedules import (
     no_cache,
     projected,
     regrouped,
+    resident,
     row_stationary,
     small_cache,
     small_cache_streamed,
     standard,
+    stored_pairs,
 )
 
 __all__ = [
@@ -37,8 +39,10 @@ __all__ = [
     "no_cache",
     "projected",
     "regrouped",
+    "resident",
     "row_stationary",
     "small_cache",
     "small_cache_streamed",
     "standard",
+    "stored_pairs",
 ]

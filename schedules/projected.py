@@ -7,8 +7,16 @@ laid beside those of its core.
 import inspect
 
 from pebblesim.language.registry import of_problem, schedule
-from pebblesim.schedules import backward_qkv, flash_forward, forward, standard  # noqa: F401 - what is composed
-from pebblesim.schedules.matmul import gemm_resident, resident
+from pebblesim.schedules import (  # noqa: F401 - what is composed
+    backward_qkv,
+    flash_forward,
+    forward,
+    kept_probabilities,
+    resident,
+    standard,
+    stored_pairs,
+)
+from pebblesim.schedules.matmul import gemm_resident, resident as resident_words
 
 PROJECTIONS = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
 
@@ -42,7 +50,7 @@ def compose(core):
         name=f"projected-{core.name}",
         problem=f"projected-{core.problem.name}",
         source=f"projections, then {core.source}",
-        io=f"3*{resident('n', 'd', 'd', 'w')} + {core.io}" if core.io else None,
+        io=f"3*{resident_words('n', 'd', 'd', 'w')} + {core.io}" if core.io else None,
         paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
         fit=["w", *core.fit],
         graph={**core.graph, "projected": True},

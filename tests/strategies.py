@@ -1,10 +1,13 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
+from collections.abc import Callable
+
 import numpy as np
 from hypothesis import settings, strategies as st
 from numpy.typing import NDArray
 
 from pebblesim.language.masks import BlockMask, Mask, from_array, of
+from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
@@ -65,3 +68,11 @@ def blocks(draw: st.DrawFn, n: int) -> BlockMask:
 def masks(n: int) -> st.SearchStrategy[Mask]:
     """Masks for n rows: bands, blocks, and any pairs, with empty rows and columns, or with nothing in them."""
     return st.one_of(bands(n).map(of), blocks(n), allowed_pairs(n).map(lambda table: from_array(table, size=(1, 1))))
+
+
+def unregistered(function: Callable[..., None], of: str = "matmul", **graph: object) -> Schedule:
+    """A schedule of a problem that nobody else sees."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    inputs, blocks = names[1 : code.co_argcount], names[code.co_argcount :]
+    return Schedule(function.__name__, problem(of), "this test", function, inputs, blocks, graph=graph)

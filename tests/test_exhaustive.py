@@ -4,7 +4,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+import strategies
+from hypothesis import assume, given, strategies as st
 
 import pebblesim as ps
 from pebblesim.claims.fused import FusedProduct, undercut
@@ -132,7 +133,7 @@ def test_computing_again_can_save_io() -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "forward", "forward-relu", "linear"])
 @given(data=st.data())
-@settings(max_examples=15)
+@strategies.draws(6, 15)
 def test_no_schedule_goes_below_the_optimum(name: str, data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(of_problem(name)))
     dims = {dim: data.draw(st.integers(1, 3)) for dim in schedule.problem.dims}

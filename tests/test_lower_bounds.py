@@ -11,7 +11,7 @@ from math import isqrt
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 import pebblesim as ps
@@ -162,7 +162,7 @@ def fewest_words(N: int, capacity: Capacity, M: int, X: int, trees: int, tree: i
     trees=st.integers(0, 100),
     tree=st.integers(1, 60),
 )
-@settings(max_examples=100)
+@strategies.draws(30, 100)
 def test_the_segments_chosen_are_valid_and_near_the_best(
     capacity: Capacity, M: int, N: int, trees: int, tree: int
 ) -> None:
@@ -274,7 +274,7 @@ LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, 150))
 
 @every_schedule
 @given(data=st.data())
-@settings(max_examples=25)
+@strategies.draws(10, 25)
 def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(LENGTHS) for dim in schedule.problem.dims}
     with pytest.raises(Infeasible) as too_small:
@@ -288,7 +288,7 @@ def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st
 
 @pytest.mark.parametrize("schedule", [s for s in SCHEDULES.values() if s.problem.maskable], ids=lambda s: s.name)
 @given(data=st.data())
-@settings(max_examples=5)
+@strategies.draws(2, 5)
 def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st.DataObject) -> None:
     n, d = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 9))
     mask = from_array(data.draw(strategies.allowed_pairs(n)))
@@ -327,7 +327,7 @@ def evaluated(expr: str, sizes: dict[str, int]) -> Decimal:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @given(data=st.data())
-@settings(max_examples=25)
+@strategies.draws(10, 25)
 def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -> None:
     problem = PROBLEMS[name]
     exponents = st.integers(0, data.draw(st.sampled_from([8, 60])))

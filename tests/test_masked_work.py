@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from pebblesim import graphs
 from pebblesim.game.moves import COMPUTE, unpack
@@ -248,7 +248,7 @@ def check(function: Callable[..., None], sizes: dict[str, int], mask: Mask) -> d
 
 @pytest.mark.parametrize("function", UNUSUAL, ids=lambda function: function.__name__)
 @given(data=st.data())
-@settings(max_examples=15)
+@strategies.draws(3, 15)
 def test_what_is_counted_is_what_is_played(function: Callable[..., None], data: st.DataObject) -> None:
     sizes = {name: data.draw(st.integers(1, 7)) for name in ("n", "d", "a", "b")}
     check(function, sizes, data.draw(strategies.masks(sizes["n"])))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+import strategies
+from hypothesis import given, strategies as st
 from strategies import allowed_pairs
 
 from pebblesim import graphs
@@ -88,7 +89,7 @@ def test_products_and_trees_are_those_of_the_graph(
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@strategies.draws(8, 25)
 def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObject) -> None:
     """But for g, whose products are not counted, as the trees of dQ have as many products as there happen to be."""
     mask = data.draw(allowed_pairs(N))

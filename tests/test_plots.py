@@ -19,6 +19,7 @@ from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
 from pebblesim.jobs.recording import record
+from pebblesim.jobs.useful import useful_operations
 from pebblesim.plots.game import LANE, move, occupancy, tiles
 from pebblesim.plots.graph import graph
 from pebblesim.plots.roofline import roofline
@@ -84,11 +85,13 @@ def test_the_roofline(ax: Axes) -> None:
     assert roofline(rows, ax, peak=1e12, bandwidth=2e11, dtype="float16") is ax
     points = {each.get_label().partition(":")[0]: each for each in ax.get_lines() if ":" in each.get_label()}
     assert set(points) == {row.schedule for row in rows if row.feasible}
+    useful = useful_operations("backward", rows[0].dims)
+    assert useful < min(sum(row.work.values()) for row in rows) * 1.01
     for row in rows:
         if row.feasible:
             ((x,), (y,)) = points[row.schedule].get_data()
-            assert x == pytest.approx(sum(row.work.values()) / (2 * (row.reads + row.writes)))
-            assert y == pytest.approx(min(1e12, 2e11 * x))
+            assert x == pytest.approx(useful / (2 * (row.reads + row.writes)))
+            assert y == pytest.approx(min(1e12 * useful / sum(row.work.values()), 2e11 * x))
 
 
 # -- games ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+import strategies
+from hypothesis import example, given, strategies as st
 
 import pebblesim as ps
 from pebblesim import tables
@@ -79,7 +80,7 @@ def rows(table: Table, *names: str) -> list[tuple[Any, ...]]:
 sizes = st.lists(st.integers(1, 70), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=6)
+@strategies.draws(4, 6)
 @given(sizes, sizes, sizes, sizes, st.sampled_from([None, "causal", "window:5"]))
 def test_closed_forms_are_the_counts_of_each_point(
     n: list[int], d: list[int], B_r: list[int], B_c: list[int], mask: str | None
@@ -92,7 +93,7 @@ def test_closed_forms_are_the_counts_of_each_point(
     assert rows(table, "n", "d", "block_B_r", "block_B_c", "reads", "writes", "io") == expected
 
 
-@settings(max_examples=6)
+@strategies.draws(4, 6)
 @given(
     sizes,
     sizes,

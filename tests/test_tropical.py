@@ -7,7 +7,8 @@ from itertools import product
 from math import isqrt
 
 import pytest
-from hypothesis import given, settings, strategies as st
+import strategies
+from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
@@ -100,7 +101,7 @@ GRID = list(product(range(7), repeat=3))
 BITS = 400
 
 
-@settings(max_examples=80)
+@strategies.draws(40, 80)
 @given(f=EXPRESSIONS, g=EXPRESSIONS, region=st.sampled_from(list(REGIONS)))
 def test_the_verdict_is_that_of_the_exponents_on_a_grid(f: Node, g: Node, region: str) -> None:
     """A proof has no counterexample on the grid; a refutation is one, by its exponents and by numbers of 400 bits."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import unregistered
 
 import pebblesim as ps
 from pebblesim import graphs
@@ -21,18 +22,10 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
 from pebblesim.jobs.play import match, smaller
 from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
-from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.readings.numbers import numbers
 
 MANY = 10**6
-
-
-def made(function: Callable[..., None], of: str = "matmul", **graph: object) -> Schedule:
-    """A schedule that is not registered."""
-    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
-    blocks = function.__code__.co_varnames[function.__code__.co_argcount :][: function.__code__.co_kwonlyargcount]
-    return Schedule(function.__name__, problem(of), "this test", function, tuple(names), tuple(blocks), graph=graph)
 
 
 def untraced(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Schedule:
@@ -128,8 +121,8 @@ def test_a_term_that_a_sum_holds_is_not_added_again(
 ) -> None:
     if message:
         with pytest.raises(TraceError, match=rf"^{re.escape(__file__)}:\d+: {message}"):
-            assert made(function).program
-    schedule = untraced(made(function), monkeypatch)
+            assert unregistered(function).program
+    schedule = untraced(unregistered(function), monkeypatch)
     for value, reference in run(schedule, **SIZES).values():
         assert not np.allclose(value, reference)
     with pytest.raises(UsageError, match=rf"^{function.__name__}, {re.escape(__file__)}:\d+: "):
@@ -138,8 +131,8 @@ def test_a_term_that_a_sum_holds_is_not_added_again(
 
 def test_a_sum_in_memory_does_not_get_its_terms_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TraceError, match=r"adds terms to C_ that are the same in every iteration of the loop over _"):
-        assert made(doubled_in_memory).program
-    for value, reference in run(untraced(made(doubled_in_memory), monkeypatch), **SIZES).values():
+        assert unregistered(doubled_in_memory).program
+    for value, reference in run(untraced(unregistered(doubled_in_memory), monkeypatch), **SIZES).values():
         np.testing.assert_allclose(value, 2 * reference)
 
     def begun_anew(m, A, B, *, b):  # type: ignore[no-untyped-def]
@@ -151,7 +144,7 @@ def test_a_sum_in_memory_does_not_get_its_terms_again(monkeypatch: pytest.Monkey
                 C_ += m.read(A[:, k]) @ m.read(B[k, :])
                 m.write(C, C_)
 
-    for value, reference in run(made(begun_anew), **SIZES).values():
+    for value, reference in run(unregistered(begun_anew), **SIZES).values():
         np.testing.assert_allclose(value, reference)
 
 
@@ -170,7 +163,7 @@ def test_row_sums_are_not_added_in_every_iteration() -> None:
             m.write(O[i, :], m.compute(A @ m.read(V)))
 
     with pytest.raises(TraceError, match=r"adds terms to l_i that are the same in every iteration"):
-        assert made(v_too_often, "forward").program
+        assert unregistered(v_too_often, "forward").program
 
 
 def test_a_loop_of_one_iteration_repeats_nothing() -> None:
@@ -183,7 +176,7 @@ def test_a_loop_of_one_iteration_repeats_nothing() -> None:
                     C_i += m.read(A[i, k]) @ m.read(B[k, :])
             m.write(C[i, :], C_i)
 
-    assert ps.play(made(once), M=MANY, m=4, k=3, n=5, blocks={"b": 2}).passed
+    assert ps.play(unregistered(once), M=MANY, m=4, k=3, n=5, blocks={"b": 2}).passed
 
 
 def test_recomputing_what_has_left_the_cache_is_right() -> None:
@@ -202,7 +195,7 @@ def test_recomputing_what_has_left_the_cache_is_right() -> None:
                 A[:] = A / l_i
                 m.write(O[i, c], m.compute(A @ m.read(V[:, c])))
 
-    played = ps.play(made(again, "forward", outputs=("O",)), M=MANY, n=5, d=3, blocks={"b": 2})
+    played = ps.play(unregistered(again, "forward", outputs=("O",)), M=MANY, n=5, d=3, blocks={"b": 2})
     assert played.passed
     assert played.game.moves > ps.play("small-cache-forward", n=5, d=3, M=MANY, blocks={"B": 2}).game.moves
 
@@ -223,7 +216,7 @@ def test_a_value_in_cache_is_not_computed_into_another_tile() -> None:
         m.write(O, m.compute(first @ m.read(V)))
 
     with pytest.raises(TraceError, match=r"second gets a value that is in cache already, in first since line \d+; use"):
-        assert made(twice, "forward").program
+        assert unregistered(twice, "forward").program
 
     def summed_twice(m, Q, K, V):  # type: ignore[no-untyped-def]
         O = m.tensor("O", *Q.shape)
@@ -238,7 +231,7 @@ def test_a_value_in_cache_is_not_computed_into_another_tile() -> None:
         m.write(O, m.compute(A @ m.read(V)))
 
     with pytest.raises(TraceError, match=r"again gets a value that is in cache already, in l since line \d+; use"):
-        assert made(summed_twice, "forward").program
+        assert unregistered(summed_twice, "forward").program
 
 
 def test_what_the_tracer_cannot_see_in_cache_is_found_by_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +246,7 @@ def test_what_the_tracer_cannot_see_in_cache_is_found_by_the_game(monkeypatch: p
         with pytest.raises(
             IllegalMove, match=r"compute C\[0,0\].*: C\[0,0\].* has a red pebble already: it is in"
         ) as story:
-            ps.play(made(a_part_again), M=MANY, m=3, k=2, n=2, blocks={"b": 2}, rules=rules)
+            ps.play(unregistered(a_part_again), M=MANY, m=3, k=2, n=2, blocks={"b": 2}, rules=rules)
         assert story.value.violation.source and story.value.violation.source.startswith(__file__)
         assert story.value.violation.message.endswith(f"at {story.value.violation.source}")
 
@@ -299,7 +292,7 @@ def test_an_output_lies_in_its_own_tensor() -> None:
 
     message = r"exchanged ends with dK\[0,0\] in dQ, where dQ\[0,0\] must be written"
     with pytest.raises(UsageError, match=message):
-        ps.play(made(exchanged, "backward-qkv", kept="l"), M=MANY, n=4, d=3, blocks={"b": 1})
+        ps.play(unregistered(exchanged, "backward-qkv", kept="l"), M=MANY, n=4, d=3, blocks={"b": 1})
 
 
 def test_a_block_of_a_running_value_is_not_that_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +323,7 @@ def test_a_block_of_a_running_value_is_not_that_before_it(monkeypatch: pytest.Mo
     with pytest.raises(
         UsageError, match=r"uses new, which holds m\[0\] of block 1 of 3, where the constant that m\[0\]"
     ):
-        ps.play(made(upside_down, "forward", **graph), M=MANY, n=5, d=3, blocks={"B_c": 2})
+        ps.play(unregistered(upside_down, "forward", **graph), M=MANY, n=5, d=3, blocks={"B_c": 2})
 
 
 def test_memory_that_changed_meanwhile_is_not_what_it_was() -> None:
@@ -350,7 +343,7 @@ def test_memory_that_changed_meanwhile_is_not_what_it_was() -> None:
             A[:] = A / l
             m.write(O[:, c], m.compute(A @ m.read(V[:, c])))
 
-    schedule = made(rounds, "forward")
+    schedule = unregistered(rounds, "forward")
     assert ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 3}).passed
     assert not all(np.allclose(*pair) for pair in run(schedule, n=4, d=3, b=2).values())
     with pytest.raises(UsageError, match=r"uses A, which holds A\[0,0\], where S\[0,0\] is meant"):
@@ -371,7 +364,7 @@ def test_commuted_operands_are_the_same_product() -> None:
         m.write(dQ, m.compute(dS @ K_))
         m.write(dK, m.compute(dS.T @ Q_))
 
-    assert ps.play(made(commuted, "backward-qkv", kept="l"), M=MANY, n=4, d=3, blocks={"b": 1}).passed
+    assert ps.play(unregistered(commuted, "backward-qkv", kept="l"), M=MANY, n=4, d=3, blocks={"b": 1}).passed
 
 
 # -- a graph that declares another way -----------------------------------------------------------------------

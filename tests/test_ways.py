@@ -5,7 +5,8 @@ from math import isqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+import strategies
+from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 
 import pebblesim as ps
@@ -63,7 +64,7 @@ def test_what_holds_for_every_way_is_the_least_of_what_holds_for_each() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 @given(data=st.data())
-@settings(max_examples=6)
+@strategies.draws(3, 6)
 def test_no_bound_for_its_way_or_every_way_exceeds_a_count_at_any_size(schedule: Schedule, data: st.DataObject) -> None:
     """n/d up to 2^30 and M/d² from 2^-6 to 2^12, in half powers of two, more or less."""
     d = data.draw(st.integers(1, 300))

@@ -2,12 +2,14 @@
 
 Two boundaries are looked at, each by the game with one cache: a block on a multiprocessor, with M the words of its
 shared memory, and the whole card, with M the words of the last cache before the memory. Both give bounds, no forecasts.
+The work is that of the tile on the multiprocessors, which is where it is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -16,9 +18,10 @@ from typing import Any
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.arguments import AnyMask, problem_dims
+from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
+from pebblesim.jobs.useful import useful_operations
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
@@ -46,6 +49,7 @@ class Boundary:
             that move least, the others with the largest that fit.
         too_large: the least M of those that do not fit, by name.
         bandwidth: bytes per second across it, None if it is not known.
+        own: the schedules with blocks of the reader's own, whether they fit or not.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Boundary:
     rows: tuple[Counted, ...]
     too_large: Mapping[str, int]
     bandwidth: float | None
+    own: tuple[Counted, ...] = ()
 
     @property
     def best(self) -> Counted:
@@ -68,6 +73,7 @@ class Advice:
     Attributes:
         card, problem, dims, dtype, heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
+        useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
     """
 
     card: Card
@@ -78,6 +84,7 @@ class Advice:
     batch: int
     mask: Mask | None
     boundaries: tuple[Boundary, ...]
+    useful: int
 
     @property
     def times(self) -> int:
@@ -94,13 +101,17 @@ class Advice:
         """What a schedule moves for all heads, in bytes."""
         return row.io * BYTES[self.dtype] * self.times
 
+    def per_byte(self, row: Counted) -> float:
+        """Operations of the problem for each byte that a schedule moves."""
+        return _ratio(self.useful, row.io * BYTES[self.dtype])
+
     def seconds(self, boundary: Boundary, row: Counted) -> float | None:
         """The least time in which that crosses a boundary."""
-        return None if boundary.bandwidth is None else self.bytes(row) / boundary.bandwidth
+        return None if boundary.bandwidth is None else _ratio(self.bytes(row), boundary.bandwidth)
 
     def arithmetic(self, row: Counted) -> float | None:
         """The least time that its arithmetic takes, in seconds."""
-        return None if self.peak is None else row.operations * self.times / self.peak
+        return None if self.peak is None else _ratio(row.operations * self.times, self.peak)
 
     def bound_by(self, boundary: Boundary, row: Counted) -> str | None:
         """ "memory" or "compute", whichever takes longer at this boundary; None if a figure is missing."""
@@ -109,26 +120,32 @@ class Advice:
             return None
         return "memory" if moving > computing else "compute"
 
-    def limits(self, schedule: str) -> dict[str, float]:
-        """What keeps a schedule from being faster, in seconds: "arithmetic" and the boundaries, as far as known."""
-        found: dict[str, float | None] = {}
-        for boundary in self.boundaries:
+    def limits(self, tile: Counted) -> dict[str, float]:
+        """What keeps a tile on the multiprocessors from being faster, in seconds, as far as known.
+
+        That is "arithmetic", its own; its traffic there; and, at the memory, that of the best blocks of its schedule.
+        """
+        inner, *outer = self.boundaries
+        found = {"arithmetic": self.arithmetic(tile), inner.name: self.seconds(inner, tile)}
+        for boundary in outer:
             for row in boundary.rows:
-                if row.schedule == schedule:
-                    found |= {boundary.name: self.seconds(boundary, row), "arithmetic": self.arithmetic(row)}
+                if row.schedule == tile.schedule:
+                    found[boundary.name] = self.seconds(boundary, row)
         return {name: seconds for name, seconds in found.items() if seconds is not None}
 
+    def allowed(self, tile: Counted) -> tuple[str, float] | None:
+        """(limit, seconds): what the roofline allows a tile; None without a rate of arithmetic, which may limit it."""
+        return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
+
     @cached_property
-    def fastest(self) -> tuple[str, str, float]:
-        """(schedule, limit, seconds): of all that fit everywhere, the one whose largest limit is least.
+    def fastest(self) -> Counted:
+        """Of all that fit everywhere, the one whose largest limit is least; that moves least where no rate is known.
 
         A hundredth more does not count: then it is the one that moves least at the first boundary.
         """
-        fit = [row.schedule for row in self.boundaries[0].rows]
-        worst = {name: max(self.limits(name).items(), key=lambda item: item[1]) for name in fit}
-        least = min(seconds for _, seconds in worst.values())
-        name = next(name for name in fit if worst[name][1] <= 1.01 * least)
-        return name, *worst[name]
+        rows = self.boundaries[0].rows
+        worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
+        return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
 
     def terms(self, boundary: Boundary) -> list[terms.Term]:
         """The terms of the best schedule's closed form at a boundary.
@@ -139,7 +156,7 @@ class Advice:
         if self.mask is not None and not isinstance(self.mask, Band):
             raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
         best = boundary.best
-        doubled = _best(best.schedule, self.dims, 2 * boundary.M, self.mask).blocks
+        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_given(self.dims)).blocks
         program = self._program(best)
         return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
 
@@ -159,6 +176,7 @@ class Advice:
             "heads": self.heads,
             "batch": self.batch,
             "mask": None if self.mask is None else str(self.mask),
+            "useful_operations": self.useful * self.times,
         }
         boundaries = [
             {
@@ -167,23 +185,38 @@ class Advice:
                 "M": each.M,
                 "bandwidth": each.bandwidth,
                 "too_large": dict(each.too_large),
-                "rows": [
-                    row.to_dict(self.dtype)
-                    | {
-                        "bytes": self.bytes(row),
-                        "seconds_moving": self.seconds(each, row),
-                        "seconds_computing": self.arithmetic(row),
-                        "bound_by": self.bound_by(each, row),
-                    }
-                    for row in each.rows
-                ],
+                "rows": [self._row(each, row) for row in each.rows],
+                "own": [self._row(each, row) for row in each.own],
             }
             | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
             for each in self.boundaries
         ]
-        schedule, limit, seconds = self.fastest
-        allowed = {"schedule": schedule, "limit": limit, "seconds": seconds, "limits": self.limits(schedule)}
-        return {**head, "boundaries": boundaries, "roofline": allowed, "left_out": LEFT_OUT}
+        return {**head, "boundaries": boundaries, "roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+
+    def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
+        """A row as data."""
+        own = {} if row not in boundary.own else {"allowed": self._allowed(row)}
+        return (
+            row.to_dict(self.dtype)
+            | {
+                "bytes": self.bytes(row),
+                "useful_operations_per_byte": self.per_byte(row),
+                "seconds_moving": self.seconds(boundary, row),
+                "seconds_computing": self.arithmetic(row),
+                "bound_by": self.bound_by(boundary, row),
+            }
+            | own
+        )
+
+    def _allowed(self, tile: Counted) -> dict[str, Any]:
+        limit, seconds = self.allowed(tile) or (None, None)
+        return {
+            "schedule": tile.schedule,
+            "operations": tile.operations * self.times,
+            "limit": limit,
+            "seconds": seconds,
+            "limits": self.limits(tile),
+        }
 
     def explain(self) -> str:
         """Term by term, why the best schedule at each boundary moves what it moves."""
@@ -206,21 +239,7 @@ class Advice:
 
     def _shown(self, each: Boundary) -> str:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
-        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
-        rows = [
-            (
-                row.schedule,
-                ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none",
-                row.io,
-                row.gap,
-                row.arithmetic_intensity(self.dtype),
-                _time(self.seconds(each, row)),
-                _time(self.arithmetic(row)),
-                self.bound_by(each, row) or "unknown",
-            )
-            for row in each.rows
-        ]
-        lines = [head, aligned(columns, rows)]
+        lines = [head, self._table(each, each.rows)]
         if each.too_large:
             lines.append("too large: " + ", ".join(f"{name} (M ≥ {M:,})" for name, M in each.too_large.items()))
         best = each.best
@@ -230,9 +249,45 @@ class Advice:
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
-            needed = _amount(self.bytes(best) / computing, "B/s")
+            needed = _amount(_ratio(self.bytes(best), computing), "B/s")
             lines.append(f"no bandwidth is known here; {needed} would keep up with the arithmetic")
+        if each.own:
+            lines += ["", "your tile", self._table(each, each.own), *(self._judged(each, row) for row in each.own)]
         return "\n".join(lines)
+
+    def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> str:
+        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        cells = [
+            (
+                row.schedule,
+                _said(row.blocks) or "none",
+                row.io,
+                row.gap,
+                self.per_byte(row),
+                _time(self.seconds(each, row)),
+                _time(self.arithmetic(row)),
+                self.bound_by(each, row) or "unknown",
+            )
+            for row in rows
+        ]
+        return aligned(columns, cells)
+
+    def _judged(self, each: Boundary, own: Counted) -> str:
+        """A sentence on a tile of the reader's."""
+        said = f"{own.schedule}: "
+        if not own.feasible:
+            needed = own.least_M or own.peak_red
+            said += f"does not fit, it needs {needed:,} words, {_ratio(needed, each.M):.2f} M; "
+        best = next((row for row in each.rows if row.schedule == own.schedule), None)
+        if best is None:
+            said += "no tile of this schedule fits"
+        elif own.io <= best.io and own.feasible:
+            said += "no tile is known that moves less"
+        else:
+            said += f"{_ratio(own.io, best.io):.2f} x the words of {_said(best.blocks)}"
+        if own.feasible and (allowed := self.allowed(own)):
+            said += f"; it is allowed {_time(allowed[1])}, limited by {allowed[0]}"
+        return said
 
     def _regime(self, each: Boundary) -> str:
         """On which side of M = d² this is, where the bound of the problem changes there."""
@@ -243,16 +298,22 @@ class Advice:
         return f" = {ratio:,.2f} d², {side}"
 
     def _roofline(self) -> str:
-        name, limit, seconds = self.fastest
-        operations = next(row.operations for row in self.boundaries[0].rows if row.schedule == name) * self.times
-        lines = [f"roofline: {name} is allowed {_time(seconds)}, limited by {limit}; a real kernel takes longer"]
-        if self.peak is None:
+        tile = self.fastest
+        operations, allowed = tile.operations * self.times, self.allowed(tile)
+        if allowed is None:
             known = ", ".join(self.card.peak) or "none"
-            lines.append(
-                f"  arithmetic: {_amount(operations, 'op')}; no peak rate for {self.dtype} is known (known: {known})"
-            )
+            lines = [
+                f"roofline: no time is given, since no peak rate for {self.dtype} is known (known: {known})",
+                f"  arithmetic: {_amount(operations, 'op')} of {tile.schedule}",
+            ]
         else:
-            lines.append(f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak, 'op/s')}")
+            lines = [
+                f"roofline: {tile.schedule} is allowed {_time(allowed[1])}, limited by {allowed[0]}; a real kernel "
+                "takes longer",
+                f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak or 0, 'op/s')}",
+            ]
+        if operations > 1.005 * self.useful * self.times:
+            lines[-1] += f"; {_amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
         shapes = (*problem(self.problem).inputs.values(), *problem(self.problem).outputs.values())
         held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
         memory = self.card.rate("memory")
@@ -261,6 +322,26 @@ class Advice:
                 f"  inputs and outputs are {_amount(held, 'B')}, more than the {_amount(memory, 'B')} of the card"
             )
         return "\n".join([*lines, LEFT_OUT])
+
+
+def _ratio(amount: int, of: float) -> float:
+    """A quotient, however large what is divided.
+
+    Raises:
+        UsageError: it is too large for a float.
+    """
+    try:
+        return float(Fraction(amount) / Fraction(of))
+    except OverflowError:
+        raise UsageError("these sizes give times beyond 1e308 s; take smaller ones, or `count`.") from None
+
+
+def _said(blocks: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in blocks.items())
+
+
+def _given(dims: Mapping[str, int]) -> dict[str, Any]:
+    return dict(dims)
 
 
 def _time(seconds: float | None) -> str:
@@ -273,6 +354,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
+    value = _ratio(value, 1)  # type: ignore[arg-type]
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {prefix}{unit}"
@@ -290,11 +372,12 @@ def advise(
     gpu: str | Card | None = None,
     *,
     dtype: str = "float32",
-    problem_name: str = "backward",
+    problem_name: str = "forward",
     heads: int = 1,
     batch: int = 1,
     mask: AnyMask | None = None,
     card: str | Path | None = None,
+    blocks: Mapping[str, int] | None = None,
     **dims: int,
 ) -> Advice:
     """Which schedule and blocks move least on a card, and what the roofline allows.
@@ -306,9 +389,11 @@ def advise(
         heads, batch: how often; the traffic of one is counted, and the times are for all.
         mask: as for `count`.
         card: a TOML file with a card of the user's own instead.
+        blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
+            for every schedule that has such blocks; blocks that are left out are the largest that fit.
         dims: the dimensions of the problem.
 
-    >>> advise("A100", n=4096, d=128).boundaries[0].best.schedule
+    >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
     'row-stationary-fused'
 
     Raises:
@@ -317,71 +402,55 @@ def advise(
     """
     if (gpu is None) == (card is None):
         raise UsageError("name a card with --gpu, or give one of your own with --card FILE; one of the two.")
-    found = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
+    chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
-    sizes = problem_dims(solves, dims)
-    last = found.last_cache
+    sizes, heads, batch = problem_dims(solves, dims), whole("heads", heads), whole("batch", batch)
+    last = chosen.last_cache
     boundaries = (
         _boundary(
-            "SM", "shared_per_block", "shared memory of a block", "l2_bandwidth", found, dtype, solves.name, sizes, seen
+            "SM",
+            "shared memory of a block",
+            "shared_per_block",
+            "l2_bandwidth",
+            chosen,
+            dtype,
+            solves.name,
+            sizes,
+            seen,
+            blocks,
         ),
-        _boundary("HBM", last, last.upper(), "memory_bandwidth", found, dtype, solves.name, sizes, seen),
+        _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, seen),
     )
-    return Advice(found, solves.name, sizes, dtype, whole("heads", heads), whole("batch", batch), seen, boundaries)
+    useful = useful_operations(solves.name, sizes, seen)
+    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful)
 
 
 def _boundary(
     name: str,
-    figure: str,
     cache: str,
+    figure: str,
     bandwidth: str,
-    found: Card,
+    card: Card,
     dtype: str,
     problem_name: str,
     sizes: Mapping[str, int],
     mask: Mask | None,
+    blocks: Mapping[str, int] | None = None,
 ) -> Boundary:
-    M = cards.words(found, figure, dtype)
+    M = cards.words(card, figure, dtype)
+    given = _given(sizes) | {"M": M, "mask": mask}
     rows, too_large = [], {}
     for algorithm in of_problem(problem_name):
         try:
-            rows.append(_best(algorithm.name, sizes, M, mask, "fit"))
+            rows.append(count(algorithm, **given))
         except Infeasible as error:
             too_large[algorithm.name] = error.least_M
     if not rows:
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
-    least_io = min(row.io for row in rows)  # a search of blocks changes little, and is for those that may win
-    rows = [_best(row.schedule, sizes, M, mask) if row.io <= 2 * least_io else row for row in rows]
+    least_io = min(row.io for row in rows)  # better blocks change little, and are for those that may win
+    rows = [count(row.schedule, blocks="best", **given) if row.io <= 2 * least_io else row for row in rows]
     rows.sort(key=lambda row: row.io)
-    said = f"{cache}, {_binary(found.size(figure))}"
-    return Boundary(name, said, M, tuple(rows), too_large, found.rate(bandwidth))
-
-
-def _best(schedule: str, sizes: Mapping[str, int], M: int, mask: Mask | None, rule: str = "best") -> Counted:
-    """A schedule with the blocks that a rule chooses; with the largest that fit where a search would take too long.
-
-    Rules choose blocks without the mask. Under one, smaller tiles may leave out more: the largest that fit into M, M/2,
-    M/4, … are tried.
-    """
-    given: dict[str, Any] = dict(sizes)
-    found, room = [], M
-    while room and (room == M or mask is not None):
-        try:
-            blocks = _blocks(schedule, sizes, room, rule if mask is None else "fit")
-        except Infeasible:
-            if room == M:
-                raise
-            break
-        found.append(count(schedule, M=M, blocks=blocks, mask=mask, **given))
-        room //= 2
-    return min(found, key=lambda row: row.io)
-
-
-def _blocks(schedule: str, sizes: Mapping[str, int], M: int, rule: str) -> Mapping[str, int]:
-    algorithm = get(schedule)
-    fit = block_rules.choose(algorithm, sizes, M, "fit")
-    try:
-        return fit if rule == "fit" else block_rules.choose(algorithm, sizes, M, rule)
-    except UsageError:
-        return fit
+    own = tuple(compare(problem_name=problem_name, blocks=blocks, **given)) if blocks else ()
+    said = f"{cache}, {_binary(card.size(figure))}"
+    return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)

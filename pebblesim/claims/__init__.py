@@ -15,7 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.claims import exact, games, lower, sparse, upper_bounds  # noqa: F401 - importing them registers their claims
+from pebblesim.claims import (  # noqa: F401 - importing them registers their claims
+    caches,
+    exact,
+    games,
+    lower,
+    sparse,
+    upper_bounds,
+)
 from pebblesim.claims.claim import (
     AGREES,
     CLAIMS,

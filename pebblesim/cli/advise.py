@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pebblesim.cli.options import AsJson, MaskText, Sizes, command, complete_problem, family
+from pebblesim.cli.options import AsJson, Block, BlockChoice, MaskText, Sizes, command, complete_problem, family
 from pebblesim.cli.printing import print_json
+from pebblesim.errors import UsageError
 
 app = family()
 
@@ -25,25 +26,57 @@ def advise(
     sizes: Sizes,
     dtype: Annotated[str, typer.Option("--dtype", help="Type of a word: fp32, bf16, fp16, …")] = "float32",
     problem: Annotated[
-        str, typer.Option("--problem", "-p", help="What is computed.", autocompletion=complete_problem)
-    ] = "backward",
+        str | None,
+        typer.Option(
+            "--problem", "-p", help="What is computed; forward if nothing is said.", autocompletion=complete_problem
+        ),
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="The backward pass, problem backward-qkv: dQ, dK and dV.")
+    ] = False,
+    block: Block = None,
     heads: Annotated[int, typer.Option("--heads", help="Heads.", min=1)] = 1,
     batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1,
     mask: MaskText = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
+    orders: Annotated[
+        bool, typer.Option("--orders", help="Replay the fastest through L2, and say in which order to launch it.")
+    ] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Say where the figures of the card come from.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which schedule and blocks move least on a real card, and what the roofline allows."""
     from pebblesim.advice.advise import advise as ask
 
-    advice = ask(gpu, dtype=dtype, problem_name=problem, heads=heads, batch=batch, mask=mask, card=card, **sizes.dims)
+    if backward and problem:
+        raise UsageError(f"--backward means --problem backward-qkv, and --problem {problem} was given, too; take one.")
+    solves = problem or ("backward-qkv" if backward else "forward")
+    blocks = BlockChoice(block=block).rule if block else None
+    assert not isinstance(blocks, str)
+    advice = ask(
+        gpu,
+        dtype=dtype,
+        problem_name=solves,
+        heads=heads,
+        batch=batch,
+        mask=mask,
+        card=card,
+        blocks=blocks,
+        **sizes.dims,
+    )
+    tried = None
+    if orders:
+        from pebblesim.advice.orders import orders as try_orders
+
+        tried = try_orders(advice)
     if as_json:
-        print_json(advice.to_dict(explain))
+        print_json(advice.to_dict(explain) | ({} if tried is None else {"orders": tried.to_dict()}))
         return
     print(advice)
     if explain:
         print(f"\n{advice.explain()}")
+    if tried is not None:
+        print(f"\n{tried}")
     if sources:
         print()
         for name, figure in (*advice.card.figures.items(), *((f"peak {k}", v) for k, v in advice.card.peak.items())):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from pebblesim.cli.options import (
     AsJson,
     BlockChoice,
     Cache,
+    Group,
     MaskText,
     Problem,
     ScheduleName,
@@ -22,12 +24,48 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import listed, print_json, print_table
 from pebblesim.errors import UsageError
-from pebblesim.sizes import bytes_of
+from pebblesim.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
+    from pebblesim.jobs.l2 import L2
 
 app = family()
+
+
+@dataclass(frozen=True)
+class Shared(Group):
+    """An L2 that thread blocks share, and how they are launched."""
+
+    l2: Annotated[
+        str | None, typer.Option("--l2", help="Size of an L2 that all blocks share: 60MiB.", metavar="BYTES")
+    ] = None
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order", help="Of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.", metavar="ORDER"
+        ),
+    ] = None
+    heads: Annotated[int | None, typer.Option("--heads", help="Heads, each with tensors of its own.", min=1)] = None
+    at_once: Annotated[int | None, typer.Option("--at-once", help="Blocks that run at once; 132.", min=1)] = None
+    chiplets: Annotated[
+        str | None, typer.Option("--chiplets", help="Parts with an L2 each: 8, or 8:contiguous.", metavar="X")
+    ] = None
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """What `pebblesim.l2` takes; None if there is no L2."""
+        given = {name: value for name in ("order", "heads", "at_once") if (value := getattr(self, name)) is not None}
+        if self.chiplets is not None:
+            number, _, dealt = self.chiplets.partition(":")
+            if dealt not in ("", "contiguous") or not number.isdecimal() or number == "0":
+                raise UsageError(f"--chiplets {self.chiplets!r} was given; it is a number, or 8:contiguous.")
+            given |= {"chiplets": int(number), "contiguous": bool(dealt)}
+        if self.l2 is None:
+            if given:
+                raise UsageError("--order, --heads, --at-once and --chiplets are for an L2; give its size with --l2.")
+            return None
+        return {"size": parse_bytes("--l2", self.l2), **given}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -43,6 +81,7 @@ def count(
     blocks: BlockChoice,
     summation: Summation = "chain",
     mask: MaskText = None,
+    shared: Shared,
     as_json: AsJson = False,
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
@@ -62,8 +101,12 @@ def count(
         rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
+    behind = _behind(rows, shared.options, cache.dtype)
     if as_json:
-        print_json(rows.to_dict(cache.dtype))
+        result = rows.to_dict(cache.dtype)
+        for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
+            row["l2"] = None if each is None else each.to_dict()
+        print_json(result)
         raise typer.Exit(2 if nothing_fits else 0)
     title = listed({**first.dims, "M": words})
     under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
@@ -86,7 +129,34 @@ def count(
     else:
         print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
+    _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _print_behind(found: Sequence[L2]) -> None:
+    if found:
+        first = found[0]
+        each = f" on each of {first.chiplets} chiplets" if first.chiplets > 1 else ""
+        print_table(
+            f"behind an L2 of {first.size:,} bytes{each}: {first.heads:,} head{'s' * (first.heads > 1)}, "
+            f"{first.order}, {first.at_once:,} blocks at once",
+            ("schedule", "blocks move, bytes", "memory reads, bytes", "memory writes, bytes"),
+            [(row.schedule, f"{row.requested:,}", f"{row.read:,}", f"{row.written:,}") for row in found],
+        )
+
+
+def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str | None) -> list[L2 | None]:
+    """What each schedule that fits moves behind an L2; nothing without one."""
+    if options is None:
+        return []
+    import pebblesim as ps
+
+    found: list[L2 | None] = []
+    for row in rows:
+        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": row.mask, **row.dims}
+        fits = row.least_M is None
+        found.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
+    return found
 
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
@@ -141,9 +211,10 @@ def list_schedules(as_json: AsJson = False) -> None:
     for name, algorithms in found.items():
         solves = PROBLEMS[name]
         print(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {', '.join(solves.dims)})")
+        wide = max((len(each.name) for each in algorithms), default=0)
         for each in algorithms:
             needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
-            print(f"  {each.name:<31} {each.summary}{needs}")
+            print(f"  {each.name:<{wide}}  {each.summary}{needs}")
 
 
 @command(app, example="pebblesim formula small-cache")

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pebblesim.caches.l2 import replay
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
-from pebblesim.gpu.l2 import replay
 from pebblesim.gpu.results import Row, load, save
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.cuda import memory
@@ -148,8 +148,8 @@ def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str,
     if tiles > MOST_ACCESSES:
         return {**made, "hbm_read": None, "hbm_written": None}
     room = memory(case.source.kernels, case.program, case.sizes)
-    hbm = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes)
-    return {**made, "hbm_read": hbm.read, "hbm_written": hbm.written}
+    read, written = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes)
+    return {**made, "hbm_read": read, "hbm_written": written}
 
 
 def _moves(node: ir.Node) -> bool:

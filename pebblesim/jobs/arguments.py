@@ -21,12 +21,17 @@ AnyMask = Mask | str | Any
 
 
 def chosen(
-    schedule: str | Schedule, dims: Mapping[str, int], M: int, blocks: BlockRule, summation: str = "chain"
+    schedule: str | Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: BlockRule,
+    summation: str = "chain",
+    mask: Mask | None = None,
 ) -> tuple[Schedule, dict[str, int], int, dict[str, int]]:
     """(schedule, dimensions, M, block sizes), all checked."""
     algorithm = get(schedule)
     sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
-    return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation)
+    return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
 
 
 def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> tuple[Program, Any]:

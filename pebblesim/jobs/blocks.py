@@ -1,24 +1,36 @@
-"""Block sizes: as printed in the paper, the largest that fit, or the best."""
+"""Block sizes: as printed in the paper, the largest that fit, or the best.
+
+Phases that share no block do not depend on each other, since the cache is empty between them: each part of a schedule
+is looked at by itself, with its words and pebbles in closed form (`pebblesim.jobs.block_costs`).
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import count
 from math import isqrt, prod
 
 from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.jobs.block_costs import Room, Words
 from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
-from pebblesim.readings.count import io, peak_words
 from pebblesim.readings.peak import peak_red
-from pebblesim.sizes import evaluate_rule, whole
+from pebblesim.sizes import LARGEST, evaluate_rule, whole
 
 RULES = ("fit", "paper", "best")
 
-MOST_CHOICES = 20_000
-"""Most block sizes that `best` tries."""
+MOST_BOXES = 2_000
+"""Most boxes of block sizes that `best` looks into."""
+
+FEW = 2**11
+"""So many sizes are few: `best` looks into as many boxes as that under a mask, too, otherwise into an eighth."""
+
+GRID = 2**11
+"""Under a mask `fit` looks at all sizes up to twice this, and at so many between a power of two and the next."""
 
 Blocks = dict[str, int]
 
@@ -29,6 +41,7 @@ def choose(
     M: int,
     rule: str | Mapping[str, int] = "fit",
     summation: str = "chain",
+    mask: Mask | None = None,
 ) -> Blocks:
     """The block sizes of a schedule.
 
@@ -36,11 +49,20 @@ def choose(
         schedule: whose blocks.
         dims: the sizes of the dimensions.
         M: red pebbles, in words.
-        rule: "paper" (as printed, whether they fit or not), "fit" (each in the schedule's order as large as is
-            feasible), "best" (feasible, with the least I/O), or sizes by name; blocks without a size follow "fit".
-        summation: shape of the summation trees, which decides what is feasible. Larger blocks need more pebbles and
-            move no more words, so that "fit" and "best" are exact, unless the sums are no chains or a loop runs over
-            tiles of tiles; then the blocks found are feasible, but not always the largest or best.
+        rule: "paper" (as printed, whether they fit or not), "fit", "best" (feasible, with the least I/O), or sizes by
+            name; blocks without a size follow "fit".
+        summation: shape of the summation trees, which decides what is feasible.
+        mask: which pairs are allowed, which decides what is moved.
+
+    "fit" lets blocks grow from one index each in the schedule's order, a group of them when the one before holds all
+    that it cuts. Of the sizes on that way that are feasible it takes those that move least, which are the largest
+    unless a mask leaves out more around smaller tiles. The room that is left goes to blocks that change nothing in
+    what is moved. Where several groups that do change it share the cache, an order would starve all but the first, and
+    "fit" is the best that is proved, or the best found for any power of two up to M. No larger M moves more.
+
+    "best" moves no more than "fit", and no more than any feasible blocks as far as `MOST_BOXES` suffice to prove it.
+    They do at small sizes, under masks and for four blocks, too, and without a mask for two blocks that share a cache
+    of up to a billion words. Beyond, what it finds has stood a local search.
 
     Raises:
         Infeasible: M is too small for blocks of one index; it carries the M that they need, the least for a chain.
@@ -54,29 +76,21 @@ def choose(
         fixed = {name: int(size) for name, size in rule.items()}
         if len(fixed) == len(schedule.blocks):
             return fixed
-        return _fit(schedule, dims, M, summation, fixed)
+        return _fit(schedule, dims, M, summation, mask, fixed)
     if rule not in RULES:
         raise UnknownName("block rule", rule, RULES)
     if rule == "paper":
         return _printed(schedule, dims, M)
-    blocks = _fit(schedule, dims, M, summation, {})
-    return _best(schedule.program, dims, M, summation, blocks) if rule == "best" else blocks
+    blocks = _fit(schedule, dims, M, summation, mask, {})
+    if rule == "best":
+        for part in _parts(schedule, dims, summation, mask):
+            blocks |= part.best(M, blocks)
+    return blocks
 
 
 def smallest(schedule: Schedule) -> Blocks:
     """Blocks of one index each, which need the least M."""
     return dict.fromkeys(schedule.blocks, 1)
-
-
-def grow_with_M(schedule: Schedule, names: set[str]) -> bool:
-    """Whether "fit" never shrinks these blocks as M grows: none that grows before them competes for the same cache."""
-    before: set[str] = set()
-    for group in schedule.fit:
-        rivals = {name for phase in schedule.program.phases if set(group) & _used(phase) for name in _used(phase)}
-        if names & set(group) and rivals & before:
-            return False
-        before |= set(group)
-    return True
 
 
 def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
@@ -90,8 +104,7 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
 
     for name, size in sizes(M).items():
         if size < 1:
-            more = range(M + 1, 2**62)
-            least_M = more[bisect_left(more, True, key=lambda M: min(sizes(M).values()) >= 1)]
+            least_M = _last(M, LARGEST, lambda M: min(sizes(M).values()) < 1) + 1
             raise Infeasible(
                 f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; it needs M ≥ {least_M}, "
                 "or use 'fit'.",
@@ -100,11 +113,11 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
     return sizes(M)
 
 
-def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fixed: Blocks) -> Blocks:
-    """Let the blocks grow, group after group, from one index each to the largest feasible sizes."""
-    program = schedule.program
+def _fit(
+    schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, mask: Mask | None, fixed: Blocks
+) -> Blocks:
     sizes: Blocks = smallest(schedule) | fixed
-    least_M = peak_red(program, {**dims, **sizes}, summation)
+    least_M = peak_red(schedule.program, {**dims, **sizes}, summation)
     if least_M > M:
         given = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
         raise Infeasible(
@@ -112,50 +125,313 @@ def _fit(schedule: Schedule, dims: Mapping[str, int], M: int, summation: str, fi
             + (f" in blocks of one index with summation {summation!r}." if summation != "chain" else "."),
             least_M,
         )
-    for group in schedule.fit:
-        growing = [name for name in group if name not in fixed]
-        caps = {name: _cap(program, dims, name) for name in growing}
-
-        def grown(size: int, sizes: Blocks = sizes, caps: Blocks = caps) -> Blocks:
-            return sizes | {name: min(size, cap) for name, cap in caps.items()}
-
-        if growing:
-            concerned = _phases(program, set(growing))
-            sizes = grown(_largest(concerned, dims, M, summation, grown, max(caps.values())))
+    for part in _parts(schedule, dims, summation, mask):
+        sizes |= part.fit(M, sizes, set(fixed))
     return sizes
 
 
-def _largest(
-    program: ir.Program, dims: Mapping[str, int], M: int, summation: str, grown: Callable[[int], Blocks], cap: int
-) -> int:
-    """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 1 is.
+@dataclass(frozen=True)
+class _Part:
+    """Phases of a schedule that share no block with the others.
 
-    Words never fall as a block grows, so they are searched by halving; the pebbles of a game differ from them by
-    the few intermediates and by sums that have no term yet, so the last steps are taken one by one.
+    Attributes:
+        groups: its blocks, in the order in which they grow.
+        cuts: the sizes of what a block cuts; from the largest on it holds everything.
+        words, room: what blocks cost.
+        unmasked: the words without a mask.
     """
 
-    def feasible(size: int, summation: str) -> bool:
-        return peak_red(program, {**dims, **grown(size)}, summation) <= M
+    groups: tuple[tuple[str, ...], ...]
+    cuts: Mapping[str, frozenset[int]]
+    words: Words
+    room: Room
+    unmasked: Words
 
-    low, high = 1, cap
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = peak_words(program, {**dims, **grown(middle)}) <= M
-        low, high = (middle, high) if fits else (low, middle - 1)
-    while low < cap and feasible(low + 1, "chain"):
-        low += 1
-    while low > 1 and not feasible(low, summation):  # no tree needs fewer pebbles than a chain
-        low -= 1
+    # -- what is feasible ---------------------------------------------------------------------------------------------
+
+    def fits(self, M: int, blocks: Blocks) -> bool:
+        """Whether blocks are feasible; the peak is only looked for where what is known of it does not tell."""
+        most = self.room.most(blocks)
+        return (most is not None and most <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
+
+    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
+        """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
+        top = _last(0, cap, lambda size: self.room.least(grown(size)) <= M)
+        if self.room.summation != "chain":  # larger blocks may need fewer pebbles there
+            return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
+        sure = _last(0, top, lambda size: self._surely_fits(M, grown(size)))
+        return _last(sure, top, lambda size: self.room(grown(size)) <= M)
+
+    def _surely_fits(self, M: int, blocks: Blocks) -> bool:
+        most = self.room.most(blocks)
+        return most is not None and most <= M
+
+    # -- "fit" --------------------------------------------------------------------------------------------------------
+
+    def fit(self, M: int, sizes: Blocks, fixed: set[str]) -> Blocks:
+        """All blocks, those of this part by the rule "fit"; the others, and those that are fixed, stay."""
+        groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
+        best = self._on_the_way(M, sizes, groups)
+        if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
+            names = [name for group in groups for name in group if name in self.unmasked.blocks]
+            best = self._shared(M, sizes, names, best)
+        return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
+
+    def _on_the_way(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
+        """The blocks that move least of those that one group after the other grows to."""
+        best, least, end = sizes, self.words(sizes), sizes
+        for group in groups:
+            caps = {name: max(self.cuts[name]) for name in group}
+
+            def grown(size: int, end: Blocks = end, caps: Blocks = caps) -> Blocks:
+                return end | {name: min(size, cap) for name, cap in caps.items()}
+
+            most = self.largest(M, grown, max(caps.values()))
+            simple = self.words.falling or not self.words.blocks & set(group)
+            for size in [most] if simple else self._least_on_the_way(M, grown, most):
+                if self.words(grown(size)) <= least:
+                    best, least = grown(size), self.words(grown(size))
+            end = grown(most)
+            if most < max(caps.values()):
+                break
+        return best
+
+    def _shared(self, M: int, sizes: Blocks, names: list[str], start: Blocks) -> Blocks:
+        """Blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
+
+        That is so if they are proved to be the best. Else they are the best of what is found without a mask for the
+        powers of two up to M.
+        """
+        if self.words.falling:
+            search = _Search(self, self.words, M, names, start, sizes)
+            search.climb()
+            if search.prove():
+                return search.best
+        best, least = start, self.words(start)
+        for power in range(M.bit_length()):
+            if self.fits(2**power, sizes):
+                search = _Search(self, self.unmasked, 2**power, names, sizes, sizes)
+                search.climb()
+                if self.words(search.best) <= least:
+                    best, least = search.best, self.words(search.best)
+        return best
+
+    def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
+        """Of the sizes up to `most`, one that moves least; in a grid that does not depend on M."""
+        last = _last(0, 256 * GRID, lambda place: _on_grid(place) <= most)
+        found: list[int] = []
+        least: int | None = None
+        ranges = [(0, 1, last)]  # (bound, from, to)
+        while ranges:
+            bound, low, high = heappop(ranges)
+            if least is not None and bound >= least:
+                break
+            middle = (low + high) // 2 if least is not None else high
+            moved = self.words(grown(_on_grid(middle)))
+            if (least is None or moved < least) and self.fits(M, grown(_on_grid(middle))):
+                least, found = moved, [_on_grid(middle)]
+            for first, end in ((low, middle - 1), (middle + 1, high)):
+                if first <= end:
+                    bound = self.words.least(grown(_on_grid(first)), grown(_on_grid(end)))
+                    heappush(ranges, (bound, first, end))
+        return found
+
+    def _filled(self, M: int, blocks: Blocks, groups: list[list[str]]) -> Blocks:
+        """Blocks that change nothing in what is moved grow into the room that is left."""
+        for group in groups:
+            caps = {name: max(self.cuts[name]) for name in group if name not in self.words.blocks}
+
+            def grown(size: int, blocks: Blocks = blocks, caps: Blocks = caps) -> Blocks:
+                return blocks | {name: min(size, cap) for name, cap in caps.items()}
+
+            if caps:
+                blocks = grown(max(1, self.largest(M, grown, max(caps.values()))))
+        return blocks
+
+    # -- "best" -------------------------------------------------------------------------------------------------------
+
+    def best(self, M: int, start: Blocks) -> Blocks:
+        """All blocks, those of this part with the least words; `start` is what "fit" gives."""
+        names = [name for group in self.groups for name in group if name in self.words.blocks]
+        if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
+            return start  # "fit" has looked at all sizes
+        rest = [name for group in self.groups for name in group if name not in names]
+        search = _Search(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
+        search.climb()
+        search.prove()
+        if search.best is start:
+            return start
+        return self._filled(M, search.best, [[name] for name in rest])
+
+
+class _Search:
+    """The feasible blocks of a part that move least: first by climbing, then by proving that no others move less.
+
+    Attributes:
+        words: what they move.
+        names: the blocks to choose; the others stay as they are in `others`.
+        best, least: the best blocks so far, at first those to start from, and their words.
+    """
+
+    def __init__(self, part: _Part, words: Words, M: int, names: list[str], start: Blocks, others: Blocks) -> None:
+        self.part, self.words, self.M, self.names, self.others = part, words, M, names, others
+        self.caps = {name: max(part.cuts[name]) for name in names}
+        self.best, self.least = start, words(start)
+
+    def consider(self, blocks: Blocks) -> bool:
+        """Whether blocks are feasible and better than the best so far, which they become then."""
+        blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
+        words = self.words(blocks)
+        if words >= self.least or not self.part.fits(self.M, blocks):
+            return False
+        self.best, self.least = blocks, words
+        return True
+
+    def _smaller(self, name: str, size: int) -> int:
+        """The least block that cuts everything into as many tiles, where words never rise with a block."""
+        return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name]) if self.words.falling else size
+
+    def climb(self) -> None:
+        """Make one block larger or smaller and another as large as is left, in ever smaller steps."""
+        for first in range(len(self.names)):
+            blocks = self.others | dict.fromkeys(self.names, 1)
+            for name in self.names[first:] + self.names[:first]:
+                self.consider(blocks)
+                blocks = self._with_largest(blocks, name)
+            self.consider(blocks)
+        together = _last(1, max(self.caps.values()), lambda size: self.part.fits(self.M, self._all(size)))
+        self.consider(self._all(together))
+        for divisor in (1, 2, 5, 12, 30, 80, None):
+            while any(self.consider(blocks) for blocks in self._steps(divisor)):
+                pass
+
+    def _all(self, size: int) -> Blocks:
+        return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
+
+    def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
+        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
+        return blocks | {name: max(1, size)}
+
+    def _steps(self, divisor: int | None) -> Iterator[Blocks]:
+        """Blocks next to the best: a part of their size away, or with a tile more or less."""
+        base = self.others | {name: self.best[name] for name in self.names}
+        for name in self.names:
+            size, cap = base[name], self.caps[name]
+            tiles = -(-cap // size)
+            if divisor is None:
+                more = range(-3, 4) if not self.words.falling else range(-1, 2)
+                sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
+            else:
+                sizes = {size + size // divisor, size * divisor // (divisor + 1)}
+            for other_size in sizes:
+                if other_size < 1 or other_size == size:
+                    continue
+                blocks = base | {name: min(cap, other_size)}
+                if not self.words.falling:
+                    yield blocks
+                for other in self.names:
+                    if other != name:
+                        yield self._with_largest(blocks, other)
+
+    def prove(self) -> bool:
+        """Look into boxes of sizes, the most promising first; whether it is proved that none holds better ones."""
+        order = count()
+        ones = self.others | dict.fromkeys(self.names, 1)
+        boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
+        few = self.words.falling or prod(boxes[0][3][name] for name in self.names) <= FEW
+        for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
+            if not boxes or boxes[0][0] >= self.least:
+                return True
+            _, _, low, high = heappop(boxes)
+            for bound, part_low, part_high in self._halves(low, high):
+                if bound < self.least:
+                    self._look(part_low, part_high)
+                    if bound < self.least and part_low != part_high:
+                        heappush(boxes, (bound, next(order), part_low, part_high))
+        return False
+
+    def _look(self, low: Blocks, high: Blocks) -> None:
+        self.consider(high)
+        if not self.words.falling:
+            self.consider(low)
+
+    def _halves(self, low: Blocks, high: Blocks) -> list[tuple[int, Blocks, Blocks]]:
+        """A box cut in two, across the block that tells most, each half with its bound."""
+        choices = []
+        for name in self.names:
+            if low[name] < high[name]:
+                middle = isqrt(low[name] * high[name])
+                halves = []
+                for first, last in ((low, high | {name: middle}), (low | {name: middle + 1}, high)):
+                    if self.part.room.least(first) <= self.M:
+                        last = self._tightened(first, last)
+                        halves.append((self.words.least(first, last), first, last))
+                bounds = sorted(bound for bound, _, _ in halves)
+                choices.append((len(halves) < 2, bounds, high[name] / low[name], halves))
+        return max(choices, key=lambda choice: choice[:3])[3] if choices else []
+
+    def _tightened(self, low: Blocks, high: Blocks) -> Blocks:
+        """The largest sizes of a box, without those that are not feasible even with the others at their least."""
+        sizes = {}
+        for name in self.names:
+
+            def feasible(size: int, name: str = name) -> bool:
+                return self.part.room.least(low | {name: size}) <= self.M
+
+            size = _last(low[name], high[name], feasible)
+            sizes[name] = max(low[name], self._smaller(name, size))
+        return high | sizes
+
+
+def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last number up to `high` for which something holds that holds up to some number, and at `low`."""
+    if low >= high or holds(high):
+        return max(low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 
-def _cap(program: ir.Program, dims: Mapping[str, int], block: str) -> int:
-    """The size from which on a block holds everything it cuts."""
-    return max((dims[rng.dim] for rng in _cut_by(program, block)), default=1)
+def _on_grid(place: int) -> int:
+    """The sizes 1, 2, 3, … with at most as many digits as `GRID` has, in binary, and one more."""
+    octave = max(1, place // GRID) - 1
+    return (place - octave * GRID) << octave
 
 
-def _phases(program: ir.Program, blocks: set[str]) -> ir.Program:
-    """The phases that use any of these blocks: only their peaks depend on them."""
+def _parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[_Part, ...]:
+    """The parts of a schedule that have blocks."""
+    program = schedule.program if mask is None else schedule.masked
+    return _parts_of(schedule.program, program, schedule.fit, tuple(dims.items()), summation, mask)
+
+
+@lru_cache(maxsize=64)
+def _parts_of(
+    program: ir.Program,
+    counted: ir.Program,
+    fit: tuple[tuple[str, ...], ...],
+    dims: tuple[tuple[str, int], ...],
+    summation: str,
+    mask: Mask | None,
+) -> tuple[_Part, ...]:
+    """The same; room is needed as without the mask, and words are `counted` under it."""
+    parts: list[set[str]] = []
+    for names in (*map(set, fit), *map(_used, program.phases)):
+        joined = names.union(*(part for part in parts if part & names))
+        parts = [part for part in parts if not part & names] + [joined]
+    found = []
+    for names in filter(None, parts):
+        groups = tuple(group for group in fit if names & set(group))
+        room = Room(_only(program, names), dict(dims), summation)
+        unmasked = Words(room.program.phases, dict(dims), None)
+        words = unmasked if mask is None else Words(_only(counted, names).phases, dict(dims), mask)
+        cuts = {name: _cut_by(program, name, dict(dims)) for name in names}
+        found.append(_Part(groups, cuts, words, room, unmasked))
+    return tuple(found)
+
+
+def _only(program: ir.Program, blocks: set[str]) -> ir.Program:
+    """The phases that use any of these blocks."""
     used = [phase for phase in program.phases if blocks & _used(phase)]
     return replace(program, phases=used or program.phases)
 
@@ -166,75 +442,7 @@ def _used(phase: ir.Phase) -> set[str]:
     return {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
 
 
-def _cut_by(program: ir.Program, block: str) -> Iterator[ir.Range]:
-    for phase in program.phases:
-        for node in ir.walk(phase.body):
-            if isinstance(node, ir.Loop) and node.range.block == block:
-                yield node.range
-
-
-def _best(program: ir.Program, dims: Mapping[str, int], M: int, summation: str, fit: Blocks) -> Blocks:
-    """Search the blocks with the least I/O; of those, the ones that need the fewest pebbles.
-
-    Phases that share no block do not depend on each other: the cache is empty between them. Within a group of phases
-    that do, I/O only falls as a block grows, and only where its number of tiles falls: all blocks but one run over
-    those steps, and the last takes what is left.
-    """
-    best = dict(fit)
-    for names, part in _independent(program):
-        *outer, last = sorted(names, key=list(fit).index)
-        cap = _cap(part, dims, last)
-        least = _cost(part, dims, summation, best)
-        steps = []
-        for name in outer:
-
-            def alone(size: int, name: str = name, names: set[str] = names) -> Blocks:
-                return dict.fromkeys(names, 1) | {name: size}
-
-            most = _largest(part, dims, M, "chain", alone, _cap(part, dims, name))
-            steps.append([size for size in _steps(part, dims, name) if size <= most])
-        if prod(map(len, steps)) > MOST_CHOICES:
-            raise UsageError(
-                f"'best' would have to try {prod(map(len, steps)):,} choices of {', '.join(outer)}; use 'fit', or "
-                "sizes of your own."
-            )
-        for values in product(*steps):
-            chosen = best | dict(zip(outer, values, strict=True))
-            if io(part, {**dims, **chosen, last: cap}) > least[0]:
-                continue  # not even with the last block as large as can be
-            if peak_red(part, {**dims, **chosen, last: 1}, summation) > M:
-                continue
-
-            def grown(size: int, chosen: Blocks = chosen, last: str = last) -> Blocks:
-                return chosen | {last: size}
-
-            size = _largest(part, dims, M, summation, grown, cap)
-            cost = _cost(part, dims, summation, chosen | {last: size})
-            if cost < least:
-                least, best = cost, chosen | {last: size}
-    return best
-
-
-def _cost(program: ir.Program, dims: Mapping[str, int], summation: str, blocks: Blocks) -> tuple[int, int]:
-    sizes = {**dims, **blocks}
-    return io(program, sizes), peak_red(program, sizes, summation)
-
-
-def _steps(program: ir.Program, dims: Mapping[str, int], block: str) -> list[int]:
-    """The sizes of a block at which some number of tiles falls, largest first."""
-    steps: set[int] = set()
-    for whole_dim in {dims[rng.dim] for rng in _cut_by(program, block)}:
-        root = isqrt(whole_dim)
-        steps |= {*range(1, root + 2), *(-(-whole_dim // tiles) for tiles in range(1, root + 2))}
-    return sorted(steps, reverse=True)
-
-
-def _independent(program: ir.Program) -> list[tuple[set[str], ir.Program]]:
-    """Groups of blocks, each with the phases that use them and no others."""
-    groups: list[tuple[set[str], list[ir.Phase]]] = []
-    for phase in program.phases:
-        names = _used(phase)
-        joined = [group for group in groups if group[0] & names]
-        groups = [group for group in groups if not group[0] & names]
-        groups.append((names.union(*(g[0] for g in joined)), [p for g in joined for p in g[1]] + [phase]))
-    return [(names, replace(program, phases=phases)) for names, phases in groups if names]
+def _cut_by(program: ir.Program, block: str, dims: Mapping[str, int]) -> frozenset[int]:
+    """The sizes of the dimensions that a block cuts."""
+    loops = (node for phase in program.phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
+    return frozenset(dims[loop.range.dim] for loop in loops if loop.range.block == block) or frozenset({1})

@@ -114,7 +114,7 @@ def compare(
     rows = []
     for algorithm in algorithms:
         try:
-            sides = block_rules.choose(algorithm, sizes, M, blocks, summation)
+            sides = block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
             rows.append(counted(algorithm, sizes, M, sides, summation, mask))
         except Infeasible as error:
             given = {} if isinstance(blocks, str) else blocks

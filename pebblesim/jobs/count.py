@@ -200,8 +200,9 @@ def count(
         Infeasible: M is too small; the message and `least_M` say what works.
         UsageError: a name or size that is not allowed.
     """
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
-    return counted(algorithm, sizes, M, sides, summation, masks.of(mask))
+    seen = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
+    return counted(algorithm, sizes, M, sides, summation, seen)
 
 
 def counted(

@@ -1,8 +1,8 @@
 """Where the I/O of two schedules crosses as the cache grows: the exact M, the exponent with its proof, and many d.
 
-With the block rule `fit` the I/O of a schedule never rises with M, as long as no two blocks compete for room; then two
-values bound all between them. The search halves intervals of M until the bounds tell the curves apart, so it finds
-every change of the lead among all M, back and forth included, though it looks at few of them.
+With the block rule `fit` the I/O of a schedule never rises with M; then two values bound all between them. The search
+halves intervals of M until the bounds tell the curves apart, so it finds every change of the lead among all M, back and
+forth included, though it looks at few of them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,6 @@ class Curve:
     """I/O of a schedule with the block rule `fit`, as a function of M; infinite where no blocks are feasible."""
 
     def __init__(self, schedule: Schedule, dims: Mapping[str, int]) -> None:
-        from pebblesim.readings.formula import formula
-
-        moving = {s.name for s in formula(schedule.program).io.free_symbols} & set(schedule.blocks)
-        if not block_rules.grow_with_M(schedule, moving):
-            raise UsageError(
-                f"blocks of {schedule.name} compete for the same cache under 'fit', so that its I/O may rise with M; "
-                "a crossing is searched for schedules whose I/O does not."
-            )
         self.schedule, self.dims = schedule, dims
         self._known: dict[int, int] = {}
         self.least_M = peak_red(schedule.program, {**dims, **block_rules.smallest(schedule)})

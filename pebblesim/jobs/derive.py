@@ -68,8 +68,8 @@ def numbers(
     """
     from pebblesim.readings.numbers import numbers as run
 
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks)
     seen = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=seen)
     program, allowed = under(seen, algorithm, sizes)
     if inputs is None:
         inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)

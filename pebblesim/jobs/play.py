@@ -83,8 +83,8 @@ def match(
     **dims: int,
 ) -> Match:
     """Set up a game; arguments and errors as for `play`."""
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation)
     seen = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
     return Match(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
 
 

@@ -332,7 +332,8 @@ def _row(point: Point) -> StoredRow:
     """What is computed for a point, with its blocks; where M is too small, the least that works."""
     try:
         if point.what == "formula":
-            return {"blocks": block_rules.choose(get(point.schedule), point.dims, point.M or 0, point.blocks)}
+            algorithm, M = get(point.schedule), point.M or 0
+            return {"blocks": block_rules.choose(algorithm, point.dims, M, point.blocks, mask=point.mask)}
         assert point.M is not None
         same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}
         if point.what == "count":

@@ -139,8 +139,7 @@ class BlockMask(Mask):
     def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
-        table = self._table(n)
-        sums = np.pad(np.cumsum(np.cumsum(table, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+        sums = _sums(self, n)
         height, width = self._size(n)
         (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
         inside = (
@@ -251,6 +250,14 @@ def _load(path: str) -> Array:
     if not Path(path).is_file():
         raise UsageError(f"mask {path!r}: there is no such file.")
     return load_numpy(path, f"mask {path!r}")
+
+
+@lru_cache(maxsize=1)  # it may be large
+def _sums(mask: BlockMask, n: int) -> Array:
+    """How many blocks are allowed above and to the left."""
+    import numpy as np
+
+    return np.pad(np.cumsum(np.cumsum(mask._table(n), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:

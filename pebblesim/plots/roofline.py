@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.jobs.useful import useful_operations
 from pebblesim.plots.style import line
 from pebblesim.sizes import bytes_of
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
-    """Operations per second that a machine allows, over operations per byte; each schedule at its own intensity.
+    """Useful operations per second that a machine allows, over useful operations per byte moved.
 
-    Left of the ridge memory limits a schedule, right of it the arithmetic does. The dotted line is the intensity that
-    the best of them would have if it moved no more than the lower bound.
+    Useful are the operations of the problem (`pebblesim.jobs.useful`): a schedule that carries out more of them reaches
+    the roof no more, since it spends its time on others, too. Left of the ridge memory limits a schedule, right of it
+    the arithmetic does. The dotted line is where the best of them would be if it moved no more than the lower bound.
 
     Args:
         rows: what was counted, a row for each schedule, for the cache whose traffic the bandwidth is of.
@@ -33,25 +35,31 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     """
     from matplotlib.ticker import EngFormatter, NullFormatter
 
-    rows = sorted((row for row in rows if row.feasible), key=lambda row: row.arithmetic_intensity(dtype))
+    rows = sorted((row for row in rows if row.feasible), key=lambda row: -row.io)
     width, best = bytes_of(dtype), rows[-1]
-    limit = float(Fraction(best.operations, best.lower_bound.value * width))
+    useful = useful_operations(best.problem, best.dims, best.mask)
+
+    def intensity(words: int) -> float:
+        return float(Fraction(useful, words * width))
+
+    def allowed(row: Counted) -> float:
+        return min(float(Fraction(useful, row.operations)) * peak, bandwidth * intensity(row.io))
+
+    limit = intensity(best.lower_bound.value)
     ridge = peak / bandwidth
-    left = min(ridge, rows[0].arithmetic_intensity(dtype)) / 4
+    left = min(ridge, intensity(rows[0].io)) / 4
     right = 4 * max(ridge, limit)
-    floor = bandwidth * left / 4
+    floor = min(bandwidth * left, *map(allowed, rows)) / 4
     ax.plot([left, ridge, right], [bandwidth * left, peak, peak], color="black", linewidth=1.6)
     ax.fill_between([left, ridge, right], [bandwidth * left, peak, peak], floor, color="0.95", linewidth=0)
     for number, row in enumerate(rows):
-        at = row.arithmetic_intensity(dtype)
-        allowed = min(peak, bandwidth * at)
+        at, top = intensity(row.io), allowed(row)
         look = line(number)
-        ax.plot([at, at], [floor, allowed], color=look["color"], linestyle=look["linestyle"], linewidth=1)
+        ax.plot([at, at], [floor, top], color=look["color"], linestyle=look["linestyle"], linewidth=1)
         label = f"{row.schedule}: {at:.3g} per byte"
-        ax.plot(
-            [at], [allowed], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label
-        )
-    ax.axvline(limit, color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
+        ax.plot([at], [top], look["marker"], color=look["color"], markeredgecolor="black", markersize=8, label=label)
+    roof = min(peak, bandwidth * limit)
+    ax.plot([limit, limit], [floor, roof], color="0.3", linewidth=0.9, linestyle=(0, (1, 2)))
     words: dict[str, Any] = {"fontsize": 9, "textcoords": "offset points"}
     ax.annotate(
         "lower bound",
@@ -69,6 +77,6 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, peak * (peak / floor) ** 0.45))
     ax.yaxis.set_major_formatter(unit)
     ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set(xlabel=f"operations per byte moved ({dtype})", ylabel="operations per second")
+    ax.set(xlabel=f"useful operations per byte moved ({dtype})", ylabel="useful operations per second")
     ax.legend(fontsize=8.5, ncols=2, frameon=False, loc="upper center")
     return ax

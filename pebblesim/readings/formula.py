@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import sympy
@@ -63,8 +63,9 @@ class Formula:
         return compile_exact(self.peak_words, self.variables)
 
 
+@lru_cache(maxsize=256)
 def formula(program: ir.Program, mask: Band | None = None) -> Formula:
-    """Derive the closed forms of a program.
+    """Derive the closed forms of a program; once for each program and mask.
 
     Args:
         program: a traced schedule, under a mask if there is one.

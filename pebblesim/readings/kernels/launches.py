@@ -71,6 +71,20 @@ def launches(program: ir.Program, workers: int = 1, masked: bool = False) -> lis
     return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
 
 
+def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, ...]]]:
+    """What each kernel of a program does, and the loops over its thread blocks; masks are allowed.
+
+    Iterations that share nothing but sums which are in memory, or which start and end there, are blocks, too: they add
+    to the sums in memory.
+    """
+    for phase in program.phases:
+        zeroed: set[ir.Tensor] = set()
+        for piece in _pieces(phase.body):
+            zeroed |= {tensor for node in piece if (tensor := _zeroed(node))}
+            loop, _ = _split(piece, zeroed)
+            yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
+
+
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
     """How many workers there are: each but the last gets as many iterations as any, and none gets none."""
     if launch.split is None:

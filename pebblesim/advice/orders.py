@@ -1,0 +1,58 @@
+"""In which order to launch the thread blocks of the schedule that is advised, by what HBM then moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.errors import UsageError
+from pebblesim.jobs.l2 import L2, l2
+from pebblesim.tables import aligned
+
+if TYPE_CHECKING:
+    from pebblesim.advice.advise import Advice
+
+TRIED = ("head-first", "row-major", "grouped:8", "sawtooth")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Traffic behind L2 in each order of launch, the least first."""
+
+    rows: tuple[L2, ...]
+
+    @property
+    def best(self) -> L2:
+        """The order in which memory moves least; of several, the plainest."""
+        return self.rows[0]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """As printed by `pebblesim advise --orders --json`."""
+        return [row.to_dict() for row in self.rows]
+
+    def __str__(self) -> str:
+        first = self.best
+        table = aligned(
+            ("order", "HBM reads, bytes", "HBM writes, bytes"),
+            [(row.order, row.read, row.written) for row in self.rows],
+        )
+        return (
+            f"launch {first.schedule} {first.order}: of {first.requested:,} bytes that blocks move, HBM moves "
+            f"{first.moved:,} ({first.at_once} blocks at once)\n{table}"
+        )
+
+
+def orders(advice: Advice) -> Orders:
+    """Replay the schedule that is advised through the card's L2 in each order, one block on each multiprocessor.
+
+    Raises:
+        UsageError: the card does not say how many multiprocessors it has, or there are too many tiles to replay.
+    """
+    figures = advice.card.figures
+    if "multiprocessors" not in figures:
+        raise UsageError(f"{advice.card.name}: without the number of its multiprocessors no order can be tried.")
+    row = advice.fastest
+    given: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
+    chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}
+    found = [l2(row.schedule, order=order, heads=advice.times, dtype=advice.dtype, **chip, **given) for order in TRIED]
+    return Orders(tuple(sorted(found, key=lambda each: each.moved)))

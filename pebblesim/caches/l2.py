@@ -1,0 +1,272 @@
+"""An L2 that many thread blocks share: what reaches the memory behind it.
+
+The blocks that a chip holds at once take turns by the time they have spent, and the next one starts when one is done.
+What they move goes through sets of 16 lines, by a hash of the address, of which the line used least recently is given
+up. A read fetches what is missing, a write fetches nothing. What is dirty goes to memory when it is no longer among the
+10 youngest of its set. A chip of several chiplets has an L2 for each.
+
+Sets need not be followed one by one. A line leaves when 16 others of its set have been used since; by a hash, that is
+when Γ(16)/16 of the cache has been used, a random share whose mean is 1. So such a cache does on average what LRUs of
+these sizes do, and reuse distances tell that of all of them in one pass. `CAPACITY` and `YOUNG` were fitted to an H200;
+docs/gpu.md says how well they do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, factorial
+from typing import Any
+
+import numpy as np
+
+from pebblesim.caches.policies import lru_counts
+from pebblesim.errors import UsageError
+from pebblesim.language import program as ir
+from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
+from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
+from pebblesim.readings.kernels.launches import Launch
+from pebblesim.readings.kernels.sectors import WORDS
+
+CAPACITY = 0.75
+"""How much of L2 counts: what both halves of it read is kept twice."""
+
+WAYS, YOUNG = 16, 10
+"""Lines in a set, and how many of them, the last used ones, may be dirty."""
+
+POINTS = 32
+"""Sizes of LRU that stand for all."""
+
+LATENCY, OPERATIONS, SECTOR = 2000, 10, 32
+"""What the time of a block is made of: so many units for each request, one for each sector of so many bytes that it
+moves, and one for so many operations. It decides which blocks are at the same place at the same time, and nothing
+else."""
+
+ORDERS = "head-first, row-major, grouped:G, sawtooth or swizzled:X"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order in which thread blocks are launched.
+
+    Attributes:
+        kind: "head-first": all blocks of a head, then the next head. "row-major": a block for every head, then the
+            next block. "grouped": head-first, and of a grid of two loops `number` rows at a time, column after column.
+            "sawtooth": head-first, and as many blocks as run at once walk their loops forth, the next ones back.
+            "swizzled": each of `number` chiplets has heads of its own, and does them head-first.
+        number: for "grouped" and "swizzled".
+    """
+
+    kind: str
+    number: int = 1
+
+
+def order_of(text: str) -> Order:
+    """The order that a text such as "grouped:8" stands for.
+
+    Raises:
+        UsageError: there is none.
+    """
+    match = re.fullmatch(r"(head-first|row-major|sawtooth)|(grouped|swizzled):(\d{1,9})", text)
+    if not match or match[3] == "0":
+        raise UsageError(f"--order {text!r} was given; it is {ORDERS}.")
+    return Order(match[1]) if match[1] else Order(match[2], int(match[3]))
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What blocks run on: `at_once` blocks on all chiplets together, and `l2` bytes on each chiplet.
+
+    Blocks go to the chiplets in turn: one block, or with `contiguous` as many as run on a chiplet at once.
+    """
+
+    at_once: int
+    l2: int
+    chiplets: int = 1
+    contiguous: bool = False
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the thread blocks of one kernel move: for one head, with walks forth and, for a sawtooth, back."""
+
+    forth: Stream
+    back: Stream | None
+    columns: int
+    """Blocks in a row of its grid; 1 for a grid of one loop."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes: `requested` of L2, and `read` and `written` behind it."""
+
+    requested: int
+    read: int
+    written: int
+
+    def __add__(self, other: Traffic) -> Traffic:
+        if not isinstance(other, Traffic):
+            return NotImplemented
+        return Traffic(self.requested + other.requested, self.read + other.read, self.written + other.written)
+
+
+def traffic(kernels: Sequence[Kernel], heads: int, width: int, order: Order, chip: Chip) -> Traffic:
+    """What all kernels, one after the other, for all heads, move through L2, with words of `width` bytes.
+
+    Raises:
+        UsageError: there are too many requests.
+    """
+    requests = heads * sum(len(kernel.forth) for kernel in kernels)
+    if requests > MOST_REQUESTS:
+        raise UsageError(
+            f"{requests:,} tiles are too many to replay, {MOST_REQUESTS:,} is the most; take larger blocks or fewer "
+            "heads."
+        )
+    chiplets = order.number if order.kind == "swizzled" else chip.chiplets
+    found = Traffic(0, 0, 0)
+    for chiplet in range(chiplets):
+        found += _chiplet(kernels, heads, width, order, chip, chiplets, chiplet)
+    return found
+
+
+def _chiplet(
+    kernels: Sequence[Kernel], heads: int, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
+) -> Traffic:
+    at_once = max(1, chip.at_once // chiplets)
+    ids, kinds = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+    for kernel in kernels:
+        blocks, head = launched(kernel, heads, order)
+        mine = _dealt(blocks, head, heads, order, chip, chiplets, chiplet, at_once)
+        blocks, head = blocks[mine], head[mine]
+        stream = kernel.forth
+        if kernel.back is not None:
+            turned = (np.arange(len(blocks)) // at_once) % 2
+            blocks = blocks + turned * len(_blocks(kernel.forth))
+            stream = _both(kernel.forth, kernel.back)
+        who, what = turns(stream, width, blocks, at_once)
+        ids.append(head[who] * len(stream.sizes) + stream.ids[what])
+        kinds.append(stream.kinds[what])
+    sizes = np.tile(kernels[0].forth.sizes, heads) * width
+    kept = np.tile(kernels[0].forth.kept, heads)
+    together = np.concatenate(ids).astype(np.int32)
+    read, written = behind(Stream(together, np.concatenate(kinds), sizes, kept), chip.l2)
+    return Traffic(int(sizes[together].sum()), read, written)
+
+
+def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
+    """(block, head) in the order in which they are launched; blocks by their place in the kernel's stream."""
+    number = _blocks(kernel.forth)
+    row, column = np.divmod(number, kernel.columns)
+    group = order.number if order.kind == "grouped" else 1
+    blocks = np.lexsort((row, column, row // group)) if order.kind == "grouped" else np.argsort(number, kind="stable")
+    if order.kind == "row-major":
+        return np.repeat(blocks, heads), np.tile(np.arange(heads), len(blocks))
+    return np.tile(blocks, heads), np.repeat(np.arange(heads), len(blocks))
+
+
+def _dealt(
+    blocks: Any, head: Any, heads: int, order: Order, chip: Chip, chiplets: int, chiplet: int, at_once: int
+) -> Any:
+    """Which of the blocks a chiplet gets."""
+    if order.kind == "swizzled":
+        return head // -(-heads // chiplets) == chiplet
+    return np.arange(len(blocks)) // (at_once if chip.contiguous else 1) % chiplets == chiplet
+
+
+def turns(stream: Stream, width: int, blocks: Any, at_once: int) -> tuple[Any, Any]:
+    """The requests of these blocks of a stream in the order in which they come, as (number in `blocks`, request)."""
+    from pebblesim.caches.kernels import take_turns
+
+    assert stream.starts is not None and stream.work is not None
+    spend = LATENCY + stream.sizes[stream.ids] * width / SECTOR
+    return take_turns(stream.starts, stream.work / OPERATIONS, spend, blocks, at_once)
+
+
+def _blocks(stream: Stream) -> Any:
+    assert stream.blocks is not None
+    return stream.blocks
+
+
+def _both(forth: Stream, back: Stream) -> Stream:
+    """Two streams of the same blocks, one after the other."""
+    assert forth.starts is not None and back.starts is not None
+    assert forth.work is not None and back.work is not None
+    return Stream(
+        np.concatenate([forth.ids, back.ids]),
+        np.concatenate([forth.kinds, back.kinds]),
+        forth.sizes,
+        forth.kept,
+        forth.places,
+        np.concatenate([forth.starts, back.starts[1:] + len(forth)]),
+        np.concatenate([_blocks(forth), _blocks(back)]),
+        np.concatenate([forth.work, back.work]),
+    )
+
+
+def replay(
+    launch: Launch, sizes: ir.Sizes, workers: int, room: Mapping[str, int], *, at_once: int, l2_bytes: int
+) -> tuple[int, int]:
+    """Bytes that one launch of a generated kernel reads and writes behind L2, which is empty when it starts.
+
+    Here tiles are 32-byte sectors, which neighbouring tiles may share. What is dirty in the end stays.
+
+    Args:
+        launch, sizes, workers: as for `pebblesim.readings.kernels.sectors.moved`.
+        room: words of each array in memory, as `pebblesim.readings.kernels.cuda.memory` gives them.
+        at_once: thread blocks that the GPU holds at once.
+        l2_bytes: the size of L2.
+    """
+    from pebblesim.caches.kernels import spread, take_turns
+
+    base: dict[str, int] = {}
+    sectors = 0
+    for name, words in room.items():
+        base[name] = sectors
+        sectors += -(-words // WORDS)
+    per_block = [
+        list(block_accesses(launch, sizes, workers, b)) for b in range(number_of_blocks(launch, sizes, workers))
+    ]
+    starts = np.cumsum([0, *map(len, per_block)])
+    tiles = [
+        (base[a.array] + a.first, a.rows, a.sectors, a.stride, WRITE if a.write else READ, a.work)
+        for block in per_block
+        for a in block
+    ]
+    first, rows, units, stride, kinds, work = np.array(tiles, np.int64).reshape(-1, 6).T.copy()
+    order = take_turns(starts, work / OPERATIONS, LATENCY + 1.0 * rows * units, np.arange(len(per_block)), at_once)[1]
+    ids, kind = spread(order, first, rows, units, stride, kinds)
+    stream = Stream(ids, kind, np.ones(sectors, np.int64), np.zeros(sectors, bool))
+    read, written = behind(stream, l2_bytes // SECTOR)
+    return read * SECTOR, written * SECTOR
+
+
+def behind(stream: Stream, capacity: int) -> tuple[int, int]:
+    """What a stream reads and writes behind an L2 of that size, both in units of the stream's sizes; rounded."""
+    room = capacity * CAPACITY / WAYS
+    leaves, ages = ([max(1, int(room * share)) for share in arrivals(lines)] for lines in (WAYS, YOUNG))
+    sizes = np.unique([*leaves, *ages])
+    _, fetched, written = lru_counts(stream, sizes)
+    read, out = fetched[np.searchsorted(sizes, leaves)], written[np.searchsorted(sizes, ages)]
+    return round(read.mean()), round(out.mean())
+
+
+@cache
+def arrivals(number: int) -> tuple[float, ...]:
+    """The time of the arrival with that number, of one arrival in each unit of time on average: equally likely values.
+
+    They are quantiles of the Erlang distribution: the time is at most t unless fewer than `number` have arrived by t.
+    """
+
+    def late(t: float) -> float:
+        return exp(-t) * sum(t**k / factorial(k) for k in range(number))
+
+    found = []
+    for point in range(POINTS):
+        low, high = 0.0, 10.0 * number
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if late(middle) > 1 - (point + 0.5) / POINTS else (low, middle)
+        found.append(low)
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""Streams that no schedule makes: traces from outside, and a graph whose vertices are computed in some order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pebblesim.errors import UsageError
+from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
+
+if TYPE_CHECKING:
+    from pebblesim.graphs.cdag import Cdag
+
+NOTHING = np.empty(0, np.uint8)
+
+
+def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
+    """A stream of whole numbers that name objects.
+
+    Args:
+        ids: the object of each request; any integers.
+        sizes: its size at each request, 1 by default; an object that changes has the largest.
+        kinds: READ, WRITE or UPDATE for each; all reads by default.
+
+    Raises:
+        UsageError: these are no whole numbers, there are too many, or a size is less than 1.
+    """
+    given = np.asarray(ids)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise UsageError("a stream is a row of whole numbers, one for each request.")
+    if any(other is not None and len(other) != len(given) for other in (sizes, kinds)):
+        raise UsageError(f"the stream has {len(given):,} requests; give a size and a kind for each, or for none.")
+    if len(given) > MOST_REQUESTS:
+        raise UsageError(f"the stream has {len(given):,} requests; {MOST_REQUESTS:,} is the most.")
+    if len(given) and (int(given.min()) < 0 or int(given.max()) >= max(2**16, 2 * len(given))):
+        given = np.unique(given, return_inverse=True)[1]  # numbered anew, in their order
+    dense = np.ascontiguousarray(given, np.int32)
+    items = int(dense.max()) + 1 if len(dense) else 0
+    largest = np.ones(items, np.int64)
+    if sizes is not None:
+        if len(sizes) and int(np.min(sizes)) < 1:
+            raise UsageError("an object of the stream has a size of less than 1.")
+        np.maximum.at(largest, dense, np.asarray(sizes, np.int64))
+    return Stream(dense, NOTHING if kinds is None else np.asarray(kinds, np.uint8), largest, np.empty(0, bool))
+
+
+def of_graph(graph: Cdag, order: Any = None) -> Stream:
+    """Computing a graph without a scratchpad: of each vertex its predecessors are read, then it is written.
+
+    Args:
+        graph: a computational DAG; sources are in memory, and computing them is no request.
+        order: vertices in the order in which they are computed, predecessors first; inputs may be left out. By default
+            that of their numbers.
+
+    Raises:
+        UsageError: the order leaves a vertex out, has one twice, or has one before a predecessor.
+    """
+    there = np.zeros(graph.vertices, bool)
+    there[np.asarray(graph.inputs, np.int64)] = True
+    computed = np.arange(graph.vertices) if order is None else np.asarray(order, np.int64)
+    if len(computed) and (computed.min() < 0 or computed.max() >= graph.vertices):
+        raise UsageError(f"the order names a vertex that the graph does not have; it has 0 … {graph.vertices - 1}.")
+    computed = computed[~there[computed]]
+    position = np.where(there, -1, graph.vertices)
+    position[computed] = np.arange(len(computed))
+    if len(np.unique(computed)) != len(computed) or (position == graph.vertices).any():
+        raise UsageError("the order must have each vertex that is no input once.")
+    begins, ends = graph.indptr[computed].astype(np.int64), graph.indptr[computed + 1].astype(np.int64)
+    terms = ends - begins
+    last = np.cumsum(terms + 1) - 1  # where the vertex itself stands
+    ids, kinds = np.empty(int((terms + 1).sum()), np.int32), np.full(int((terms + 1).sum()), READ, np.uint8)
+    ids[last], kinds[last] = computed, WRITE
+    of_term = np.repeat(np.arange(len(computed)), terms)
+    within = np.arange(len(of_term)) - np.repeat(np.cumsum(terms) - terms, terms)
+    ids[kinds == READ] = graph.preds[begins[of_term] + within]
+    if (position[ids[kinds == READ]] >= of_term).any():
+        raise UsageError("the order computes a vertex before one of its predecessors.")
+    kept = np.zeros(graph.vertices, bool)
+    kept[np.asarray(graph.outputs, np.int64)] = True
+    return Stream(ids, kinds, np.ones(graph.vertices, np.int64), kept)

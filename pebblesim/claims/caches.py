@@ -1,0 +1,114 @@
+"""Automatic caches against the best possible one, the schedules' own scratchpad, and the lower bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pebblesim.caches import policies
+from pebblesim.caches.streams import of_ids
+from pebblesim.claims.claim import FAILS, HOLDS, Effort, Finding, claim, shown, tried
+from pebblesim.claims.games import drawn
+from pebblesim.jobs.cache import Cached, accesses, cache
+from pebblesim.jobs.count import Counted, count
+from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.readings.accesses import Stream
+
+OPERANDS = 8
+"""Words that an operation and its temporaries touch at most: pebbles that a game needs beside the cache."""
+
+
+def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bool]) -> Finding:
+    """Whether something holds for schedules drawn by chance, in a cache of their M words, word by word."""
+    random = Random(12)
+    names = sorted(SCHEDULES)
+    number = effort.some(12, 200)
+    for _ in range(number):
+        name = random.choice(names)
+        sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
+        counted = count(name, **sizes)
+        (found,) = cache(name, policy=("lru", "opt", "fifo"), grain="words", **sizes)
+        if not holds(found, counted):
+            return Finding(FAILS, f"not so for {name} with {sizes}")
+    return tried(number, f"{says} for {number} schedules and sizes drawn by chance")
+
+
+@claim(
+    "Belady's rule",
+    "Belady 1966; Mattson et al. 1970",
+    "giving up what is needed last fetches the fewest words: no more than LRU, FIFO, or the schedule's own scratchpad",
+    HOLDS,
+)
+def _belady(effort: Effort) -> Finding:
+    def holds(found: Cached, counted: Counted) -> bool:
+        least = min(found.found["lru"].fetched, found.found["fifo"].fetched, counted.reads)
+        return found.compulsory <= found.found["opt"].fetched <= least
+
+    result = _everywhere(effort, "compulsory ≤ opt.fetched ≤ lru.fetched, fifo.fetched and the schedule's reads", holds)
+    _, line = shown('ps.cache("flash2-forward", n=256, d=16, M=1024)[0].opt.fetched')
+    _, own = shown('ps.count("flash2-forward", n=256, d=16, M=1024).reads')
+    return Finding(result.status, f"{line}\n{own}\n{result.evidence}")
+
+
+@claim(
+    "Theorem 6",
+    "Sleator & Tarjan 1985",
+    "an LRU of k words misses at most k/(k - h + 1) times as often as the best cache of h words, and h times more",
+    HOLDS,
+)
+def _competitive(effort: Effort) -> Finding:
+    random = Random(7)
+    number = effort.some(8, 100)
+    for _ in range(number):
+        name, stream = _words(random)
+        h = random.randint(1, 1 + stream.touched // 2)
+        for k in (h, h + 1, 2 * h):
+            (lru,), (opt,) = (policies.misses(stream, [size], policy) for size, policy in ((k, "lru"), (h, "opt")))
+            if lru.misses * (k - h + 1) > k * opt.misses + h * (k - h + 1):
+                return Finding(FAILS, f"not so for {name}, k = {k}, h = {h}: {lru.misses} and {opt.misses} misses")
+    return tried(number, f"for k = h, h + 1 and 2h, of {number} schedules and sizes drawn by chance")
+
+
+def _words(random: Random) -> tuple[str, Stream]:
+    """What is asked for, word by word, by a schedule drawn by chance; as in the theorem, nothing is written."""
+    name = random.choice(sorted(SCHEDULES))
+    sizes: dict[str, Any] = drawn(get(name), random, 6, 40)
+    stream = accesses(name, grain="words", **sizes)
+    return f"{name} with {sizes}", of_ids(stream.ids)
+
+
+@claim(
+    "The stack property",
+    "Mattson et al. 1970",
+    "what an LRU holds a larger one holds, so that words fetched and written back never rise with M",
+    HOLDS,
+)
+def _stack(effort: Effort) -> Finding:
+    random = Random(3)
+    number = effort.some(6, 60)
+    names = sorted(SCHEDULES)
+    for _ in range(number):
+        name = random.choice(names)
+        sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
+        stream = accesses(name, **sizes)
+        counts = policies.lru_counts(stream, range(1, stream.touched + 1))
+        if (counts[:, 1:] > counts[:, :-1]).any():
+            return Finding(FAILS, f"not so for {name} with {sizes}")
+    return tried(number, f"for every M from 1 to all words, of {number} schedules and sizes drawn by chance")
+
+
+@claim(
+    "Lower bounds hold for caches",
+    "ours",
+    f"what the best cache of M words fetches and writes back is at least the lower bound for M + {OPERANDS} pebbles, "
+    "since it is a game with the words of one operation besides",
+    HOLDS,
+)
+def _lower(effort: Effort) -> Finding:
+    def holds(found: Cached, counted: Counted) -> bool:
+        dims: dict[str, Any] = dict(counted.dims)
+        bound = count(counted.schedule, M=found.M + OPERANDS, blocks=counted.blocks or "fit", **dims).lower_bound
+        return bound.value <= found.found["opt"].io
+
+    return _everywhere(effort, f"bound(M + {OPERANDS}) ≤ opt.io", holds)

@@ -1,0 +1,124 @@
+"""`pebblesim cache`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pebblesim.cli.options import AsJson, BlockChoice, Dtype, MaskText, Sizes, command, complete_schedule, family
+from pebblesim.cli.printing import print_json, print_table
+from pebblesim.errors import UsageError
+from pebblesim.sizes import parse_bytes, parse_words, several
+
+app = family()
+
+
+@command(app, example="pebblesim cache flash2-forward -n 4096 -d 64 -M 4k:64k:x2")
+def cache(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Schedules, or the file of a trace: .oracleGeneral.bin, .txt or .csv.",
+            autocompletion=complete_schedule,
+        ),
+    ],
+    *,
+    sizes: Sizes,
+    m: Annotated[
+        str, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype; 256:2M:x2.", metavar="SIZES")
+    ] = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    policy: Annotated[str, typer.Option("--policy", help="lru, opt (Belady) and fifo, with commas.")] = "lru,opt",
+    moves: Annotated[
+        bool,
+        typer.Option("--moves", help="A cache behind a scratchpad: it sees what the schedule reads and writes."),
+    ] = False,
+    words: Annotated[
+        bool, typer.Option("--words", help="Word by word, in the order of the loops inside an operation on tiles.")
+    ] = False,
+    line: Annotated[str | None, typer.Option("--line", help="Bytes of a line: 32B.", metavar="BYTES")] = None,
+    ways: Annotated[int | None, typer.Option("--ways", help="Lines in a set; one set if not given.", min=1)] = None,
+    blocks: BlockChoice,
+    mask: MaskText = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Keep the stream as a trace, for one schedule and one M.", metavar="FILE"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A picture over M: .png, .svg or .pdf.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay what a schedule touches, or a trace, through caches that nobody programs: LRU, OPT, FIFO."""
+    import pebblesim as ps
+    from pebblesim.caches import traces
+    from pebblesim.jobs.cache import CacheTable, table
+
+    capacities = several("M", m, lambda text: parse_words(text, dtype))
+    if output is not None:
+        from pebblesim.plots.style import check
+
+        check(output)
+    if save is not None and (len(sources) > 1 or len(capacities) > 1):
+        raise UsageError("--save keeps the stream of one schedule for one M.")
+    grain: Any = "words" if words else "tiles"
+    rows: list[Any] = []
+    small: dict[tuple[str, int], int] = {}
+    for source in dict.fromkeys(sources):
+        options: dict[str, Any] = {} if mask is None else {"mask": mask}
+        if line is not None:
+            options["line"] = parse_bytes("a line", line)
+        found = ps.cache(
+            source,
+            M=capacities,
+            policy=[each.strip() for each in policy.split(",")],
+            machine="moves" if moves else "uses",
+            grain=grain,
+            blocks=blocks.rule,
+            ways=ways,
+            dtype=dtype or "float32",
+            **options,
+            **({} if traces.is_trace(source) else sizes.dims),
+        )
+        rows += found.rows
+        small |= found.too_small
+    result = CacheTable(tuple(rows), small)
+    if save is not None:
+        stream = (
+            traces.load(Path(sources[0]))
+            if traces.is_trace(sources[0])
+            else ps.accesses(
+                sources[0],
+                M=capacities[0],
+                machine="moves" if moves else "uses",
+                grain=grain,
+                blocks=blocks.rule,
+                mask=mask,
+                **sizes.dims,
+            )
+        )
+        traces.save(stream, save)
+    if output is not None:
+        from pebblesim.plots.caches import figure
+        from pebblesim.plots.style import save as keep
+
+        keep(lambda empty: figure(result.rows, empty), output, size=(8.5, 5.5))
+    if as_json:
+        print_json(result.to_dict())
+        return
+    head, lines = table(result.rows)
+    shown = [[_shown(cell) for cell in each] for each in lines]
+    print_table(None, head, shown, left=1, spare=("bound", "lru enough at", "blocks"))
+    for (name, M), least in result.notes():
+        print(f"{name} does not fit into {M:,} words; it needs {least:,}.")
+    for path in (save, output):
+        if path is not None:
+            print(f"written {path}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,539 @@
+"""What block sizes cost: the words that a program moves and the cache that it needs, without going through its loops.
+
+Both are closed forms, compiled once from the program, and evaluated in microseconds. They also answer for all sizes
+between two at once: no fewer words than these are moved, no fewer are held. A search of block sizes needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask, TileRange
+from pebblesim.readings.peak import intermediates, peak_red
+from pebblesim.readings.totals import LoopContext, totals
+
+Sizes = Mapping[str, int]
+
+
+# -- words moved -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The tiles of a dimension or of a tile, `block` long, with what is cut from each of them.
+
+    What is summed over them is their length to the power of `power`, times the sums over their own tiles.
+    """
+
+    block: str | int
+    power: int
+    parts: tuple[_Tiles, ...] = ()
+
+    def total(self, length: int, sizes: Sizes) -> int:
+        """The sum over the tiles of so many indices."""
+        block = ir.length(self.block, sizes)
+        full, last = divmod(length - 1, block)
+
+        def one(size: int) -> int:
+            return size**self.power * prod(part.total(size, sizes) for part in self.parts)
+
+        return (full * one(block) if full else 0) + one(last + 1)
+
+    def least(self, length: int, low: Sizes, high: Sizes) -> int:
+        """No less than this is the sum for blocks between `low` and `high`."""
+        if self._settled(low, high):
+            return self.total(length, high)
+        tiles = -(-length // ir.length(self.block, high))
+        if self.power:
+            return length
+        return max(tiles, *(part.least(length, low, high) for part in self.parts)) if self.parts else tiles
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the sum is the number of indices, for any block."""
+        return not self.parts and (self.power == 1 or self.block == 1)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the sum never rises with the block."""
+        return not self.parts and self.power < 2
+
+    def _settled(self, low: Sizes, high: Sizes) -> bool:
+        if self.flat:
+            return True
+        return ir.length(self.block, low) == ir.length(self.block, high) and all(
+            part._settled(low, high) for part in self.parts
+        )
+
+
+@dataclass(frozen=True)
+class _Term:
+    """Words of one kind: `times` each, for all combinations of tiles of the `tiles` = (dimension, its tiles).
+
+    Under a mask `pairs` are the tiles of rows and of columns that meet, where None is the whole dimension.
+    """
+
+    dims: tuple[str, ...]
+    tiles: tuple[tuple[str, _Tiles], ...]
+    pairs: tuple[_Tiles | None, _Tiles | None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a product of dimensions and numbers of tiles."""
+        return self.pairs is None and all(not tiles.parts and tiles.power == 0 for _, tiles in self.tiles)
+
+    def text(self, times: int, dims: Sizes) -> str:
+        """Such a product, for so many of these words, as a function of the block sizes `s`."""
+        counts = (
+            f"-(-{dims[dim]} // " + (f"s[{tiles.block!r}])" if isinstance(tiles.block, str) else f"{tiles.block})")
+            for dim, tiles in self.tiles
+        )
+        return " * ".join([str(times * prod(dims[dim] for dim in self.dims)), *counts])
+
+    def rest(self, dims: Sizes, sizes: Sizes) -> int:
+        """What the tiles that no mask concerns come to."""
+        return prod(dims[dim] for dim in self.dims) * prod(t.total(dims[dim], sizes) for dim, t in self.tiles)
+
+    def least_rest(self, dims: Sizes, low: Sizes, high: Sizes) -> int:
+        """No less than that for blocks between `low` and `high`."""
+        return prod(dims[dim] for dim in self.dims) * prod(t.least(dims[dim], low, high) for dim, t in self.tiles)
+
+
+class Words:
+    """The words that some phases move, for block sizes.
+
+    Attributes:
+        falling: whether they never rise with a block; then the largest blocks move the least.
+        blocks: names of the blocks that matter.
+    """
+
+    def __init__(self, phases: list[ir.Phase], dims: Sizes, mask: Mask | None) -> None:
+        self.dims, self.mask = dims, None if mask is None else _Remembered(mask)
+        self.terms: Counter[_Term] = Counter()
+        self.bounds: Counter[_Term] = Counter()  # no more than what is moved besides
+        self.masked: list[list[ir.Node]] = []  # what is: it has to be summed loop by loop
+        for phase in phases:
+            if body := self._rest(phase.body, ()):
+                self.masked.append(body)
+        every = [t for term in self.terms for t in (*(t for _, t in term.tiles), *(term.pairs or ())) if t]
+        self.falling = not self.masked and all(t.flat for t in every) and not any(t.pairs for t in self.terms)
+        plain = [(term, times) for term, times in self.terms.items() if term.plain]
+        self._plain = _compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
+        self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
+        loops = [node for body in self.masked for node in ir.walk(body) if isinstance(node, ir.Loop)]
+        self.blocks = {name for tiles in every for name in _names(tiles)}
+        self.blocks |= {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
+
+    def __call__(self, blocks: Sizes) -> int:
+        """Words moved."""
+        found = self._plain(blocks)
+        for term, times in self._others:
+            found += times * term.rest(self.dims, blocks) * (self._pairs(*term.pairs, blocks) if term.pairs else 1)
+        sizes = {**self.dims, **blocks}
+        for body in self.masked:
+            found += totals(body, sizes, _moved, self.mask)["words"]
+        return found
+
+    def least(self, low: Sizes, high: Sizes) -> int:
+        """No blocks between these move fewer words."""
+        found = self._plain(high)
+        for term, times in (*self._others, *self.bounds.items()):
+            rest = times * term.least_rest(self.dims, low, high)
+            found += rest * (self._least_pairs(*term.pairs, low, high) if term.pairs else 1)
+        return found
+
+    def _rest(self, body: list[ir.Node], loops: tuple[ir.Loop, ...]) -> list[ir.Node]:
+        """Note the terms of a body; what is left is no such term, since a mask concerns it in another way."""
+        kept: list[ir.Node] = []
+        for node in body:
+            match node:
+                case ir.Loop():
+                    if inner := self._rest(node.body, (*loops, node)):
+                        kept.append(replace(node, body=inner))
+                case (
+                    ir.Read(tile=ir.Tile(ranges=ranges))
+                    | ir.Write(tile=ir.Tile(ranges=ranges))
+                    | ir.Init(ranges=ranges)
+                ):
+                    met = _met(loops) if self.mask else []
+                    term = _term(ranges, loops, met[0] if met else None)
+                    if not met or (
+                        len(met) == 1 and not met[0].none and all(t is None or t.flat for t in term.pairs or ())
+                    ):
+                        self.terms[term] += 1
+                        continue
+                    kept.append(ir.Init(_ANY, ranges, 0.0, 0))
+                    if len(met) == 1 and not met[0].none:
+                        self.bounds[term] += 1
+                case _:
+                    pass
+        return _merged(kept)
+
+    def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
+        """Σ of height^power · width^power over the tiles that meet."""
+        assert self.mask
+        n, found = self.dims[ir.MASKED], 0
+        for height in _kinds(n, rows, blocks):
+            for width in _kinds(n, columns, blocks):
+                met = self.mask.tiles(n, height, width)
+                met *= height.block if rows and rows.power else 1
+                found += met * (width.block if columns and columns.power else 1)
+        return found
+
+    def _least_pairs(self, rows: _Tiles | None, columns: _Tiles | None, low: Sizes, high: Sizes) -> int:
+        """Of the tiles that meet, no less than this is the sum of height^power times width^power."""
+        assert self.mask
+        n = self.dims[ir.MASKED]
+
+        def span(tiles: _Tiles | None) -> tuple[int, int]:
+            if tiles is None:
+                return n, n
+            return min(n, ir.length(tiles.block, low)), min(n, ir.length(tiles.block, high))
+
+        tall, wide = span(rows), span(columns)
+        of_rows, of_columns = bool(rows and rows.power), bool(columns and columns.power)
+        if of_rows and of_columns:
+            return self.mask.area(n, tall, wide)
+        widths, heights = self.mask.widths(n, *tall), self.mask.heights(n, *wide)
+        if of_rows:
+            return heights
+        return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
+
+
+def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
+    """What a mask demands of the tiles of loops, without what follows from the rest."""
+    met = [loop.when for loop in loops if loop.when]
+
+    def follows(some: ir.MaskCondition) -> bool:
+        sides = {rng for rng in (some.rows, some.columns) if rng.parent is not None}
+        return not some.none and any(
+            other is not some and not other.none and sides < {other.rows, other.columns} for other in met
+        )
+
+    return [each for each in met if not follows(each)]
+
+
+def _kinds(n: int, tiles: _Tiles | None, sizes: Sizes) -> list[TileRange]:
+    """The full tiles of a dimension, if there are any, and the last."""
+    block = n if tiles is None else ir.length(tiles.block, sizes)
+    full = (n - 1) // block * block
+    last = TileRange(full, n, n - full)
+    return [TileRange(0, full, block), last] if full else [last]
+
+
+_ANY = ir.Tensor("words", ())
+
+
+@dataclass(eq=False)
+class _Several(ir.Init):
+    """So many times the words of a tile."""
+
+    times: int = 1
+
+
+def _merged(body: list[ir.Node]) -> list[ir.Node]:
+    """A body with all that moves the same words as one node."""
+    times = Counter(node.ranges for node in body if isinstance(node, ir.Init))
+    moved: list[ir.Node] = [_Several(_ANY, ranges, 0.0, 0, several) for ranges, several in times.items()]
+    return moved + [node for node in body if not isinstance(node, ir.Init)]
+
+
+def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
+    assert isinstance(node, _Several)
+    yield "words", node.times * place.words(node.ranges)
+
+
+def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> _Term:
+    """What is moved of a tile, as a product over the dimensions that the loops around it cut."""
+    inside: dict[ir.Range, list[ir.Range]] = {}
+    for loop in loops:
+        assert loop.range.parent is not None
+        inside.setdefault(loop.range.parent, []).append(loop.range)
+
+    def tiles(rng: ir.Range) -> _Tiles:
+        power, parts = ranges.count(rng), []
+        for part in map(tiles, inside.get(rng, ())):
+            if part.adds_up:
+                power += 1
+            else:
+                parts.append(part)
+        return _Tiles(rng.block, power, tuple(parts))
+
+    meeting = () if met is None else (met.rows, met.columns)
+    tops = [loop.range for loop in loops if loop.range.parent and loop.range.parent.parent is None]
+    cut = [(rng.dim, tiles(rng)) for rng in tops if rng not in meeting]
+    dims = [rng.name for rng in ranges if rng.parent is None] + [dim for dim, each in cut if each.adds_up]
+    return _Term(
+        tuple(sorted(dims)),
+        tuple(sorted(((dim, each) for dim, each in cut if not each.adds_up), key=repr)),
+        None if met is None else (_if_cut(met.rows, tiles), _if_cut(met.columns, tiles)),
+    )
+
+
+def _if_cut(rng: ir.Range, tiles: Callable[[ir.Range], _Tiles]) -> _Tiles | None:
+    return None if rng.parent is None else tiles(rng)
+
+
+def _names(tiles: _Tiles) -> Iterator[str]:
+    if isinstance(tiles.block, str):
+        yield tiles.block
+    for part in tiles.parts:
+        yield from _names(part)
+
+
+class _Remembered(Mask):
+    """A mask that remembers its answers, and knows what no tiles of many sizes fall below."""
+
+    def __init__(self, mask: Mask) -> None:
+        self.mask, self.name = mask, mask.name
+        self._tiles: dict[tuple[int, TileRange, TileRange], int] = {}
+        self._pairs: dict[int, int] = {}
+
+    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
+        key = n, rows, columns
+        if key not in self._tiles:
+            self._tiles[key] = self.mask.tiles(n, rows, columns)
+        return self._tiles[key]
+
+    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
+        return self.mask.met(n, rows, columns, axis)
+
+    def pairs(self, n: int) -> int:
+        if n not in self._pairs:
+            self._pairs[n] = self.mask.pairs(n)
+        return self._pairs[n]
+
+    def _allowed(self, n: int) -> Any:
+        return self.mask.allowed(n)
+
+    def widths(self, n: int, least: int, most: int) -> int:
+        """For tiles of `least` to `most` rows, the columns that each must see, added up."""
+        if isinstance(self.mask, Band):
+            return _covered(n, least, most, self.mask.before, self.mask.after)
+        return -(-self.pairs(n) // most)
+
+    def heights(self, n: int, least: int, most: int) -> int:
+        """For tiles of `least` to `most` columns, the rows that must see each, added up."""
+        if isinstance(self.mask, Band):
+            return _covered(n, least, most, self.mask.after, self.mask.before)
+        return -(-self.pairs(n) // most)
+
+    def area(self, n: int, tall: tuple[int, int], wide: tuple[int, int]) -> int:
+        """The pairs of the tiles that meet, of sizes between these."""
+        found = self.pairs(n)
+        if isinstance(self.mask, Band):
+            before, after = self.mask.before, self.mask.after
+            found = max(_area(n, *tall, before, after, found), _area(n, *wide, after, before, found))
+        return found
+
+
+def _covered(n: int, least: int, most: int, before: int | None, after: int | None) -> int:
+    """Σ of the columns that the tiles of rows see, for any number of rows between two: exact if these are one."""
+    more = -(-n // most) - 1  # tiles besides the first, or the last
+    first, second = _ahead(more, least, n if before is None else before), n if after is None else after
+    whole = min(more, max(0, (n - second) // most))  # tiles with so many columns behind them
+    return n + first + whole * second + (more - whole) * n - most * (more * (more + 1) - whole * (whole + 1)) // 2
+
+
+def _ahead(tiles: int, step: int, limit: int) -> int:
+    """Σ of min(limit, step·i) for 1 ≤ i ≤ tiles."""
+    short = min(tiles, limit // step)
+    return step * short * (short + 1) // 2 + (tiles - short) * limit
+
+
+def _area(n: int, least: int, most: int, before: int | None, after: int | None, pairs: int) -> int:
+    """Pairs of tiles of rows, between two numbers of them, and of the columns that they see; of `pairs`, or more.
+
+    Besides the pairs that are allowed these are, of a tile of r rows, r(r - 1)/2 on each side that no edge cuts off.
+    """
+    ahead, behind = (n if limit is None else limit for limit in (before, after))
+    whole = max(0, (n - behind) // most) + max(0, n // most - -(-ahead // least))
+    found = pairs + whole * least * (least - 1) // 2
+    if least < most:
+        return found
+    full, last = (n - 1) // least, (n - 1) % least + 1
+    area = full * least**2 + last**2
+    if full:
+        area += least * _ahead(full - 1, least, ahead) + last * min(ahead, full * least)
+        whole = min(full, max(0, (n - behind) // least))
+        area += least * (whole * behind + (full - whole) * n)
+        area -= least * least * (full * (full + 1) - whole * (whole + 1)) // 2
+    return max(found, area)
+
+
+# -- cache needed ----------------------------------------------------------------------------------------------------
+
+_Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
+_Sum = Counter[tuple[_Length, ...]]  # words as a sum of products
+
+
+class Room:
+    """The red pebbles that some phases need at most, for block sizes, on summation trees of one shape."""
+
+    def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
+        self.program, self.dims, self.summation = program, dims, summation
+        phases = [_Levels(phase.body) for phase in program.phases]
+        self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
+        self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def least(self, blocks: Sizes) -> int:
+        """No game with blocks of these sizes or larger needs fewer."""
+        return self._low(blocks)
+
+    def most(self, blocks: Sizes) -> int | None:
+        """No game with blocks of these sizes or smaller needs more; None if that is not known."""
+        return self._high(blocks) if self.summation == "chain" else None
+
+    def __call__(self, blocks: Sizes) -> int:
+        """The most red pebbles at any moment of the game."""
+        key = tuple(blocks[name] for name in self.program.blocks)
+        if key not in self._known:
+            self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
+        return self._known[key]
+
+
+def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
+    """The largest of sums of products of lengths, and a number each, as a function of the block sizes.
+
+    Each only counts where the loops that it is for have two whole tiles.
+    """
+    names: dict[str, str] = {}
+
+    def name(length: _Length) -> str:
+        dim, cuts = length
+        if not cuts:
+            return str(dims[dim])
+        cut = [f"s[{block!r}]" if isinstance(block, str) else str(block) for block in cuts]
+        return names.setdefault(f"min({dims[dim]}, {', '.join(cut)})", f"x{len(names)}")
+
+    def twice(rng: ir.Range) -> str:
+        assert rng.parent is not None
+        block = f"s[{rng.block!r}]" if isinstance(rng.block, str) else str(rng.block)
+        return f"{name(_first(rng.parent))} >= 2 * {block}"
+
+    texts: dict[str, None] = {}
+    for words, more, loops in levels:
+        products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
+        conditions = " and ".join(sorted(map(twice, loops)))
+        texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
+    return _compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
+
+
+def _compiled(text: str) -> Callable[[Sizes], int]:
+    """A function of the block sizes, `s` in its text."""
+    function: Callable[[Sizes], int] = eval(f"lambda s: {text}", {"min": min, "max": max, "__builtins__": {}})
+    return function
+
+
+class _Levels:
+    """What a phase holds in the first iterations of its loops, where tiles are largest.
+
+    Attributes:
+        high: the words of all that is resident, after each primitive that brings a tile or computes.
+        low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
+            and, where a loop has two whole tiles, in second ones. What is held at once, and the loops that it is for.
+        passing: most pebbles besides, on intermediates.
+    """
+
+    def __init__(self, body: list[ir.Node]) -> None:
+        self.resident: dict[ir.Tile, _Sum] = {}
+        self.full: set[ir.Tile] = set()
+        self.partly: dict[ir.Tile, ir.Ranges] = {}  # of a sum, the part that has got terms
+        self.passing = 0
+        self.high: list[_Sum] = []
+        self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._walk(body, frozenset())
+        self.high = _outermost(self.high)
+        self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
+        for loops in sorted(self._low, key=len):
+            others = [words for words, fewer in self.low if fewer <= loops]
+            self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
+
+    def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
+        for node in body:
+            match node:
+                case ir.Loop(range=rng, body=inner):
+                    self._walk(inner, second)
+                    full, partly = set(self.full), dict(self.partly)
+                    self._walk(inner, second | {rng})
+                    self.full, self.partly = full, partly
+                    self._covered(rng)
+                    continue
+                case ir.Init():
+                    self.passing = max(self.passing, 1)
+                    continue
+                case ir.Move(tile=tile, source=source):
+                    (self.full.add if source in self.full else self.full.discard)(tile)
+                case ir.Compute(target=target):
+                    self.passing = max(self.passing, _passing(node))
+                    if node.mode == "add":
+                        self.partly[target.tile] = target.ranges
+                        self._fill(target.tile)
+                case _:
+                    pass
+            if entered := ir.entering(node):
+                self.resident[entered] = _words(entered.ranges)
+                (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
+            if left := ir.leaving(node):
+                self.resident.pop(left, None)
+            self.high.append(_added(self.resident.values()))
+            held = _added(words for tile, words in self.resident.items() if tile in self.full)
+            self._low.setdefault(second, []).append(held)
+
+    def _covered(self, rng: ir.Range) -> None:
+        """A loop over the parts of a range has gone through all of it."""
+        for tile, ranges in self.partly.items():
+            if rng in ranges and rng.parent is not None:
+                self.partly[tile] = tuple(rng.parent if each is rng else each for each in ranges)
+                self._fill(tile)
+
+    def _fill(self, tile: ir.Tile) -> None:
+        if self.partly[tile] == tile.ranges:
+            self.full.add(tile)
+
+
+def _words(ranges: ir.Ranges) -> _Sum:
+    return Counter({tuple(sorted(map(_first, ranges), key=repr)): 1})
+
+
+def _first(rng: ir.Range) -> _Length:
+    if rng.parent is None:
+        return rng.name, ()
+    dim, blocks = _first(rng.parent)
+    return dim, tuple(dict.fromkeys((*blocks, rng.block)))
+
+
+def _added(parts: Iterable[_Sum]) -> _Sum:
+    total: _Sum = Counter()
+    for part in parts:
+        total.update(part)
+    return total
+
+
+def _outermost(sums: list[_Sum]) -> list[_Sum]:
+    """Those that no other exceeds term by term."""
+    kept: list[_Sum] = []
+    for each in sums:
+        if not _below(each, kept):
+            kept = [other for other in kept if not other <= each] + [each]
+    return kept
+
+
+def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
+    return any(words <= other for other in others)
+
+
+def _passing(node: ir.Compute) -> int:
+    """Most pebbles on intermediates while a node computes, besides the words of its target."""
+    match node.expr:
+        case ir.Elementwise():
+            return intermediates(node.expr)
+        case ir.RowReduction(operand=operand):
+            return max(2, 1 + (not isinstance(operand, ir.Ref)), intermediates(operand))
+    return 2

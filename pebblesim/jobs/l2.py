@@ -1,0 +1,147 @@
+"""What a schedule's thread blocks move between an L2 that they share and the memory behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.errors import UsageError
+from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
+from pebblesim.language import masks, program as ir
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import Schedule
+from pebblesim.sizes import bytes_of, whole
+
+AT_ONCE = 132
+"""Thread blocks that run at once unless it is said: one on each multiprocessor of an H200."""
+
+
+@dataclass(frozen=True)
+class L2:
+    """Traffic through L2, in bytes, for all heads.
+
+    Attributes:
+        schedule, dims, blocks, heads, mask: what was launched.
+        order, at_once, size, chiplets: how, and on what: `size` bytes of L2 on each chiplet.
+        requested: what all blocks move to and from L2.
+        read, written: what L2 moves from and to the memory behind it.
+    """
+
+    schedule: str
+    dims: Mapping[str, int]
+    blocks: Mapping[str, int]
+    heads: int
+    order: str
+    at_once: int
+    size: int
+    chiplets: int
+    requested: int
+    read: int
+    written: int
+    mask: Mask | None = None
+
+    @property
+    def moved(self) -> int:
+        """Bytes read from memory and written to it."""
+        return self.read + self.written
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in `pebblesim count --l2 … --json`."""
+        return {
+            "size": self.size,
+            "chiplets": self.chiplets,
+            "order": self.order,
+            "at_once": self.at_once,
+            "heads": self.heads,
+            "requested": self.requested,
+            "read": self.read,
+            "written": self.written,
+        }
+
+    def __str__(self) -> str:
+        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}"
+        each = f" on each of {self.chiplets} chiplets" if self.chiplets > 1 else ""
+        return (
+            f"{self.schedule}, {heads}, {self.order}, {self.at_once:,} blocks at once, L2 of {self.size:,} bytes"
+            f"{each}: blocks move {self.requested:,} bytes, memory reads {self.read:,} and writes {self.written:,}"
+        )
+
+
+def l2(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    size: int,
+    order: str = "head-first",
+    heads: int = 1,
+    at_once: int = AT_ONCE,
+    chiplets: int = 1,
+    contiguous: bool = False,
+    dtype: str = "float32",
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> L2:
+    """Predict the traffic behind an L2 that all thread blocks share (see `pebblesim.caches.l2`).
+
+    Args:
+        schedule, M, blocks, mask, dims: as for `pebblesim.count`: M is the scratchpad of one thread block. Iterations
+            that are independent, or share nothing but sums in memory, are thread blocks; other loops run in one.
+        size: bytes of L2, on each chiplet.
+        order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
+        heads: how many problems of that size there are, each with tensors of its own.
+        at_once: thread blocks that run at once, on all chiplets together.
+        chiplets: parts of the chip with an L2 of their own, to which blocks go in turn.
+        contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
+        dtype: type of a word.
+
+    >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
+    >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
+    >>> round(back.read / forth.read, 1)
+    0.8
+
+    Raises:
+        Infeasible, UsageError: as for `pebblesim.count`; or there is no such order, or there are too many tiles.
+    """
+    from pebblesim.caches.l2 import Chip, order_of, traffic
+
+    algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
+    wanted, seen = order_of(order), masks.of(mask)
+    if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
+        raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
+    chip = Chip(whole("at_once", at_once), whole("size", size), whole("chiplets", chiplets), contiguous)
+    program = algorithm.program if seen is None else algorithm.masked
+    kernels = _kernels(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
+    found = traffic(kernels, whole("heads", heads), bytes_of(dtype), wanted, chip)
+    return L2(
+        algorithm.name,
+        sizes,
+        sides,
+        heads,
+        order,
+        at_once,
+        size,
+        wanted.number if wanted.kind == "swizzled" else chiplets,
+        found.requested,
+        found.read,
+        found.written,
+        seen,
+    )
+
+
+def _kernels(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
+    from pebblesim.caches.l2 import Kernel
+    from pebblesim.readings.accesses import accesses_of_blocks
+    from pebblesim.readings.kernels.launches import grids
+
+    made = []
+    for body, grid in grids(program):
+        forth = accesses_of_blocks(program, sizes, body, grid, mask)
+        back = accesses_of_blocks(program, sizes, body, grid, mask, backwards=True) if sawtooth else None
+        columns = 1
+        if len(grid) > 1:
+            inner = grid[-1].range
+            columns = -(-sizes[inner.dim] // ir.length(inner.block, sizes))
+        made.append(Kernel(forth, back, columns))
+    return made

@@ -1,0 +1,29 @@
+"""How many operations a problem takes, whoever solves it: a roofline counts these, so as not to reward doing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import of_problem
+from pebblesim.readings.work import work
+
+
+def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | None = None) -> int:
+    """The fewest operations of any schedule of a problem, with tiles that hold everything, so that none repeats any.
+
+    For `backward-qkv` that is a schedule that keeps P: four products, twice the forward pass. Those that make the
+    scores again carry out a fifth, which is the difference between the use of the model and of the hardware.
+
+    >>> useful_operations("matmul", {"m": 2, "k": 3, "n": 4})
+    40
+
+    Raises:
+        UsageError: the problem takes no mask, or the mask does not fit its size.
+    """
+    found = []
+    for algorithm in of_problem(problem_name):
+        program = algorithm.program if mask is None else algorithm.masked
+        whole = dict.fromkeys(algorithm.blocks, max(dims.values()))
+        found.append(sum(work(program, {**dims, **whole}, mask).values()))
+    return min(found)

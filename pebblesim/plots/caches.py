@@ -1,0 +1,57 @@
+"""What automatic caches fetch, over their size, beside what the schedule reads itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pebblesim.plots.style import line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pebblesim.jobs.cache import Cached
+
+LOOKS = {"lru": ("-", "o"), "opt": ((0, (6, 2)), "s"), "fifo": ((0, (1, 1)), "^")}
+"""Dashes and mark of each policy; colours are the streams'."""
+
+
+def fetched(rows: Sequence[Cached], ax: Axes) -> Axes:
+    """Words fetched over M on log axes: of each stream all policies, and what the schedule reads with a scratchpad."""
+    streams: dict[str, list[Cached]] = {}
+    for row in sorted(rows, key=lambda row: row.M):
+        streams.setdefault(row.name, []).append(row)
+    for number, (name, each) in enumerate(streams.items()):
+        colour = line(number)["color"]
+        M = [row.M for row in each]
+        for policy in each[0].found:
+            dashes, mark = LOOKS[policy]
+            ax.plot(
+                M,
+                [row.found[policy].fetched for row in each],
+                color=colour,
+                linestyle=dashes,
+                marker=mark,
+                markersize=4,
+                linewidth=1.4,
+                label=f"{name}, {policy.upper()}",
+            )
+        if each[0].counted is not None:
+            reads = [row.counted.reads for row in each if row.counted is not None]
+            ax.plot(M, reads, color=colour, linewidth=6, alpha=0.25, label=f"{name}, its own reads")
+        else:
+            ax.plot(M, [row.compulsory for row in each], color="black", linewidth=0.9, label="compulsory")
+    ax.set(xscale="log", yscale="log", xlabel="M, words of cache", ylabel="words fetched")
+    ax.grid(alpha=0.25, linewidth=0.5)
+    return ax
+
+
+def figure(rows: Sequence[Cached], figure: Figure) -> None:
+    """The picture of `pebblesim cache -o`."""
+    ax = fetched(rows, figure.subplots())
+    first = rows[0]
+    if first.counted is not None:
+        sizes = ", ".join(f"{name} = {size:,}" for name, size in first.counted.dims.items())
+        ax.set_title(f"{sizes}: what automatic caches fetch", fontsize=11)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8.5, handlelength=4)

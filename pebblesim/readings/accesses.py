@@ -1,0 +1,510 @@
+"""`accesses`: the words that a schedule touches, one after the other, as a cache sees them that nobody programs.
+
+Two machines. One has a scratchpad that holds the schedule's tiles, and memory sees its moves alone: what it reads and
+writes. The other has none: every operand and every result of every operation is a request, and reading or writing a
+tile is nothing by itself. There a tile lives where it was read from, or where it will be written to; one that is
+changed and not written back, or never written, has a place of its own. Zeros are written, a tile that takes over
+another's words is a copy.
+
+Requests name items, which are words, or blocks of a matrix so cut that each tile is made of whole ones: then a request
+stands for all words of the block, in the same order each time. The operations of the second machine on tiles touch each
+operand once, and then the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.errors import UsageError
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask
+
+READ, WRITE, UPDATE, START = 1, 2, 3, 0
+"""Kinds of requests: an item is read, overwritten, or both. START is none: an iteration of a loop begins here."""
+
+MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
+"""Most requests of a stream, and most items in memory; each takes some 16 bytes."""
+
+Machine = Literal["moves", "uses"]
+Grain = Literal["tiles", "words"]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A matrix in memory, cut into items: `rows` x `columns` words, blocks of `height` x `width`, numbered row by row.
+
+    `name` is a tensor's, or that of a tile with a place of its own, with a leading ~. `kept` says whether its words
+    are needed in the end.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    height: int
+    width: int
+    first: int
+    kept: bool
+
+    @property
+    def across(self) -> int:
+        """Items from one row of items to the next."""
+        return -(-self.columns // self.width)
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return -(-self.rows // self.height) * self.across
+
+    def sizes(self) -> Array:
+        """Words of each item."""
+        heights, widths = (
+            np.minimum(side, whole - np.arange(0, whole, side))
+            for side, whole in ((self.height, self.rows), (self.width, self.columns))
+        )
+        return (heights[:, None] * widths).astype(np.int64).ravel()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests, in order.
+
+    Attributes:
+        ids: the item of each, from 0 on, int32.
+        kinds: READ, WRITE or UPDATE for each; empty if all are reads.
+        sizes: words of each item.
+        kept: for each item, whether what was written must be in memory at the end; empty if all must.
+        places: which items lie where; empty for a stream from elsewhere.
+        starts: where the requests of each thread block begin, and the end; None if there are none.
+        blocks: the number of each thread block in its grid, row by row.
+        work: operations done between a request and the one before it, in thread blocks.
+        unit: words that a size of 1 stands for: of a line, if items are lines.
+    """
+
+    ids: Array
+    kinds: Array
+    sizes: Array
+    kept: Array
+    places: tuple[Place, ...] = ()
+    starts: Array | None = None
+    blocks: Array | None = None
+    work: Array | None = None
+    unit: int = 1
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all items are single words that are only read."""
+        return not len(self.kinds) and bool((self.sizes == 1).all())
+
+    @property
+    def touched(self) -> int:
+        """Words that are touched at all: no cache is of use beyond this size."""
+        seen = np.zeros(len(self.sizes), bool)
+        seen[self.ids] = True
+        return int(self.sizes[seen].sum()) * self.unit
+
+
+def accesses(
+    program: ir.Program, sizes: ir.Sizes, machine: Machine = "moves", grain: Grain = "tiles", mask: Mask | None = None
+) -> Stream:
+    """The requests of a program.
+
+    Args:
+        program: a traced schedule, under the mask if there is one.
+        sizes: the value of each dimension and block, by name.
+        machine: "moves" for one with a scratchpad, "uses" for one without.
+        grain: "tiles" for blocks that tiles are made of, "words" for single words.
+        mask: which pairs are allowed; partial tiles are touched whole.
+
+    Raises:
+        UsageError: there are too many requests.
+    """
+    bodies = [phase.body for phase in program.phases]
+    return _stream(_Walker(program, sizes, machine, grain, mask), bodies)
+
+
+def accesses_of_blocks(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    body: list[ir.Node],
+    grid: tuple[ir.Loop, ...],
+    mask: Mask | None = None,
+    backwards: bool = False,
+) -> Stream:
+    """The moves of the thread blocks of a kernel, tile by tile, one block after the other.
+
+    Args:
+        program, sizes, mask: as for `accesses`.
+        body: what the kernel does.
+        grid: loops of it that hold nothing but each other; a block is an iteration of the last. None: one block.
+        backwards: whether a block walks its own loops from the last tile to the first.
+
+    Raises:
+        UsageError: there are too many requests.
+    """
+    return _stream(
+        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
+    )
+
+
+def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
+    ids, kinds, *work = _joined(walker.nothing, (part for body in bodies for part in walker.body(body)))
+    places = tuple(walker.places.values())
+    sizes = np.concatenate([np.empty(0, np.int64), *(place.sizes() for place in places)])
+    kept = np.concatenate([np.empty(0, bool), *(np.full(place.items, place.kept) for place in places)])
+    if walker.inside is None:
+        return Stream(ids, kinds, sizes, kept, places)
+    marks = kinds == START
+    starts = np.append(np.flatnonzero(marks), len(ids)) - np.append(np.arange(marks.sum()), marks.sum())
+    return Stream(ids[~marks], kinds[~marks], sizes, kept, places, starts, ids[marks], work[0][~marks])
+
+
+Part = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
+
+
+def _joined(nothing: Part, parts: Iterable[Part]) -> Part:
+    return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
+
+
+class _Walker:
+    """Goes through the loops; iterations that are alike are made from the first two of them."""
+
+    def __init__(
+        self,
+        program: ir.Program,
+        sizes: ir.Sizes,
+        machine: Machine,
+        grain: Grain,
+        mask: Mask | None,
+        inside: list[ir.Node] | None = None,
+        grid: tuple[ir.Loop, ...] = (),
+        backwards: bool = False,
+    ) -> None:
+        self.sizes, self.machine, self.grain, self.mask = sizes, machine, grain, mask
+        self.inside, self.grid, self.backwards = inside, grid, backwards
+        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self.nothing: Part = np.empty(0, np.int32), np.empty(0, np.uint8)
+        if inside is not None:
+            self.nothing = *self.nothing, np.empty(0, np.int64)
+        self.made, self.work = 0, 0
+        nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
+        self.homes = _homes(nodes) if machine == "uses" else {}
+        self.places = self._places(program, nodes)
+        self._pairs: Array | None = None
+
+    # Where things lie
+
+    def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, Place]:
+        sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
+        whole: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
+        for at, ranges in _touches(nodes, self.machine, self.homes):
+            top = at.ranges if isinstance(at, ir.Tile) else (None,) * len(ranges)
+            cut = tuple(_step(rng, up, self.sizes) for rng, up in zip(ranges, top, strict=True))
+            rows, columns = (*cut, 0)[:2]
+            before = sides.get(at, (0, 0))
+            sides[at] = gcd(before[0], rows), gcd(before[1], columns)
+            if isinstance(at, ir.Tile):
+                shape = tuple(_longest(rng, self.sizes) for rng in at.ranges)
+            else:
+                shape = tuple(self.sizes[dim] for dim in at.shape)
+            whole[at] = (*shape, 1)[0], (*shape, 1)[1]
+        places: dict[ir.Tensor | ir.Tile, Place] = {}
+        first = 0
+        for at, (height, width) in sides.items():
+            rows, columns = whole[at]
+            if self.grain == "words":
+                height, width = 1, 1
+            name, kept = (f"~{at.name}", False) if isinstance(at, ir.Tile) else (at.name, at.name in program.outputs)
+            places[at] = Place(name, rows, columns, height or rows, width or columns, first, kept)
+            first += places[at].items
+        if first > MOST_ITEMS:
+            raise UsageError(
+                f"{first:,} {self.grain} in memory are too many to tell apart, {MOST_ITEMS:,} is the most; take "
+                + ("tiles in the place of words." if self.grain == "words" else "smaller sizes, or larger blocks.")
+            )
+        return places
+
+    def _of(self, tile: ir.Tile) -> ir.Tensor | ir.Tile:
+        return self.homes.get(tile, tile)
+
+    def _limits(self, rng: ir.Range) -> tuple[int, int]:
+        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
+
+    def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges) -> Array:
+        """The items of a part, of shape (rows, columns); a vector is a column."""
+        place = self.places[at]
+        limits = [self._limits(rng) for rng in ranges]
+        if isinstance(at, ir.Tile):
+            corner = [self._limits(rng)[0] for rng in at.ranges]
+            limits = [(start - by, stop - by) for (start, stop), by in zip(limits, corner, strict=True)]
+        (top, bottom), (left, right) = (*limits, (0, 1))[:2]
+        rows = np.arange(top // place.height, -(-bottom // place.height), dtype=np.int32)
+        columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
+        return place.first + rows[:, None] * np.int32(place.across) + columns
+
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int) -> Part:
+        return self._part(self._items(at, ranges).ravel(), kind)
+
+    def _part(self, ids: Array, kind: int | Array) -> Part:
+        self._count(len(ids))
+        kinds = np.full(len(ids), kind, np.uint8) if isinstance(kind, int) else kind
+        if self.inside is None:
+            return ids, kinds
+        work = np.zeros(len(ids), np.int64)
+        if len(ids) and kinds[0] != START:
+            work[0], self.work = self.work, 0
+        return ids, kinds, work
+
+    def _count(self, more: int) -> None:
+        self.made += more
+        if self.made > MOST_REQUESTS:
+            raise UsageError(
+                f"more than {MOST_REQUESTS:,} requests are too many to go through; take smaller sizes"
+                + (", or tiles in the place of words." if self.grain == "words" else ", or larger blocks.")
+            )
+
+    # Going through the loops
+
+    def body(self, body: list[ir.Node]) -> Iterator[Part]:
+        if body is self.inside:
+            yield self._part(np.array([self._block()], np.int32), START)
+        for node in body:
+            if isinstance(node, ir.Loop):
+                yield from self._loop(node)
+            elif self.machine == "moves":
+                yield from self._moves(node)
+            else:
+                yield from self._uses(node)
+
+    def _block(self) -> int:
+        """The number of the thread block in its grid."""
+        number = 0
+        for loop in self.grid:
+            assert loop.range.parent is not None
+            (begin, end), block = self._limits(loop.range.parent), ir.length(loop.range.block, self.sizes)
+            number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
+        return number
+
+    def _loop(self, loop: ir.Loop) -> Iterator[Part]:
+        block = ir.length(loop.range.block, self.sizes)
+        assert loop.range.parent is not None
+        begin, end = self._limits(loop.range.parent)
+        starts = np.arange(begin, end, block)
+        if loop.when is not None and self.mask is not None:
+            starts = starts[[self._runs(loop, start, min(start + block, end)) for start in starts.tolist()]]
+        if self.backwards and self.inside is not None and loop in self.inside:
+            starts = starts[::-1]
+        full = starts[starts + block <= end]
+        alike = len(full) > 2 and not any(isinstance(node, ir.Loop) and node.when for node in ir.walk(loop.body))
+        for start in starts.tolist():
+            if alike and start == full[0]:
+                yield self._iterations(loop, full, block, end)
+            elif not alike or start + block > end:
+                yield self._iteration(loop, start, block, end)
+
+    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Part:
+        """Iterations of full tiles: in each, items lie as much further on as the tile does."""
+        made = self.made
+        first = self._iteration(loop, int(starts[0]), block, end)
+        second = self._iteration(loop, int(starts[1]), block, end)
+        self._count((len(starts) - 2) * ((self.made - made) // 2))
+        tiles = ((starts[1:] - starts[0]) // block).astype(np.int32)
+        step = (second[0] - first[0]) // tiles[0]
+        rest = (first[0] + tiles[:, None] * step).ravel(), *(np.tile(each, len(tiles)) for each in second[1:])
+        return _joined(first, [rest])
+
+    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Part:
+        self.bounds[loop.range] = start, min(start + block, end)
+        return _joined(self.nothing, self.body(loop.body))
+
+    def _runs(self, loop: ir.Loop, start: int, stop: int) -> bool:
+        """Whether the mask lets an iteration run."""
+        assert loop.when is not None and self.mask is not None
+        self.bounds[loop.range] = start, stop
+        (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
+        if isinstance(self.mask, Band):
+            nearest, furthest = left - (bottom - 1), right - 1 - top
+            before, after = self.mask.before, self.mask.after
+            met = (after is None or nearest <= after) and (before is None or furthest >= -before)
+        else:
+            if self._pairs is None:
+                self._pairs = self.mask.allowed(self.sizes[ir.MASKED])
+            met = bool(self._pairs[top:bottom, left:right].any())
+        return met != loop.when.none
+
+    # What primitives touch
+
+    def _moves(self, node: ir.Node) -> Iterator[Part]:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                yield self._request(tensor, tile.ranges, READ)
+            case ir.Write(tile=tile, tensor=tensor):
+                yield self._request(tensor, tile.ranges, WRITE)
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield self._request(tensor, ranges, WRITE)
+            case ir.Compute() if self.inside is not None:
+                self.work += self._operations(node)
+            case _:
+                pass
+
+    def _operations(self, node: ir.Compute) -> int:
+        """Operations on entries: a multiplication and an addition together are one."""
+        ranges = node.target.ranges
+        if isinstance(node.expr, ir.MatMul):
+            ranges = (*ranges, node.expr.left.shape[1])
+        elif isinstance(node.expr, ir.RowReduction):
+            ranges = node.expr.operand.shape
+        product = 1
+        for start, stop in map(self._limits, ranges):
+            product *= stop - start
+        return product
+
+    def _uses(self, node: ir.Node) -> Iterator[Part]:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
+                yield self._request(tensor, tile.ranges, READ)
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Write(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
+                yield self._request(self._of(tile), tile.ranges, READ)
+                yield self._request(tensor, tile.ranges, WRITE)
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield self._request(tensor, ranges, WRITE)
+            case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Move(tile=tile, source=source):
+                yield self._request(self._of(source), source.ranges, READ)
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Compute(target=target, expr=expr, mode=mode) if self.grain == "tiles":
+                for ref in ir.refs(expr):
+                    yield self._request(self._of(ref.tile), ref.ranges, READ)
+                yield self._request(self._of(target.tile), target.ranges, UPDATE if mode == "add" else WRITE)
+            case ir.Compute():
+                yield self._word_by_word(node)
+            case _:
+                pass
+
+    def _word_by_word(self, node: ir.Compute) -> Part:
+        """Rows outside, then columns, then the terms of a sum; of each the operands, then the result."""
+        expr = node.expr
+        target = self._items(self._of(node.target.tile), node.target.ranges)
+        if isinstance(expr, ir.MatMul):
+            left, right = self._operand(expr.left), self._operand(expr.right)
+            operands = [left[:, None, :], right.T[None, :, :]]
+            target = target[:, :, None]
+        elif isinstance(expr, ir.RowReduction):
+            operands = [self._operand(ref) for ref in ir.refs(expr.operand)]
+        else:
+            operands = [self._operand(ref) for ref in ir.refs(expr)]
+        ids = np.stack(np.broadcast_arrays(*operands, target), axis=-1)
+        kinds = np.full(ids.shape, READ, np.uint8)
+        terms = isinstance(expr, ir.MatMul | ir.RowReduction)
+        kinds[..., -1] = UPDATE if node.mode == "add" or terms else WRITE
+        if terms and node.mode != "add":
+            kinds[..., 0, -1] = WRITE  # the first term
+        return self._part(ids.ravel(), kinds.ravel())
+
+    def _operand(self, ref: ir.Ref) -> Array:
+        items = self._items(self._of(ref.tile), ref.ranges)
+        return items.T if ref.transposed else items
+
+
+def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
+    """The tensor that a tile lies in on a machine without a scratchpad, for those that have one.
+
+    One that was read lies where it came from, unless it is changed and does not go back there alone. One that was
+    made lies where it goes, if that is one place which nothing is read from meanwhile.
+    """
+    source: dict[ir.Tile, ir.Tensor] = {}
+    goals: dict[ir.Tile, set[ir.Tensor]] = {}
+    changed: set[ir.Tile] = set()
+    moved: set[ir.Tile] = set()
+    read: set[ir.Tensor] = set()
+    tiles: dict[ir.Tile, None] = {}
+    for node in nodes:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                source[tile] = tensor
+                read.add(tensor)
+            case ir.Write(tile=tile, tensor=tensor):
+                goals.setdefault(tile, set()).add(tensor)
+            case ir.Compute(target=target):
+                changed.add(target.tile)
+            case ir.Move(tile=tile, source=origin):
+                moved |= {tile, origin}
+            case _:
+                pass
+        if tile_in := ir.entering(node):
+            tiles[tile_in] = None
+    found = {}
+    for tile in tiles:
+        written = goals.get(tile, set())
+        if tile in source:
+            if tile not in moved and (tile not in changed or written == {source[tile]}):
+                found[tile] = source[tile]
+        elif len(written) == 1 and tile not in moved:
+            (goal,) = written
+            if goal not in read or not _read_while(nodes, tile, goal):
+                found[tile] = goal
+    return found
+
+
+def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:
+    """Whether a tensor is read between where a tile comes in and where it leaves."""
+    inside = False
+    for node in nodes:
+        if ir.entering(node) is tile:
+            inside = True
+        elif inside and isinstance(node, ir.Read) and node.tensor is tensor:
+            return True
+        elif ir.leaving(node) is tile:
+            return False
+    return False
+
+
+def _touches(
+    nodes: Iterable[ir.Node], machine: Machine, homes: dict[ir.Tile, ir.Tensor]
+) -> Iterator[tuple[ir.Tensor | ir.Tile, ir.Ranges]]:
+    """Every part of a place that the primitives touch."""
+    for node in nodes:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor) | ir.Write(tile=tile, tensor=tensor):
+                if machine == "moves" or homes.get(tile) is not tensor:
+                    yield tensor, tile.ranges
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield tensor, ranges
+            case _:
+                pass
+        if machine == "uses":
+            refs = [*ir.refs(node.expr), node.target] if isinstance(node, ir.Compute) else []
+            tiles = [node.tile, node.source] if isinstance(node, ir.Move) else []
+            if tile_in := ir.entering(node):
+                tiles.append(tile_in)
+            for tile in tiles:
+                yield homes.get(tile, tile), tile.ranges
+            for ref in refs:
+                yield homes.get(ref.tile, ref.tile), ref.ranges
+
+
+def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
+    """What the ends of a range are multiples of, from the start of `top` or of the dimension on; 0 if it is all."""
+    step = 0
+    while rng is not top and rng.parent is not None:
+        step = gcd(step, ir.length(rng.block, sizes))
+        rng = rng.parent
+    return step
+
+
+def _longest(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """The most indices that a range has."""
+    if rng.parent is None:
+        return sizes[rng.name]
+    return min(_longest(rng.parent, sizes), ir.length(rng.block, sizes))

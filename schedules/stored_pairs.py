@@ -1,0 +1,242 @@
+"""Between a small and a large cache: one value of each pair goes through memory, and the passes around it keep rows.
+
+A pass that keeps rows of x·d words and reads n rows of y·d words for each block of them moves about x·y·n²d²/M words,
+and a value of each pair one word. Products that read the same rows are cheap together: scores and dQ need A2 (or K), q
+and dV need dO. So a value is stored where it separates two such passes. As these have tiles of different shapes, what
+is stored is made and written whatever the mask; what is made from it leaves out what the mask empties.
+"""
+
+from pebblesim.language import exp, rowsum
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
+
+_ORDER_U = {"order": "U", "kept": True, "centred": True}
+
+
+def stored_scores(m, P, Q, K, B_r, after):
+    """P = exp(Q Kᵀ) by rows of Q that stay; `after(i)` starts a block: what to do to a tile, and at the end."""
+    n, d = Q.shape
+    for i in m.tiles(n, B_r, independent=True):
+        Q_i = m.read(Q[i, :])
+        finish, end = after(i)
+        for j in m.tiles(n, 1):
+            P_ij = m.zeros(i, j)
+            for k in m.tiles(d, 1):
+                P_ij += Q_i[:, k] @ m.read(K[j, k]).T
+            P_ij[:] = exp(P_ij)
+            finish(P_ij)
+            m.write(P[i, j], P_ij)
+        end()
+
+
+def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
+    """g from q - v in memory: dQ with rows of S and dQ staying, rows of A2 once for scores and dQ."""
+    n, d = A1.shape
+    dQ = m.tensor("dQ", n, d)
+
+    with m.phase("dQ"):
+        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+            S_i, l_i, dQ_i = m.read(S[i, :]), m.read(l[i]), m.zeros(i, d)
+            for j in m.tiles(n, 1, keys_of=i):
+                A2_j = m.read(A2[j, :])
+                p = m.compute(S_i @ A2_j.T)
+                p[:] = exp(p)
+                p[:] = p / l_i  # f
+                for r in m.tiles(i, 1):
+                    p[r, j] = p[r, j] * m.read(qv[r, j])
+                dQ_i += p @ A2_j
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("g"):
+        gemm_streamed(m, g, A1, dQ, a, b, A_T=True)
+
+
+@schedule(
+    problem="backward",
+    source="ours: q - v through memory, rows of dO stationary for q, rows of S and dQ for the rest",
+    io=(
+        f"2*{streamed('n', 'd', 'd')} + 2*n*d + n*d*ceiling(n/B_q) + n**2"
+        f" + 2*n*d + n + n*d*ceiling(n/B_r) + n**2 + {streamed('d', 'n', 'd')}"
+    ),
+    fit=["B_r", "B_q", ("a", "b")],
+    graph=_ORDER_U,
+)
+def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
+    """q stored, by rows: 3n²d²/M + 2n²."""
+    n, d = A1.shape
+    S, h, qv, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("qv", n, n), m.tensor("g", d, d)
+
+    with m.phase("S"):
+        gemm_streamed(m, S, A1, X, a, b)
+
+    with m.phase("h"):
+        gemm_streamed(m, h, A3, Y, a, b)
+
+    with m.phase("q"):
+        for i in m.tiles(n, B_q, independent=True):
+            dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
+            add_row_sums(m, v_i, dO_i, O)
+            for j in m.tiles(n, 1):
+                q = m.zeros(i, j)
+                for k in m.tiles(d, 1):
+                    q += dO_i[:, k] @ m.read(h[j, k]).T
+                q[:] = q - v_i
+                m.write(qv[i, j], q)
+
+    backward_from(m, g, A1, A2, S, qv, l, B_r=B_r, a=a, b=b)
+
+
+@schedule(
+    problem="backward",
+    source="ours: q - v through memory, made by tiles; rows of S and dQ stationary for the rest",
+    io=(
+        f"2*{streamed('n', 'd', 'd')} + 2*n*d + n + {streamed('n', 'd', 'n')} + n*ceiling(n/b)"
+        f" + 2*n*d + n + n*d*ceiling(n/B_r) + n**2 + {streamed('d', 'n', 'd')}"
+    ),
+    fit=["B_r", ("a", "b")],
+    graph=_ORDER_U,
+)
+def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
+    """q stored, by tiles: 2n²d²/M + 2n²d/√M + 2n²."""
+    n, d = A1.shape
+    S, h, v = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("v", n)
+    qv, g = m.tensor("qv", n, n), m.tensor("g", d, d)
+
+    with m.phase("S"):
+        gemm_streamed(m, S, A1, X, a, b)
+
+    with m.phase("h"):
+        gemm_streamed(m, h, A3, Y, a, b)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    with m.phase("q"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(n, b, independent=True):
+                q = m.zeros(i, j)
+                rank_one_updates(m, q, dO, h, B_T=True)
+                q[:] = q - m.read(v[i])
+                m.write(qv[i, j], q)
+
+    backward_from(m, g, A1, A2, S, qv, l, B_r=B_r, a=a, b=b)
+
+
+@schedule(
+    problem="forward",
+    source="ours: exp(S) through memory, made with rows of Q stationary",
+    io=f"n*d + n*d*ceiling(n/B_r) + n**2 + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
+    fit=["B_r", ("a", "b")],
+    graph={"softmax": "late"},
+)
+def scores_stored(m, Q, K, V, *, B_r, a, b):
+    """exp(S) stored: n²d²/M + 2n²d/√M + n²."""
+    n, d = Q.shape
+    A, l, O = m.tensor("A", n, n), m.tensor("l", n), m.tensor("O", n, d)
+
+    def sums(i):
+        l_i = m.zeros(i)
+
+        def add(A_ij):
+            nonlocal l_i
+            l_i += rowsum(A_ij)
+
+        return add, lambda: m.write(l[i], l_i)
+
+    with m.phase("A"):
+        stored_scores(m, A, Q, K, B_r, sums)
+
+    with m.phase("O"):
+        for i in m.tiles(n, a, independent=True):
+            for j in m.tiles(d, b, independent=True):
+                O_ij = m.zeros(i, j)
+                rank_one_updates(m, O_ij, A, V)
+                O_ij[:] = O_ij / m.read(l[i])
+                m.write(O[i, j], O_ij)
+
+
+@schedule(
+    problem="backward-qkv",
+    name="P-stored",
+    source="ours: P and dS through memory, columns of V and dV stationary between them",
+    io=(
+        f"2*n*d + n + n*d + n + n*d*ceiling(n/B_r) + n**2 + 2*n*d + ceiling(n/B_c)*(n*d + n) + 2*n**2"
+        f" + {streamed('n', 'n', 'd')} + {streamed('n', 'n', 'd', 'b', 'a')}"
+    ),
+    fit=["B_r", "B_c", ("a", "b")],
+    graph={"kept": "l"},
+)
+def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
+    """P and dS stored: 3n²d²/M + 4n²d/√M + 3n², or 5n²d²/M + 5n²."""
+    n, d = Q.shape
+    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    def divided(i):
+        l_i = m.read(l[i])
+
+        def divide(P_ij):
+            P_ij[:] = P_ij / l_i
+
+        return divide, lambda: None
+
+    with m.phase("P"):
+        stored_scores(m, P, Q, K, B_r, divided)
+
+    with m.phase("dV, dS"):
+        for j in m.tiles(n, B_c, independent=True):
+            V_j, dV_j = m.read(V[j, :]), m.zeros(j, d)
+            for i in m.tiles(n, 1):
+                dO_i, P_ij = m.read(dO[i, :]), m.read(P[i, j])
+                dV_j += P_ij.T @ dO_i
+                dS_ij = m.compute(dO_i @ V_j.T)  # dP
+                dS_ij[:] = P_ij * (dS_ij - m.read(v[i]))
+                m.write(dS[i, j], dS_ij)
+            m.write(dV[j, :], dV_j)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)
+
+    with m.phase("dK"):
+        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
+
+
+@schedule(
+    problem="backward-qkv",
+    name="dS-stored",
+    source="ours: FlashAttention-2's order with dS through memory in place of dQ",
+    io=f"2*n*d + n + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n) + n**2 + {streamed('n', 'n', 'd')}",
+    fit=["B_c", ("a", "b")],
+    graph={"kept": "l"},
+)
+def ds_stored(m, Q, K, V, dO, O, l, *, B_c, a, b):
+    """dS stored: 9n²d²/M + 2n²."""
+    n, d = Q.shape
+    dS, v = m.tensor("dS", n, n), m.tensor("v", n)
+    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+
+    with m.phase("v"):
+        write_row_sums(m, v, dO, O, 1)
+
+    with m.phase("dK, dV"):
+        for j in m.tiles(n, B_c, independent=True):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, 1):
+                Q_i, dO_i = m.read(Q[i, :]), m.read(dO[i, :])
+                P = m.compute(Q_i @ K_j.T)
+                P[:] = exp(P) / m.read(l[i])
+                dV_j += P.T @ dO_i
+                dS_ij = m.compute(dO_i @ V_j.T)  # dP
+                dS_ij[:] = P * (dS_ij - m.read(v[i]))
+                m.delete(P)
+                m.write(dS[i, j], dS_ij)
+                dK_j += dS_ij.T @ Q_i
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dS, K, a, b)

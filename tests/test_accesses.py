@@ -1,0 +1,175 @@
+"""The stream of requests of a schedule against an interpreter that goes through all loops and all words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from strategies import bands, draws, sizes
+
+from pebblesim.errors import UsageError
+from pebblesim.language import masks, program as ir
+from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.readings import accesses
+from pebblesim.readings.accesses import READ, UPDATE, WRITE, Stream
+from pebblesim.readings.count import count
+
+Words = list[tuple[str, int, int, int]]  # of a primitive: (place, row, column, kind) of each request
+
+
+class Interpreter:
+    """What each primitive touches, in order, word by word."""
+
+    def __init__(self, program: ir.Program, values: dict[str, int], homes: Any, allowed: Any = None) -> None:
+        self.values, self.homes, self.allowed = values, homes, allowed
+        self.at: dict[ir.Range, tuple[int, int]] = {}
+        self.program = program
+
+    def limits(self, rng: ir.Range) -> tuple[int, int]:
+        return (0, self.values[rng.name]) if rng.parent is None else self.at[rng]
+
+    def part(self, ranges: ir.Ranges) -> list[list[tuple[int, int]]]:
+        (top, bottom), *columns = map(self.limits, ranges)
+        left, right = columns[0] if columns else (0, 1)
+        return [[(r, c) for c in range(left, right)] for r in range(top, bottom)]
+
+    def run(self, body: list[ir.Node], one: Any) -> Iterator[Words]:
+        for node in body:
+            if not isinstance(node, ir.Loop):
+                yield from one(node)
+                continue
+            assert node.range.parent is not None
+            begin, end = self.limits(node.range.parent)
+            block = ir.length(node.range.block, self.values)
+            for start in range(begin, end, block):
+                self.at[node.range] = start, min(start + block, end)
+                if node.when is not None and self.allowed is not None:
+                    rows, columns = self.limits(node.when.rows), self.limits(node.when.columns)
+                    if self.allowed[slice(*rows), slice(*columns)].any() == node.when.none:
+                        continue
+                yield from self.run(node.body, one)
+
+    def moves(self, node: ir.Node) -> Iterator[Words]:
+        if isinstance(node, ir.Read | ir.Write | ir.Init):
+            ranges = node.ranges if isinstance(node, ir.Init) else node.tile.ranges
+            kind = READ if isinstance(node, ir.Read) else WRITE
+            yield [(node.tensor.name, r, c, kind) for row in self.part(ranges) for r, c in row]
+
+    def words(self, tile: ir.Tile, ranges: ir.Ranges) -> list[list[tuple[str, int, int]]]:
+        if tile in self.homes:
+            return [[(self.homes[tile].name, r, c) for r, c in row] for row in self.part(ranges)]
+        top, left = (*(self.limits(rng)[0] for rng in tile.ranges), 0)[:2]
+        return [[(f"~{tile.name}", r - top, c - left) for r, c in row] for row in self.part(ranges)]
+
+    def uses(self, node: ir.Node) -> Iterator[Words]:
+        def each(words: list[list[tuple[str, int, int]]], kind: int) -> Words:
+            return [(*word, kind) for row in words for word in row]
+
+        def tensor(tensor: ir.Tensor, ranges: ir.Ranges) -> list[list[tuple[str, int, int]]]:
+            return [[(tensor.name, r, c) for r, c in row] for row in self.part(ranges)]
+
+        match node:
+            case ir.Read(tile=tile, tensor=other) if self.homes.get(tile) is not other:
+                yield each(tensor(other, tile.ranges), READ)
+                yield each(self.words(tile, tile.ranges), WRITE)
+            case ir.Write(tile=tile, tensor=other) if self.homes.get(tile) is not other:
+                yield each(self.words(tile, tile.ranges), READ)
+                yield each(tensor(other, tile.ranges), WRITE)
+            case ir.Init(tensor=other, ranges=ranges):
+                yield each(tensor(other, ranges), WRITE)
+            case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
+                yield each(self.words(tile, tile.ranges), WRITE)
+            case ir.Move(tile=tile, source=source):
+                yield each(self.words(source, source.ranges), READ)
+                yield each(self.words(tile, tile.ranges), WRITE)
+            case ir.Compute():
+                yield list(self.compute(node))
+
+    def compute(self, node: ir.Compute) -> Iterator[tuple[str, int, int, int]]:
+        def operand(ref: ir.Ref) -> list[list[tuple[str, int, int]]]:
+            words = self.words(ref.tile, ref.ranges)
+            return [list(column) for column in zip(*words, strict=True)] if ref.transposed else words
+
+        target = self.words(node.target.tile, node.target.ranges)
+        if isinstance(node.expr, ir.MatMul):
+            left, right = operand(node.expr.left), operand(node.expr.right)
+            for i, row in enumerate(target):
+                for j, word in enumerate(row):
+                    for k in range(len(right)):
+                        yield (*left[i][k], READ)
+                        yield (*right[k][j], READ)
+                        yield (*word, WRITE if k == 0 and node.mode != "add" else UPDATE)
+            return
+        summed = isinstance(node.expr, ir.RowReduction)
+        operands = [operand(ref) for ref in ir.refs(node.expr)]
+        for i in range(len(operands[0])):
+            for j in range(max(len(each[i]) for each in operands) if summed else len(target[i])):
+                for each in operands:
+                    yield (*each[i][j if len(each[i]) > 1 else 0], READ)
+                first = j == 0 if summed else True
+                yield (*target[i][0 if summed else j], WRITE if first and node.mode != "add" else UPDATE)
+
+
+def named(stream: Stream, requests: Any) -> Words:
+    """Requests by the words that they stand for."""
+    found = []
+    for item, kind in requests:
+        place = next(p for p in stream.places if p.first <= item < p.first + p.items)
+        row, column = divmod(int(item) - place.first, place.across)
+        for r in range(row * place.height, min((row + 1) * place.height, place.rows)):
+            for c in range(column * place.width, min((column + 1) * place.width, place.columns)):
+                found.append((place.name, r, c, int(kind)))
+    return found
+
+
+def check(name: str, values: dict[str, int], mask: str | None) -> None:
+    program = get(name).program if mask is None else get(name).masked
+    seen = masks.of(mask)
+    allowed = None if seen is None else seen.allowed(values["n"])
+    tiles = accesses.accesses(program, values, "moves", "tiles", seen)
+    naive = Interpreter(program, values, {}, allowed)
+    expected = [words for phase in program.phases for words in naive.run(phase.body, naive.moves)]
+    single = accesses.accesses(program, values, "moves", "words", seen)
+    assert named(single, zip(single.ids, single.kinds, strict=True)) == [w for words in expected for w in words]
+    at = 0
+    for words in expected:  # a tile is made of whole items
+        found: Words = []
+        while len(found) < len(words):
+            found += named(tiles, [(tiles.ids[at], tiles.kinds[at])])
+            at += 1
+        assert sorted(found) == sorted(words)
+    assert at == len(tiles)
+    counted = count(program, values, mask=seen).total
+    moved = [int(tiles.sizes[tiles.ids[(tiles.kinds & kind) > 0]].sum()) for kind in (READ, WRITE)]
+    assert moved == [counted.reads, counted.writes]
+
+    single = accesses.accesses(program, values, "uses", "words", seen)
+    nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
+    naive = Interpreter(program, values, accesses._homes(nodes), allowed)
+    uses = [word for phase in program.phases for words in naive.run(phase.body, naive.uses) for word in words]
+    assert named(single, zip(single.ids, single.kinds, strict=True)) == uses
+    tiles = accesses.accesses(program, values, "uses", "tiles", seen)
+    assert set(named(tiles, zip(tiles.ids, tiles.kinds, strict=True))) <= {(*w[:3], k) for w in uses for k in (1, 2, 3)}
+    assert {word[:3] for word in named(tiles, [(item, 1) for item in np.unique(tiles.ids)])} == {w[:3] for w in uses}
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+@draws(2, 20)
+@given(data=st.data())
+def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:
+    check(name, data.draw(sizes(get(name), 5)), None)
+
+
+@pytest.mark.parametrize("name", ["flash2-forward", "flash2-backward", "backward-two-pass", "small-cache"])
+@draws(6, 60)
+@given(data=st.data())
+def test_requests_under_a_mask(name: str, data: st.DataObject) -> None:
+    values = data.draw(sizes(get(name), 6))
+    check(name, values, data.draw(bands(values["n"])))
+
+
+def test_too_many_requests_are_refused_before_they_are_made() -> None:
+    program = get("flash2-forward").program
+    with pytest.raises(UsageError, match="tiles in the place of words"):
+        accesses.accesses(program, {"n": 2**20, "d": 64, "B_r": 1024, "B_c": 1024}, "moves", "words")

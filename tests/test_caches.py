@@ -1,0 +1,416 @@
+"""Automatic caches: every policy against a simulation that is written down as the definition says, word by word."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from strategies import draws
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim.caches import kernels, policies, traces
+from pebblesim.caches.streams import of_graph, of_ids
+from pebblesim.cli.main import app
+from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.language.registry import get
+from pebblesim.readings.accesses import Stream
+
+READ, WRITE, UPDATE = 1, 2, 3
+Use = tuple[int, int]  # an item, and what is done with it
+
+
+def words(uses: list[Use], sizes: list[int]) -> list[tuple[tuple[int, int], int]]:
+    return [((item, word), kind) for item, kind in uses for word in range(sizes[item])]
+
+
+def listed(uses: list[tuple[Any, int]], capacity: int, policy: str, kept: Any) -> tuple[int, int, int]:
+    """(missed, fetched, written) of a cache of so many words, as a list from which a victim is taken."""
+    held: list[Any] = []
+    dirty: set[Any] = set()
+    missed = fetched = written = 0
+    for now, (word, kind) in enumerate(uses):
+        if word in held:
+            if policy == "lru":
+                held.remove(word)
+                held.append(word)
+        else:
+            missed += 1
+            fetched += kind in (READ, UPDATE)
+            held.append(word)
+            if len(held) > capacity:
+                choice = {"lru": held, "fifo": held, "belady": held[:-1], "opt": held[::-1]}[policy]
+                victim = (
+                    choice[0] if policy in ("lru", "fifo") else max(choice, key=lambda word: _rank(uses, now, word))
+                )
+                held.remove(victim)
+                if victim in dirty:
+                    written += 1
+                    dirty.discard(victim)
+        if kind in (WRITE, UPDATE):
+            if word in held:
+                dirty.add(word)
+            else:
+                written += 1
+    return missed, fetched, written + sum(kept(word) for word in dirty)
+
+
+def _rank(uses: list[tuple[Any, int]], now: int, word: Any) -> tuple[int, int]:
+    for later in range(now + 1, len(uses)):
+        if uses[later][0] == word:
+            return (int(uses[later][1] == WRITE), later)
+    return (2, 0)
+
+
+@st.composite
+def streams(draw: st.DrawFn, largest: int = 4) -> tuple[list[Use], list[int], list[bool]]:
+    """Uses of some items, their sizes, and which are kept."""
+    items = draw(st.integers(1, 6))
+    kinds = st.sampled_from(draw(st.sampled_from([[READ], [READ, WRITE, UPDATE]])))
+    uses = draw(st.lists(st.tuples(st.integers(0, items - 1), kinds), max_size=40))
+    sizes = draw(st.lists(st.integers(1, largest), min_size=items, max_size=items))
+    return uses, sizes, draw(st.lists(st.booleans(), min_size=items, max_size=items))
+
+
+def arrays(stream: tuple[list[Use], list[int], list[bool]]) -> tuple[Any, Any, Any, Any]:
+    uses, sizes, kept = stream
+    return (
+        np.array([item for item, _ in uses], np.int32),
+        np.array([kind for _, kind in uses], np.uint8),
+        np.array(sizes, np.int64),
+        np.array(kept, bool),
+    )
+
+
+@given(streams(), st.integers(1, 20))
+def test_lru_of_items_is_lru_of_their_words(stream: Any, capacity: int) -> None:
+    uses, sizes, kept = stream
+    ids, kinds, size, keep = arrays(stream)
+    expected = listed(words(uses, sizes), capacity, "lru", lambda word: kept[word[0]])
+    missed, fetched, written = kernels.lru_sized(ids, kinds, size, keep, capacity, capacity)
+    assert fetched == expected[1]
+    if all(kept) and max(sizes) <= capacity:  # items are written back whole, the larger ones when they are used
+        assert written == expected[2]
+    distances = kernels.sized_distances(ids, size)
+    capacities = np.arange(1, 21)
+    all_of_them = kernels.tally(ids, kinds, size, keep, distances, capacities)
+    assert tuple(all_of_them[:, capacity - 1]) == (missed, fetched, written)
+
+
+@given(streams(largest=1), st.integers(1, 8))
+def test_policies_for_single_words(stream: Any, capacity: int) -> None:
+    uses, sizes, kept = stream
+    ids, kinds, size, keep = arrays(stream)
+    single = [(word[0], kind) for word, kind in words(uses, sizes)]
+    naive = {policy: listed(single, capacity, policy, lambda word: kept[word]) for policy in ("lru", "fifo", "opt")}
+    assert kernels.lru_sized(ids, kinds, size, keep, capacity, capacity) == naive["lru"]
+    assert kernels.fifo(ids, kinds, size, keep, capacity) == naive["fifo"]
+    assert kernels.opt_sized(ids, kinds, size, keep, capacity) == naive["opt"]
+    assert kernels.lru(ids, len(sizes), capacity) == naive["lru"][0]
+    reads = [(word, READ) for word, _ in single]
+    assert kernels.opt(ids, len(sizes), capacity) == listed(reads, capacity, "belady", lambda word: True)[0]
+    assert (kernels.unit_distances(ids, len(sizes)) == kernels.sized_distances(ids, size)).all()
+
+
+@given(streams(), st.integers(1, 12))
+def test_opt_of_items_is_opt_of_their_words(stream: Any, capacity: int) -> None:
+    uses, sizes, _ = stream
+    missed, fetched, _ = kernels.opt_sized(*arrays(stream), capacity)
+    assert (missed, fetched) == listed(words(uses, sizes), capacity, "opt", lambda word: True)[:2]
+
+
+def test_many_items_and_gaps_between_them() -> None:
+    """Long enough for the counters of all levels, and for closing the gaps, against times of last use."""
+    rng = np.random.default_rng(3)
+    items = 5000
+    ids = np.concatenate([rng.permutation(items), rng.integers(0, items, 30_000), rng.zipf(1.3, 5000) % items])
+    ids = ids.astype(np.int32)
+    last = np.full(items, -1)
+    expected = []
+    for now, item in enumerate(ids.tolist()):
+        expected.append(0 if last[item] < 0 else np.count_nonzero(last >= last[item]))
+        last[item] = now
+    assert kernels.unit_distances(ids, items).tolist() == expected
+    assert kernels.sized_distances(ids, np.ones(items, np.int64)).tolist() == expected
+
+
+# -- libCacheSim's trace of a tiled product ------------------------------------------------------------------------
+
+
+def tiled_product(requests: int = 10_000_000, n: int = 192, b: int = 16) -> Any:
+    """A[i, k], B[k, j], C[i, j] for each multiplication of a product of n x n matrices in tiles of b x b."""
+    inside = np.stack(np.meshgrid(*[np.arange(b)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    parts: list[Any] = []
+    for tile in np.ndindex(*[n // b] * 3):
+        i, j, k = (inside + np.array(tile) * b).T
+        parts.append(np.stack([i * n + k, n * n + k * n + j, 2 * n * n + i * n + j], -1).ravel())
+        if sum(map(len, parts[-1:])) * len(parts) >= requests:
+            break
+    return np.concatenate(parts)[:requests].astype(np.int32)
+
+
+MISSES = {  # M: LRU, OPT, as libCacheSim 0.3.5 counts them
+    256: (3_750_003, 820_361),
+    768: (624_309, 418_048),
+    800: (622_818, 415_904),
+    4_096: (434_128, 241_664),
+    65_536: (72_704, 72_704),
+}
+
+
+def test_misses_are_those_that_libcachesim_counts() -> None:
+    found = ps.cache(tiled_product(), M=list(MISSES))
+    assert {row.M: (row.lru.misses, row.opt.misses) for row in found} == MISSES
+    assert found[0].compulsory == 72_704
+    assert ps.cache(tiled_product(), M=768, policy="fifo")[0].fifo.misses == 522_068
+
+
+def test_misses_are_those_of_libcachesim_itself(tmp_path: Path) -> None:
+    lcs = pytest.importorskip("libcachesim")
+    stream = of_ids(tiled_product(200_000))
+    path = tmp_path / "product.oracleGeneral.bin"
+    traces.save(stream, path)
+    reader = lcs.TraceReader(trace=str(path), trace_type=lcs.TraceType.ORACLE_GENERAL_TRACE)
+    for policy, theirs in (("lru", lcs.LRU), ("fifo", lcs.FIFO), ("opt", lcs.Belady)):
+        for M in (64, 256, 800, 4096):
+            reader.reset()
+            ratio, _ = theirs(M).process_trace(reader)
+            assert round(ratio * len(stream)) == policies.misses(stream, [M], policy)[0].misses, (policy, M)
+
+
+# -- streams of schedules ------------------------------------------------------------------------------------------
+
+CHEAP = ["matmul-tiled", "matmul-streamed", "small-cache", "large-cache", "flash2-forward", "flash2-backward"]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+@draws(5, 60)
+@given(data=st.data())
+def test_what_must_hold(name: str, data: st.DataObject) -> None:
+    """OPT ≤ LRU, FIFO and the schedule; misses fall with M; lower bounds ≤ OPT."""
+    dims = {dim: data.draw(st.integers(1, 9), label=dim) for dim in get(name).problem.dims}
+    least = ps.count(name, M=2**12, blocks=dict.fromkeys(get(name).blocks, 1), **dims).peak_red
+    M = data.draw(st.integers(least, least + 60), label="M")
+    counted = ps.count(name, M=M, **dims)
+    sides = dict(counted.blocks)
+    for grain in ("tiles", "words"):
+        found = ps.cache(name, M=[M, M + 1], policy=("lru", "opt", "fifo"), blocks=sides, grain=grain, **dims)
+        own, next_one = found
+        for row in found:
+            assert row.compulsory <= row.opt.fetched <= min(row.lru.fetched, row.fifo.fetched)
+        assert own.opt.fetched <= counted.reads
+        assert next_one.lru.fetched <= own.lru.fetched and next_one.opt.fetched <= own.opt.fetched
+        if own.enough is not None:
+            assert policies.misses(stream_of(name, sides, grain, dims), [own.enough])[0].fetched <= 1.1 * counted.reads
+    # Words one after the other are a game with a few more pebbles: the operands, the product, the result.
+    more = ps.count(name, M=M + 8, blocks=sides, **dims).lower_bound.value
+    assert more <= own.opt.io
+
+
+def stream_of(name: str, sides: dict[str, int], grain: Any, dims: dict[str, int]) -> Stream:
+    return ps.accesses(name, M=2**20, blocks=sides, grain=grain, **dims)
+
+
+@given(streams(largest=1), st.integers(1, 8), st.integers(0, 8))
+def test_lru_is_competitive(stream: Any, h: int, more: int) -> None:
+    """Sleator & Tarjan 1985, Theorem 6."""
+    plain, k = of_ids(np.array([item for item, _ in stream[0]], int)), h + more
+    (lru,), (opt,) = policies.misses(plain, [k], "lru"), policies.misses(plain, [h], "opt")
+    assert lru.misses * (k - h + 1) <= k * opt.misses + h * (k - h + 1)
+
+
+@given(streams(largest=1), st.integers(1, 8))
+def test_what_an_lru_holds_a_larger_one_holds(stream: Any, capacity: int) -> None:
+    """The stack property, by what hits: a request that M words answer, M + 1 answer."""
+    distances = policies.reuse_distances(Stream(*arrays(stream)))
+    held: dict[int, list[int]] = {capacity: [], capacity + 1: []}
+    for (item, _), distance in zip(stream[0], distances.tolist(), strict=True):
+        for M, items in held.items():
+            assert (item in items) == (0 < distance <= M)
+            if item in items:
+                items.remove(item)
+            items.append(item)
+            del items[:-M]
+        assert set(held[capacity]) <= set(held[capacity + 1])
+
+
+def test_enough_is_the_least_that_is() -> None:
+    stream = ps.accesses("flash2-forward", n=40, d=4, M=60)
+    sizes = range(int(stream.sizes.max()), stream.touched + 1)  # an item larger than the cache is never found
+    fetched = [each.fetched for each in policies.misses(stream, sizes)]
+    for words in (100, 900, 1000, 2000, max(fetched)):
+        expected = next((M for M, each in zip(sizes, fetched, strict=True) if each <= words), None)
+        assert policies.enough(stream, words) == expected
+
+
+# -- sets and lines ------------------------------------------------------------------------------------------------
+
+
+@given(streams(largest=1), st.integers(1, 3), st.integers(1, 3))
+def test_sets_are_caches_of_their_own(stream: Any, sets: int, ways: int) -> None:
+    uses, _, kept = stream
+    given_stream = Stream(*arrays(stream))
+    for policy in ("lru", "fifo", "opt"):
+        expected = np.zeros(3, int)
+        for number in range(sets):
+            mine = [(item, kind) for item, kind in uses if item % sets == number]
+            expected += listed(mine, ways, policy, lambda item: kept[item])
+        if not given_stream.plain or policy != "opt":
+            (found,) = policies.misses(given_stream, [sets * ways], policy, ways)
+            assert [found.misses, found.fetched, found.written] == expected.tolist()
+
+
+def test_lines_are_fetched_whole_and_start_with_their_matrix() -> None:
+    sizes: Any = {"m": 3, "k": 5, "n": 3, "M": 12, "blocks": {"b": 2}}
+    stream = policies.in_lines(ps.accesses("matmul-tiled", grain="words", **sizes), 4)
+    assert (len(stream.sizes), stream.unit) == (4 + 4 + 3, 4)  # 15, 15 and 9 words
+    found = ps.cache("matmul-tiled", line=16, policy="lru", **(sizes | {"M": 2**12}))[0]
+    assert (found.lru.fetched, found.lru.written) == (44, 12)  # C, too: a word is not all of its line
+    assert found.compulsory == 44
+    for M in (4, 8, 12, 20, 40):
+        (row,) = ps.cache("matmul-tiled", line=16, policy=("lru", "opt", "fifo"), **(sizes | {"M": max(M, 16)}))
+        uses = [(item, kind) for item, kind in zip(stream.ids.tolist(), stream.kinds.tolist(), strict=True)]
+        for policy in ("lru", "opt", "fifo"):
+            expected = listed(uses, max(M, 16) // 4, policy, lambda line: bool(stream.kept[line]))
+            assert (row.found[policy].fetched, row.found[policy].written) == (4 * expected[1], 4 * expected[2])
+
+
+def test_a_cache_larger_than_anything_holds_all() -> None:
+    for policy in ("lru", "opt", "fifo"):
+        row = ps.cache("flash2-forward", n=9, d=2, M=2**100, policy=policy)[0]
+        assert row.found[policy].fetched == row.compulsory == 3 * 9 * 2
+
+
+# -- graphs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_computed_in_the_order_that_is_given() -> None:
+    from pebblesim.graphs.cdag import Cdag
+
+    graph = Cdag.from_edges(5, [(0, 2), (1, 2), (0, 3), (2, 4), (3, 4)])
+    stream = of_graph(graph)
+    assert stream.ids.tolist() == [0, 1, 2, 0, 3, 2, 3, 4]
+    assert stream.kinds.tolist() == [1, 1, 2, 1, 2, 1, 1, 2]
+    assert of_graph(graph, [3, 2, 4]).ids.tolist() == [0, 3, 0, 1, 2, 2, 3, 4]
+    found = ps.cache(graph, M=3, order=[3, 2, 4])[0]
+    assert (found.opt.fetched, found.opt.written) == (2, 1)
+    for order, message in (([3, 4, 2], "before one of its"), ([3, 2], "each vertex"), ([3, 2, 4, 9], "0 … 4")):
+        with pytest.raises(UsageError, match=message):
+            ps.cache(graph, M=3, order=order)
+
+
+def test_a_graph_never_costs_less_than_its_optimum() -> None:
+    graph = ps.graph("matmul", m=2, k=1, n=2)
+    for M in (1, 2, 4):
+        # An operation has its operands and its result at once, so that the game may need three more.
+        assert ps.optimum(graph, M=M + 3).io <= ps.cache(graph, M=M)[0].opt.io
+
+
+# -- traces --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["oracleGeneral", "oracleGeneral.bin", "txt", "csv"])
+def test_a_trace_comes_back(ending: str, tmp_path: Path) -> None:
+    stream = ps.accesses("flash2-forward", n=12, d=3, M=60, machine="moves")
+    path = tmp_path / f"a.{ending}"
+    traces.save(stream, path)
+    back = traces.load(path)
+    assert back.ids.tolist() == stream.ids.tolist()
+    if ending != "txt":
+        assert back.sizes.tolist() == stream.sizes.tolist()
+    assert back.kinds.tolist() == (stream.kinds.tolist() if ending == "csv" else [])
+
+
+def test_the_records_of_oracle_general(tmp_path: Path) -> None:
+    path = tmp_path / "a.oracleGeneral.bin"
+    traces.save(of_ids([7, 7, 3, 7]), path)
+    raw = np.fromfile(path, "<u4").reshape(4, 6)  # time, id (2), size, next (2)
+    assert raw[:, 0].tolist() == [0, 1, 2, 3] and raw[:, 1].tolist() == [7, 7, 3, 7] and raw[:, 3].tolist() == [1] * 4
+    assert raw[:, 4:].copy().view("<i8").ravel().tolist() == [1, 3, -1, -1]
+
+
+def test_objects_may_have_any_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(f"# objects\n{2**64 - 1}\n5\n\n{2**64 - 1}\n")
+    assert traces.load(path).ids.tolist() == [1, 0, 1]
+    assert ps.cache(str(path), M=2)[0].lru.misses == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.bin", "", "a trace is a file"),
+        ("b.txt", None, "no such file"),
+        ("a.txt", "1\nx\n", "line 2: 'x' is no object"),
+        ("a.txt", "-1\n", "0 or more"),
+        ("a.txt", f"{2**64}\n", "too large|out of bounds|Python int"),
+        ("a.csv", "object\n1\n", "first line names the columns"),
+        ("a.csv", "id,kind\n1,x\n", "r, w or u"),
+        ("a.csv", "id,size\n1\n", "has not the 2 columns"),
+        ("a.csv", "id,size\n1,0\n", "size of less than 1"),
+        ("a.oracleGeneral", "abc", "24-byte records"),
+    ],
+)
+def test_bad_traces_get_a_sentence(name: str, text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        traces.load(tmp_path / name)
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def run(line: str) -> Any:
+    return CliRunner().invoke(app, ["cache", *line.split()])
+
+
+def test_the_command_prints_what_the_function_finds(tmp_path: Path) -> None:
+    line = "flash2-forward matmul-tiled -n 24 -d 4 -M 60:240:x2 --policy lru,opt,fifo"
+    result = run(f"{line} --json")
+    rows = json.loads(result.output)["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        found = ps.cache(row["name"], n=24, d=4, M=row["M"], policy=("lru", "opt", "fifo"))[0]
+        assert row == found.to_dict()
+    picture = tmp_path / "a.svg"
+    shown = run(f"{line} -o {picture}")
+    assert shown.exit_code == 0 and picture.stat().st_size > 1000
+    assert f"{rows[0]['lru']['fetched']:,}" in shown.output
+
+
+def test_a_stream_is_kept_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    line = f"flash2-forward -n 24 -d 4 -M 60 --words --save {path} --json"
+    (row,) = json.loads(run(line).output)["rows"]
+    (again,) = json.loads(run(f"{path} -M 60 --json").output)["rows"]
+    assert again["lru"]["fetched"] == row["lru"]["fetched"] and again["opt"]["fetched"] == row["opt"]["fetched"]
+
+
+def test_what_does_not_fit_is_said() -> None:
+    found = run("flash2-forward -n 24 -d 4 -M 8,60")
+    assert found.exit_code == 0 and "does not fit into 8 words; it needs 17" in found.output
+    assert isinstance(run("flash2-forward -n 24 -d 4 -M 8").exception, Infeasible)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("flash2-forward -n 24 -d 4 -M 60 --policy mru", "no policy is called 'mru'"),
+        ("flash2-forward -n 24 -d 4 -M 60 --line 6B", "no whole number of words"),
+        ("flash2-forward -n 24 -d 4 -M 60 --line 6", "no size in bytes"),
+        ("flash2-forward -n 24 -d 4 -M 60 --ways 7", "take a multiple of 7"),
+        ("flash2-forward -n 24 -d 4 -M 60 --line 512B", "holds no line of 128 words"),
+        ("flash2-forward -n 64k -d 4 -M 1k --words", "too many"),
+        ("small-cache -n 64k -d 4 -M 1k --words", "too many to tell apart"),
+        ("flash2-forward flash1-forward -n 24 -d 4 -M 60 --save a.txt", "one schedule for one M"),
+        ("flash2-forward -n 24 -d 4 -M 60 --save a.bin", "a trace is a file"),
+        ("flash2-forward -n 24 -d 4 -M 60 -o a.txt", "cannot tell a format"),
+        ("nothing.txt -M 60", "there is no such file"),
+    ],
+)
+def test_bad_usage_gets_a_sentence(line: str, message: str) -> None:
+    result = run(line)
+    assert isinstance(result.exception, PebblesimError) and message in str(result.exception)
