@@ -261,6 +261,7 @@ def test_differences_where_the_bounds_are_enough() -> None:
     assert decide("n*(ceiling(n/B) - 1)*B", "O", "n**2 + n*B")  # from above nothing is missing
     assert decide("n - d", "Θ", "n", "n >= d**2, n >= 2*d")
     assert decide("n - d", "Ω", "n", "5*n >= 6*d")
+    assert decide("(n + 1)*d - n*d", "Θ", "d")  # the products cancel before anything is bounded
     assert decide("M - d**2 - 3*d - 2", "Ω", "M", "M >= 2*d**2, M >= d**2 + 7*d + 10")
     refuted = decide("n**2 - d", "O", "n", "n >= d")
     assert refuted.witness is not None
