@@ -1,6 +1,7 @@
 """The decision procedure against an oracle of its own kind: exponents at points of a grid, and numbers at t = 2^k."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -230,6 +231,21 @@ def test_a_floor_that_is_zero_is_no_constant() -> None:
     assert not decide("floor(n/d)", "Ω", "1")
     assert decide("floor(n/d)", "Θ", "n/d", "n >= d")
     assert decide("Max(1, floor(n/d))", "Ω", "n/d")  # a floor without a bound is not needed here
+
+
+@pytest.mark.parametrize(
+    ("f", "g"),
+    [
+        ("floor((1 - n)/n**2)", "1/n"),  # it is -1
+        ("ceiling((n - d)/n**2)", "n/d"),  # it is 0 where n = d, and below 0 where n < d
+        ("1/ceiling((n - d)/n**2)", "1"),
+        ("Min(d - n, 1)", "1"),  # it is as large as n, below 0
+        ("(d - n)**3 + n", "d**3"),
+    ],
+)
+def test_what_is_below_zero_is_no_less(f: str, g: str) -> None:
+    with suppress(Undecided):
+        assert not decide(f, "O", g, "n >= 2")
 
 
 def test_differences_where_the_bounds_are_enough() -> None:
