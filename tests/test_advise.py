@@ -211,7 +211,7 @@ def test_a_tile_of_the_readers_own() -> None:
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_sizes_however_large(problem: str, mask: str | None) -> None:
     """At n = 2^48 this took minutes and 4 GB, at 2^60 more memory than there is."""
-    for n in (2**48, 2**60):
+    for n in (2**60,):
         advice = ps.advise("H200", problem_name=problem, n=n, d=128, dtype="bf16", mask=mask)
         assert all(1 <= row.gap < 3 for row in (boundary.best for boundary in advice.boundaries))
         assert str(advice) and advice.allowed(advice.fastest)
@@ -228,15 +228,15 @@ def test_the_papers_example_has_one_card_on_either_side_of_d_squared() -> None:
 
 
 def test_what_is_not_known_is_said_and_left_out() -> None:
-    advice = ps.advise("GTX1060", n=512, d=64, dtype="bf16")
+    advice = ps.advise("GTX1060", problem_name="linear", n=512, d=64, dtype="bf16")
     text = str(advice)
     assert "no time is given, since no peak rate for bfloat16 is known (known: float32)" in text
     assert "unknown" in text and "is allowed" not in text
     assert advice.allowed(advice.fastest) is None and advice.to_dict()["roofline"]["seconds"] is None
-    assert "no bandwidth is known here" in str(ps.advise("GTX1060", n=512, d=64))
-    words = 4 * 2**14 * 64 + 3 * 64 * 64  # A1, A2, A3, dO; X, Y, g
+    assert "no bandwidth is known here" in str(ps.advise("GTX1060", problem_name="linear", n=512, d=64))
+    words = 4 * 2**14 * 64 + 2 * 64 * 64  # A1, A2, A3, O; X, Y
     large, small = (
-        ps.advise("GTX1060", problem_name="backward", n=2**14, d=64, batch=6366756864 // (4 * words) + more)
+        ps.advise("GTX1060", problem_name="linear", n=2**14, d=64, batch=6366756864 // (4 * words) + more)
         for more in (1, 0)
     )
     assert ", more than the 6.37 GB of the card" in str(large)
@@ -325,7 +325,7 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
 
 
 def test_a_mask_without_closed_forms_has_no_explanation() -> None:
-    advice = ps.advise(TOY, problem_name="forward", n=64, d=8, mask="bigbird:8:3:1:1")
+    advice = ps.advise(TOY, problem_name="forward", n=12, d=2, mask="bigbird:4:1:1:0")
     with pytest.raises(UsageError, match="no closed form to explain"):
         advice.explain()
 

@@ -265,9 +265,22 @@ def test_sets_are_caches_of_their_own(stream: Any, sets: int, ways: int) -> None
 def test_lines_are_fetched_whole_and_start_with_their_matrix() -> None:
     sizes: Any = {"m": 3, "k": 5, "n": 3, "M": 12, "blocks": {"b": 2}}
     stream = policies.in_lines(ps.accesses("matmul-tiled", grain="words", **sizes), 4)
-    assert len(stream.sizes) == 4 + 4 + 3 and set(stream.sizes.tolist()) == {4}  # 15, 15 and 9 words
+    assert (len(stream.sizes), stream.unit) == (4 + 4 + 3, 4)  # 15, 15 and 9 words
     found = ps.cache("matmul-tiled", line=16, policy="lru", **(sizes | {"M": 2**12}))[0]
     assert (found.lru.fetched, found.lru.written) == (44, 12)  # C, too: a word is not all of its line
+    assert found.compulsory == 44
+    for M in (4, 8, 12, 20, 40):
+        (row,) = ps.cache("matmul-tiled", line=16, policy=("lru", "opt", "fifo"), **(sizes | {"M": max(M, 16)}))
+        uses = [(item, kind) for item, kind in zip(stream.ids.tolist(), stream.kinds.tolist(), strict=True)]
+        for policy in ("lru", "opt", "fifo"):
+            expected = listed(uses, max(M, 16) // 4, policy, lambda line: bool(stream.kept[line]))
+            assert (row.found[policy].fetched, row.found[policy].written) == (4 * expected[1], 4 * expected[2])
+
+
+def test_a_cache_larger_than_anything_holds_all() -> None:
+    for policy in ("lru", "opt", "fifo"):
+        row = ps.cache("flash2-forward", n=9, d=2, M=2**100, policy=policy)[0]
+        assert row.found[policy].fetched == row.compulsory == 3 * 9 * 2
 
 
 # -- graphs --------------------------------------------------------------------------------------------------------
@@ -389,6 +402,9 @@ def test_what_does_not_fit_is_said() -> None:
         ("flash2-forward -n 24 -d 4 -M 60 --line 6B", "no whole number of words"),
         ("flash2-forward -n 24 -d 4 -M 60 --line 6", "no size in bytes"),
         ("flash2-forward -n 24 -d 4 -M 60 --ways 7", "take a multiple of 7"),
+        ("flash2-forward -n 24 -d 4 -M 60 --line 512B", "holds no line of 128 words"),
+        ("flash2-forward -n 64k -d 4 -M 1k --words", "too many"),
+        ("small-cache -n 64k -d 4 -M 1k --words", "too many to tell apart"),
         ("flash2-forward flash1-forward -n 24 -d 4 -M 60 --save a.txt", "one schedule for one M"),
         ("flash2-forward -n 24 -d 4 -M 60 --save a.bin", "a trace is a file"),
         ("flash2-forward -n 24 -d 4 -M 60 -o a.txt", "cannot tell a format"),

@@ -67,7 +67,7 @@ def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
     except UsageError as refusal:
         assert "compete for the same cache" in str(refusal)
         assume(False)
-    assert curve(M) == words(name, M, n, d)
+    assert (curve(M) < math.inf) == (curve.least_M <= M)
     assert curve(M) >= curve(M + 1) >= curve(curve.most_M) == curve(10**6)
 
 

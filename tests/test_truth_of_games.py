@@ -350,6 +350,37 @@ def test_memory_that_changed_meanwhile_is_not_what_it_was() -> None:
         ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 2})
 
 
+def test_the_right_pebble_in_another_tile_does_not_help() -> None:
+    """In the second round t holds S, and what the product needs, exp(S), is in cache, but in another tile."""
+
+    def rounds(m, Q, K, V, *, b):  # type: ignore[no-untyped-def]
+        n, d = Q.shape
+        T, O = m.tensor("T", n, n), m.tensor("O", n, d)
+        Q_, K_ = m.read(Q), m.read(K)
+        A = m.compute(Q_ @ K_.T)
+        A[:] = exp(A)
+        l = m.compute(rowsum(A))
+        m.write(T, A)
+        m.delete(A)
+        other = m.zeros(n, n)
+        for c in m.tiles(d, b):
+            t = m.read(T)
+            O_c = m.compute(t @ m.read(V[:, c]))
+            O_c[:] = O_c / l
+            m.write(O[:, c], O_c)
+            m.delete(t)
+            S = m.compute(Q_ @ K_.T)
+            m.write(T, S)
+            m.move(S, other)
+            other[:] = exp(other)
+
+    schedule = unregistered(rounds, "forward", softmax="late")
+    assert ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 3}).passed
+    assert not all(np.allclose(*pair) for pair in run(schedule, n=4, d=3, b=2).values())
+    with pytest.raises(UsageError, match=r"reads S\[0,0\] from T, where A\[0,0\] is meant"):
+        ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 2})
+
+
 def test_commuted_operands_are_the_same_product() -> None:
     def commuted(m, Q, K, V, dO, O, l, *, b):  # type: ignore[no-untyped-def]
         n, d = Q.shape

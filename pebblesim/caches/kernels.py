@@ -40,6 +40,20 @@ def _zeros_above(_: Any, word: Any) -> Any:
 
 
 @njit(cache=True)
+def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
+    """Words of the items whose first request reads them."""
+    seen = np.zeros(len(sizes), np.bool_)
+    words = 0
+    for t in range(len(ids)):
+        x = ids[t]
+        if not seen[x]:
+            seen[x] = True
+            if len(kinds) == 0 or kinds[t] & READ:
+                words += sizes[x]
+    return words
+
+
+@njit(cache=True)
 def next_uses(ids: Any, items: int) -> Any:
     """For each request the next one of the same item; the number of requests where there is none."""
     n = len(ids)

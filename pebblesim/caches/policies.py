@@ -13,6 +13,9 @@ from pebblesim.readings.accesses import READ, Stream
 
 POLICIES = ("lru", "opt", "fifo")
 
+LARGEST = 2**62
+"""A cache of so many words holds all that there is; a larger one does the same."""
+
 
 @dataclass(frozen=True)
 class Misses:
@@ -46,40 +49,45 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
         stream: see `pebblesim.readings.accesses`.
         capacities: sizes in words; LRU of all of them takes one pass.
         policy: "lru", "opt" or "fifo".
-        ways: items in a set; the set of an item is its number modulo the number of sets. Without it there is one set.
+        ways: lines in a set; the set of a line is its number modulo the number of sets. Without it there is one set.
 
     Raises:
         UnknownName: there is no such policy.
-        UsageError: a size is no whole number of sets, or items of several sizes are to lie in sets.
+        UsageError: a size holds no line, or no whole number of sets, or items are no lines.
     """
     if policy not in POLICIES:
         raise UnknownName("policy", policy, POLICIES)
+    rooms = [min(M // stream.unit, LARGEST) for M in capacities]
+    if not all(rooms):
+        raise UsageError(f"a cache of {min(capacities):,} words holds no line of {stream.unit} words.")
     if ways is not None:
-        return [_in_sets(stream, M, policy, ways) for M in capacities]
-    if policy == "lru" and len(capacities) > 1:
-        return _of_all(stream, capacities)
-    return [Misses(policy, M, len(stream), *_one(stream, M, policy)) for M in capacities]
+        counts = [_in_sets(stream, room, policy, ways) for room in rooms]
+    elif policy == "lru" and len(rooms) > 1:
+        rising = np.unique(np.asarray(rooms, np.int64))
+        found = lru_counts(stream, rising)
+        counts = [tuple(found[:, at].tolist()) for at in np.searchsorted(rising, rooms)]
+    else:
+        counts = [_one(stream, room, policy) for room in rooms]
+    unit = stream.unit
+    return [
+        Misses(policy, M, len(stream), missed, fetched * unit, written * unit)
+        for M, (missed, fetched, written) in zip(capacities, counts, strict=True)
+    ]
 
 
-def _one(stream: Stream, M: int, policy: str) -> tuple[int, int, int]:
+def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
+    """Misses, and what is fetched and written, in units."""
     from pebblesim.caches import kernels
 
     if stream.plain and policy != "fifo":
-        found = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), M))
+        found = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
         return found, found, 0
-    given = stream.ids, stream.kinds, stream.sizes, stream.kept, M
+    given = stream.ids, stream.kinds, stream.sizes, stream.kept, room
     if policy == "lru":
-        counts = kernels.lru_sized(*given, M)
+        counts = kernels.lru_sized(*given, room)
     else:
         counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*given)
     return int(counts[0]), int(counts[1]), int(counts[2])
-
-
-def _of_all(stream: Stream, capacities: Sequence[int]) -> list[Misses]:
-    rising = np.unique(np.asarray(capacities, np.int64))
-    counts = lru_counts(stream, rising)
-    at = {int(M): number for number, M in enumerate(rising)}
-    return [Misses("lru", M, len(stream), *(int(counts[row, at[M]]) for row in range(3))) for M in capacities]
 
 
 def lru_counts(stream: Stream, capacities: Any) -> Any:
@@ -102,21 +110,20 @@ def reuse_distances(stream: Stream) -> Any:
     return kernels.sized_distances(stream.ids, stream.sizes)
 
 
-def _in_sets(stream: Stream, M: int, policy: str, ways: int) -> Misses:
-    sizes = np.unique(stream.sizes)
-    if len(sizes) > 1:
-        raise UsageError("items of several sizes do not lie in sets; give lines with --line, or leave --ways out.")
-    size = int(sizes[0]) if len(sizes) else 1
-    sets, rest = divmod(M, size * ways)
+def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, int, int]:
+    if (stream.sizes != 1).any():
+        raise UsageError("items of several words do not lie in sets; give lines with --line, or leave --ways out.")
+    sets, rest = divmod(room, ways)
     if rest or not sets:
         raise UsageError(
-            f"a cache of {M:,} words is no whole number of sets of {ways} x {size} words; take a multiple of "
-            f"{ways * size:,}."
+            f"a cache of {room * stream.unit:,} words is no whole number of sets of {ways} x {stream.unit} words; take "
+            f"a multiple of {ways * stream.unit:,}."
         )
     found = np.zeros(3, np.int64)
     for part in _sets(stream, sets):
-        found += _one(part, ways * size, policy)
-    return Misses(policy, M, len(stream), *found.tolist())
+        found += _one(part, ways, policy)
+    missed, fetched, written = found.tolist()
+    return missed, fetched, written
 
 
 def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
@@ -142,42 +149,42 @@ def in_lines(stream: Stream, words: int) -> Stream:
     """
     if words == 1:
         return stream
-    line, kept = np.zeros(len(stream.sizes), np.int64), []
+    line, kept = np.zeros(len(stream.sizes), np.int32), [np.empty(0, bool)]
     first = 0
     for place in stream.places:
-        own = np.arange(place.items) // words
-        line[place.first : place.first + place.items] = first + own
+        line[place.first : place.first + place.items] = first + np.arange(place.items) // words
         lines = -(-place.items // words)
         first += lines
         kept.append(np.full(lines, place.kept))
-    return Stream(
-        line[stream.ids].astype(np.int32),
-        stream.kinds | np.uint8(READ),
-        np.full(first, words, np.int64),
-        np.concatenate([np.empty(0, bool), *kept]),
-    )
+    kinds = stream.kinds | np.uint8(READ)
+    return Stream(line[stream.ids], kinds, np.ones(first, np.int64), np.concatenate(kept), unit=words)
 
 
 def compulsory(stream: Stream) -> int:
     """Words that any cache must fetch: those whose first request reads them."""
-    items, first = np.unique(stream.ids, return_index=True)
-    if len(stream.kinds):
-        items = items[(stream.kinds[first] & READ) > 0]
-    return int(stream.sizes[items].sum())
+    from pebblesim.caches import kernels
+
+    return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes)) * stream.unit
 
 
 def enough(stream: Stream, words: int) -> int | None:
     """The least capacity with which an LRU fetches no more than so many words; None if no capacity is enough."""
-    distances = reuse_distances(stream)
-    read = distances > 0
-    if len(stream.kinds):
-        read &= (stream.kinds & READ) > 0
-    room = words - compulsory(stream)
+    room = (words - compulsory(stream)) // stream.unit
     if room < 0:
         return None
-    distances, sizes = distances[read], stream.sizes[stream.ids[read]]
-    # With a capacity of C all requests of larger distances are fetched: as many of the largest as there is room for.
-    levels, where = np.unique(distances, return_inverse=True)
-    above = np.cumsum(np.bincount(where, sizes)[::-1])[::-1]
-    few = np.flatnonzero(above > room)
-    return int(levels[few[-1]]) if len(few) else int(stream.sizes[stream.ids].max(initial=1))
+    distances = reuse_distances(stream)
+    again = distances > 0
+    if len(stream.kinds):
+        again &= (stream.kinds & READ) > 0
+    distances, sizes = distances[again], stream.sizes[stream.ids[again]]
+    low, high = int(stream.sizes.max(initial=1)), int(distances.max(initial=1))
+    while low < high:  # what is fetched with C words: all of larger distances
+        middle = (low + high) // 2
+        far = distances > middle
+        beyond = int(sizes[far].sum())
+        if beyond > room:
+            low = middle + 1
+        else:
+            high, room, far = middle, room - beyond, ~far
+        distances, sizes = distances[far], sizes[far]
+    return low * stream.unit

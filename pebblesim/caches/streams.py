@@ -29,6 +29,8 @@ def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
     given = np.asarray(ids)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise UsageError("a stream is a row of whole numbers, one for each request.")
+    if any(other is not None and len(other) != len(given) for other in (sizes, kinds)):
+        raise UsageError(f"the stream has {len(given):,} requests; give a size and a kind for each, or for none.")
     if len(given) > MOST_REQUESTS:
         raise UsageError(f"the stream has {len(given):,} requests; {MOST_REQUESTS:,} is the most.")
     if len(given) and (int(given.min()) < 0 or int(given.max()) >= max(2**16, 2 * len(given))):

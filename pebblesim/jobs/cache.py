@@ -214,7 +214,7 @@ def cache(
     from pebblesim.caches.policies import POLICIES, in_lines
     from pebblesim.errors import UnknownName
 
-    sizes = several("M", M) if isinstance(M, str) else [whole("M", M)] if isinstance(M, int) else list(M)
+    sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
     policies = [policy] if isinstance(policy, str) else list(dict.fromkeys(policy))
     for each in policies:
         if each not in POLICIES:
@@ -233,7 +233,7 @@ def cache(
         if dims or words is not None or mask is not None:
             raise UsageError("sizes, lines and masks are for a schedule; a stream, a graph or a trace has its own.")
         name, stream = _given(source, order)
-        return CacheTable(tuple(_rows(name, stream, [whole("M", size) for size in sizes], policies, ways)))
+        return CacheTable(tuple(_rows(name, stream, sizes, policies, ways)))
     if order is not None:
         raise UsageError("an order of computation is for a graph; a schedule has its own.")
     rows: list[Cached] = []
@@ -242,7 +242,7 @@ def cache(
     shape: dict[str, Any] = {"mask": mask, **dims}
     for size in sizes:
         try:
-            counted = count(algorithm, M=whole("M", size), blocks=blocks, **shape)
+            counted = count(algorithm, M=size, blocks=blocks, **shape)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -269,6 +269,10 @@ def cache(
         least = min(small.values())
         raise Infeasible(f"{algorithm.name} fits into none of these caches; it needs {least:,} words.", least)
     return CacheTable(tuple(sorted(rows, key=lambda row: sizes.index(row.M))), small)
+
+
+def _several(M: Any) -> Iterable[Any]:
+    return M if hasattr(M, "__iter__") else [M]
 
 
 def _schedule(source: Any) -> Schedule | None:

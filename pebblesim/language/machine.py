@@ -177,7 +177,8 @@ class Machine:
         for tensor, value in values.items():
             if not isinstance(tensor, Tensor) or value not in CONSTANTS:
                 raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
-            ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
+            whole = tensor[:]._ranges
+            ranges = (rows, columns) if tensor.over_pairs else tuple(rng if x.dim == rng.dim else x for x in whole)
             body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
             self._written.add(tensor._tensor.name)
         return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))

@@ -28,8 +28,8 @@ from pebblesim.language.masks import Band, Mask
 READ, WRITE, UPDATE, START = 1, 2, 3, 0
 """Kinds of requests: an item is read, overwritten, or both. START is none: an iteration of a loop begins here."""
 
-MOST_REQUESTS = 2**27
-"""Most requests of a stream; it takes some 16 bytes for each."""
+MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
+"""Most requests of a stream, and most items in memory; each takes some 16 bytes."""
 
 Machine = Literal["moves", "uses"]
 Grain = Literal["tiles", "words"]
@@ -84,6 +84,7 @@ class Stream:
         starts: where the requests of each thread block begin, and the end; None if there are none.
         blocks: the number of each thread block in its grid, row by row.
         work: operations done between a request and the one before it, in thread blocks.
+        unit: words that a size of 1 stands for: of a line, if items are lines.
     """
 
     ids: Array
@@ -94,6 +95,7 @@ class Stream:
     starts: Array | None = None
     blocks: Array | None = None
     work: Array | None = None
+    unit: int = 1
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -106,7 +108,9 @@ class Stream:
     @property
     def touched(self) -> int:
         """Words that are touched at all: no cache is of use beyond this size."""
-        return int(self.sizes[np.unique(self.ids)].sum())
+        seen = np.zeros(len(self.sizes), bool)
+        seen[self.ids] = True
+        return int(self.sizes[seen].sum()) * self.unit
 
 
 def accesses(
@@ -154,16 +158,14 @@ def accesses_of_blocks(
 
 def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
     ids, kinds, *work = _joined(walker.nothing, (part for body in bodies for part in walker.body(body)))
-    blocks: tuple[Array, ...] = ()
-    if walker.inside is not None:
-        marks = kinds == START
-        starts = np.append(np.flatnonzero(marks), len(ids))
-        blocks = starts - np.minimum(np.arange(len(starts)), len(starts) - 1), ids[marks], work[0][~marks]
-        ids, kinds = ids[~marks], kinds[~marks]
     places = tuple(walker.places.values())
     sizes = np.concatenate([np.empty(0, np.int64), *(place.sizes() for place in places)])
     kept = np.concatenate([np.empty(0, bool), *(np.full(place.items, place.kept) for place in places)])
-    return Stream(ids, kinds, sizes, kept, places, *blocks)
+    if walker.inside is None:
+        return Stream(ids, kinds, sizes, kept, places)
+    marks = kinds == START
+    starts = np.append(np.flatnonzero(marks), len(ids)) - np.append(np.arange(marks.sum()), marks.sum())
+    return Stream(ids[~marks], kinds[~marks], sizes, kept, places, starts, ids[marks], work[0][~marks])
 
 
 Part = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
@@ -224,6 +226,11 @@ class _Walker:
             name, kept = (f"~{at.name}", False) if isinstance(at, ir.Tile) else (at.name, at.name in program.outputs)
             places[at] = Place(name, rows, columns, height or rows, width or columns, first, kept)
             first += places[at].items
+        if first > MOST_ITEMS:
+            raise UsageError(
+                f"{first:,} {self.grain} in memory are too many to tell apart, {MOST_ITEMS:,} is the most; take "
+                + ("tiles in the place of words." if self.grain == "words" else "smaller sizes, or larger blocks.")
+            )
         return places
 
     def _of(self, tile: ir.Tile) -> ir.Tensor | ir.Tile:
