@@ -177,6 +177,8 @@ class Machine:
         for tensor, value in values.items():
             if not isinstance(tensor, Tensor) or value not in CONSTANTS:
                 raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
+            if tensor._tensor.name in self._program.inputs:
+                raise TraceError(f"{where()}: writes {tensor._tensor.name}, which is an input.")
             ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
             body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
             self._written.add(tensor._tensor.name)
