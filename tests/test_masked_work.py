@@ -17,7 +17,7 @@ from pebblesim import graphs
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
-from pebblesim.language import exp, log, maximum, rowmax, rowsum
+from pebblesim.language import exp, log, maximum, relu, rowmax, rowsum
 from pebblesim.language.machine import trace
 from pebblesim.language.masks import Mask, from_array
 from pebblesim.language.problems import problem
@@ -184,6 +184,25 @@ def gradient(m, dQ, g_, A1, A2, A3, dO, X, Y, O, l, a, b):
             m.write(dQ[i, :], dQ_i)
 
 
+def zeros_where_nothing_is(m, Q, K, V, *, a, b):
+    """All tiles of A lie in memory: those without a pair as zeros, written by a loop of their own."""
+    n, d = Q.shape
+    A, O = m.tensor("A", n, n), m.tensor("O", n, d)
+    with m.phase("A"):
+        for i in m.tiles(n, a):
+            Q_i = m.read(Q[i, :])
+            for j in m.tiles(n, b, keys_of=i, otherwise={A: 0}):
+                A_ij = m.compute(Q_i @ m.read(K[j, :]).T)
+                A_ij[:] = relu(A_ij)
+                m.write(A[i, j], A_ij)
+    with m.phase("O"):
+        for i in m.tiles(n, a):
+            O_i = m.zeros(i, d)
+            for k in m.tiles(n, b):
+                O_i += m.read(A[i, k]) @ m.read(V[k, :])
+            m.write(O[i, :], O_i)
+
+
 ORDER = {"order": "U", "kept": True, "centred": True}
 UNUSUAL: dict[Callable[..., None], tuple[str, dict[str, object]]] = {
     online_in_memory: ("forward", ONLINE),
@@ -192,6 +211,7 @@ UNUSUAL: dict[Callable[..., None], tuple[str, dict[str, object]]] = {
     row_sums_for_every_tile: ("forward", {"softmax": "early"}),
     dQ_in_memory_before_g: ("backward", ORDER | {"g_block": "a"}),
     g_in_cache: ("backward", ORDER),
+    zeros_where_nothing_is: ("forward-relu", {}),
 }
 
 

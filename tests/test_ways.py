@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import pebblesim as ps
 from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossings import crossover, sweep
+from pebblesim.jobs.crossings import Crossing, Crossover, sweep
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.plots.crossover import io_over_M
@@ -104,9 +104,10 @@ def test_pictures_of_one_case_show_one_bound_under_one_name() -> None:
         drawn = ax.get_lines()  # type: ignore[attr-defined]
         return {each.get_label(): dict(zip(*each.get_data(), strict=True)) for each in drawn}
 
-    dims = {"n": 512, "d": 16}
-    crossing = sweep(crossover(**dims, over_d=()), points=12)
-    rows = [row for M in crossing.M for row in ps.compare(M=M, **dims)]
+    dims, names = {"n": 256, "d": 8}, ("small-cache-streamed", "row-stationary")
+    never = Crossing(names, 8, None, None, (), feasible=True, exponent=None, proof="")  # where they cross is not asked
+    crossing = sweep(Crossover(dims, (never,), (None, ""), (), ()), points=8)
+    rows = [row for M in crossing.M for row in ps.compare(names, M=M, **dims)]
     one = lines(io_over_M(crossing, Figure().subplots()))
     other = lines(skislope(rows, Figure().subplots()))
     shared = {label for label in set(one) & set(other) if "bound" in label}

@@ -260,8 +260,8 @@ FAR = 2**30
 def _far_out(effort: Effort) -> Finding:
     """Where a constant that is too large must show: the best schedules are within a few parts in a hundred there."""
     against, d = _Against(), 64
-    halves = range(-12, 25) if effort.full else (-8, 2, 4, 8, 24)  # of log2 M/d²
-    ratios = (2**10, 2**20, FAR) if effort.full else (FAR,)
+    halves = range(-12, 25, 2) if effort.full else (-8, 2, 4, 8, 24)  # of log2 M/d²
+    ratios = (2**10, FAR) if effort.full else (FAR,)
     for schedule in SCHEDULES.values():
         if schedule.problem.name.startswith("projected-") and not effort.full:
             continue

@@ -376,12 +376,10 @@ class _Problem:
         else:
             cells = self.bound(base, region, upper=False, even=even or upper)
             if not upper:  # where it is known not to be 0
-                sure = [(part, low is not None) for part, low in cells]
-                cells = [
-                    cell
-                    for part, known in sure
-                    for cell in (self.bound(base, part, upper=True) if known else [(part, None)])
-                ]
+                sure: Cells = []
+                for part, low in cells:
+                    sure += [(part, None)] if low is None else self.bound(base, part, upper=True)
+                cells = sure
         return [(cell, None if form is None else tuple(scale * x for x in form)) for cell, form in cells]
 
     def _extreme(self, args: Iterable[sympy.Expr], region: Region, upper: bool, *, largest: bool) -> Cells:

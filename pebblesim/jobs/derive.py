@@ -22,6 +22,8 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
 
     >>> formula("matmul-tiled").io
     k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
+    >>> formula("matmul-tiled").io.subs({"m": 5, "k": 4, "n": 3, "b": 2})
+    91
     """
     from pebblesim.readings.formula import formula as derive
 

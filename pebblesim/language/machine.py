@@ -179,7 +179,8 @@ class Machine:
                 raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
             if tensor._tensor.name in self._program.inputs:
                 raise TraceError(f"{where()}: writes {tensor._tensor.name}, which is an input.")
-            ranges = tuple(rng if whole.dim == rng.dim else whole for whole in tensor[:]._ranges)
+            whole = tensor[:]._ranges
+            ranges = (rows, columns) if tensor.over_pairs else tuple(rng if x.dim == rng.dim else x for x in whole)
             body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))
             self._written.add(tensor._tensor.name)
         return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))

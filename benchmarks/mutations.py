@@ -1,0 +1,195 @@
+"""Break bounds, claims and the decider on purpose, one at a time, and see which check finds it.
+
+    .venv/bin/python benchmarks/mutations.py docs/mutations.md
+
+A mutation is a piece of source replaced by another. It is applied to the module as it is imported, in a process of its
+own; no file is changed. Then its checks run, the cheapest first, until one fails: claims of `pebblesim verify`, or
+tests. What comes out is the page, and what no check finds is at its head. With `--results FILE` what is known is kept
+there, so that a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.machinery
+import io
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEAD = """\
+# What was broken on purpose, and what found it
+
+Each line is a change to the source of a bound, a claim or the decider that makes it say too much or too little. It is
+applied by `benchmarks/mutations.py`, which writes this page: the check named last is the first that failed of those
+that the mutation was given, cheapest first. `verify` stands for claims of `pebblesim verify`, by name.
+
+"""
+
+
+class Mutation(NamedTuple):
+    """What is changed, where, from which text to which, and the checks that should mind."""
+
+    what: str
+    module: str
+    old: str
+    new: str
+    checks: Sequence[str]
+
+
+def listed() -> dict[str, list[Mutation]]:
+    """What is broken, from mutations.toml, by what it is part of."""
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    lists = data.pop("checks")
+    found = {}
+    for group, many in data.items():
+        found[group] = [
+            Mutation(**{**each, "checks": [check for word in each["checks"] for check in lists.get(word, [word])]})
+            for each in many
+        ]
+    return found
+
+
+class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module of pebblesim from changed source."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self.name = f"pebblesim.{mutation.module}"
+        self.path = ROOT / (self.name.replace(".", "/") + ".py")
+        source = self.path.read_text(encoding="utf-8")
+        old, new = (text.replace("\\\n", "\n") for text in (mutation.old, mutation.new))
+        if source.count(old) < 1:
+            raise SystemExit(f"{mutation.what}: {self.path.name} has no {old!r}; write the mutation anew.")
+        self.source = source.replace(old, new, 1)
+
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name != self.name:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, origin=str(self.path))
+
+    def exec_module(self, module: Any) -> None:
+        module.__file__ = str(self.path)
+        exec(compile(self.source, str(self.path), "exec"), module.__dict__)
+
+
+def found_by(check: str) -> str | None:
+    """What fails of a check, in this process; None if nothing does."""
+    kind, _, names = check.partition(": ")
+    if kind == "verify":
+        import pebblesim as ps
+
+        try:
+            report = ps.verify(names)
+        except Exception as error:
+            return f"`verify`, {names}: {type(error).__name__}"
+        wrong = next((row.claim.name for row in report.rows if not row.agrees), None)
+        return wrong and f"`verify`, {wrong}"
+    import shlex
+
+    import pytest
+
+    class First:
+        failed: str | None = None
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed and self.failed is None:
+                self.failed = report.nodeid.removeprefix("tests/")
+
+        def pytest_collectreport(self, report: Any) -> None:
+            if report.failed and self.failed is None:
+                self.failed = f"{report.nodeid.removeprefix('tests/')}, which cannot be imported"
+
+    first = First()
+    options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=no", "--no-header"]
+    pytest.main([*shlex.split(check), *options], plugins=[first])
+    return first.failed and f"`{first.failed}`"
+
+
+def tried(mutation: Mutation) -> str:
+    """The first check that fails, found in a child process; "" if none does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        answer = ""
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            try:
+                sys.meta_path.insert(0, Mutated(mutation))
+                answer = next((by for check in mutation.checks if (by := found_by(check))), "")
+            except BaseException as error:
+                answer = f"!{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read().decode()
+    os.waitpid(child, 0)
+    if answer.startswith("!"):
+        raise SystemExit(f"{mutation.what}: the checks did not run: {answer[1:]}")
+    return answer
+
+
+def page(mutations: dict[str, list[Mutation]], results: dict[str, str]) -> str:
+    """The document."""
+    tried_ones = [(group, each) for group, many in mutations.items() for each in many if key(each) in results]
+    known = [(group, each, results[key(each)]) for group, each in tried_ones]
+    missed = [each.what for _, each, by in known if not by]
+    parts = [HEAD + f"{len(known)} mutations, {len(known) - len(missed)} found.\n"]
+    if missed:
+        parts.append("Not found: " + "; ".join(missed) + ".\n")
+    for group in mutations:
+        lines = [f"| {each.what} | {by or 'nothing'} |" for name, each, by in known if name == group]
+        parts.append("\n".join([f"## {group}\n", "| what is broken | found by |", "|---|---|", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def key(mutation: Mutation) -> str:
+    """What a result is of."""
+    return "\n".join((mutation.module, mutation.old, mutation.new))
+
+
+def main() -> None:
+    """Try all mutations and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--results", type=Path, help="keep what is known in this file, and go on from it")
+    parser.add_argument("--most", type=int, default=10**6, help="try so many at most")
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.dont_write_bytecode = True
+    for name in ("numba", "numpy", "sympy", "typer"):  # once, for all children
+        importlib.import_module(name)
+
+    mutations, results = listed(), dict[str, str]()
+    if given.results and given.results.exists():
+        results = json.loads(given.results.read_text(encoding="utf-8"))
+    checks = sorted({check for many in mutations.values() for each in many for check in each.checks})
+    for check in checks:  # what fails without a mutation finds nothing
+        sound = Mutation(check, "errors", "import", "import", (check,))
+        if key(sound) + check not in results:
+            if by := tried(sound):
+                raise SystemExit(f"{check} fails as it is: {by}")
+            results[key(sound) + check] = ""
+            print(f"sound: {check}", flush=True)
+    todo = [each for many in mutations.values() for each in many if key(each) not in results]
+    for mutation in todo[: given.most]:
+        Mutated(mutation)  # or a sentence
+        results[key(mutation)] = tried(mutation)
+        print(f"{mutation.what}: {results[key(mutation)] or 'NOT FOUND'}", flush=True)
+        if given.results:
+            given.results.write_text(json.dumps(results), encoding="utf-8")
+    given.page.write_text(page(mutations, results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
