@@ -121,6 +121,24 @@ def test_terms_one_by_one_need_two_pebbles() -> None:
     assert found.game.peak_red == 2
 
 
+def test_a_value_that_is_used_twice_takes_one_pebble() -> None:
+    """q·(1 - q) and the like: some graphs of problems have both operands of a vertex in one."""
+    graph = ps.graph("backward-sigmoid", n=1, d=1)
+    twice = Cdag(
+        op=np.zeros(4, dtype=np.uint8),
+        indptr=np.array([0, 0, 2, 4, 6]),
+        preds=np.array([0, 0, 0, 1, 2, 2]),
+        families=(),
+        inputs=np.array([0]),
+        outputs=np.array([3]),
+    )
+    for each, M in ((graph, least_M(graph, "hong-kung")), (twice, 3)):
+        for rules in ("hong-kung", "no-recompute", "replace"):
+            found = pebble(each, M=M, rules=rules, seconds=0.2)
+            assert found.io >= found.bound.value
+    assert pebble(twice, M=3, seconds=0.1).io == optimum(twice, 3).io == 2
+
+
 def test_words_of_values_are_played() -> None:
     graph = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)], weights=[5, 2, 3, 1])
     found = pebble(graph, M=10, seconds=0)

@@ -89,7 +89,7 @@ def _model(run: _Run) -> tuple[Any, _Plan]:
     vertices = board.target.tolist()
     n = len(vertices)
     model = cp_model.CpModel()
-    before = {v: graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist() for v in vertices}
+    before = {v: sorted(set(graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist())) for v in vertices}
     time_of = {v: model.new_int_var(0, n - 1, f"t{v}") for v in vertices}
     model.add_all_different(time_of.values())
     uses: dict[int, list[int]] = {}

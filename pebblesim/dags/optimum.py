@@ -327,7 +327,7 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
     before = [
         []
         if is_input[v]
-        else [number[int(u)] for u in graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist()]
+        else sorted({number[int(u)] for u in graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist()})
         for v in vertex
     ]
     preds = [_mask(us) for us in before]

@@ -52,8 +52,12 @@ class Task:
             self.labels = np.concatenate([edges, len(preds) + alone])
         else:
             steps = np.sort(self.topological).astype(np.int64)
-            start = np.append(0, np.cumsum(degree[steps]))
-            operands = preds[needed[np.repeat(np.arange(n), degree)] == 1]
+            targets = np.repeat(np.arange(n), degree)
+            # A value that is used twice by a vertex, as in x·x, takes one pebble.
+            _, first = np.unique(targets * n + preds, return_index=True)
+            first = np.sort(first[needed[targets[first]] == 1])
+            start = np.append(0, np.cumsum(np.bincount(targets[first], minlength=n)[steps]))
+            operands = preds[first]
             target, self.labels = steps, steps
         self.board = kernel.Board(
             start.astype(np.int64), operands.astype(np.int32), target.astype(np.int32), self.words, is_input,
