@@ -102,11 +102,11 @@ def found_by(check: str) -> str | None:
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.failed and self.failed is None:
-                self.failed = report.nodeid.split("/")[-1]
+                self.failed = report.nodeid.removeprefix("tests/")
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed and self.failed is None:
-                self.failed = f"{report.nodeid.split('/')[-1]}, which cannot be imported"
+                self.failed = f"{report.nodeid.removeprefix('tests/')}, which cannot be imported"
 
     first = First()
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=no", "--no-header"]

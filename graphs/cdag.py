@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.game.numbering import Family
-from pebblesim.graphs.edges import checked_edges, checked_ids
+from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
 from pebblesim.graphs.summation import Part, part
@@ -42,6 +42,8 @@ class Cdag:
         inputs: ids of the vertices that start with a blue pebble.
         outputs: ids of the vertices that must end with one.
         results: the tensors whose values the outputs are.
+        weights: words of each vertex's value, int64; None if each has one.
+        names: what to call the vertices of a graph without families; None for their numbers.
     """
 
     op: NDArray[np.uint8]
@@ -51,6 +53,8 @@ class Cdag:
     inputs: NDArray[Any]
     outputs: NDArray[Any]
     results: tuple[str, ...] = ()
+    weights: NDArray[np.int64] | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def vertices(self) -> int:
@@ -108,7 +112,7 @@ class Cdag:
         """
         self._check_vertex(v)
         if not self.families:
-            return f"vertex {v}"
+            return self.names[v] if self.names else f"vertex {v}"
         family, block, index, part = self.locate(v)
         prefix = f"{block};" if family.blocks > 1 and block >= 0 else ""
         name = f"{family.name}[{prefix}{','.join(map(str, index))}]"
@@ -164,14 +168,27 @@ class Cdag:
 
     @classmethod
     def from_edges(
-        cls, n: int, edges: ArrayLike, inputs: ArrayLike | None = None, outputs: ArrayLike | None = None
+        cls,
+        n: int,
+        edges: ArrayLike,
+        inputs: ArrayLike | None = None,
+        outputs: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
     ) -> Cdag:
         """A graph without meaning: vertices 0 ... n-1, which keep their numbers, and edges as (from, to) pairs.
 
-        Inputs are the sources and outputs the sinks, unless given. Predecessors are in the order of the edges.
+        Args:
+            n: how many vertices.
+            edges: pairs; predecessors are in their order.
+            inputs, outputs: the sources and the sinks, unless given.
+            weights: words of each vertex's value, 1 or more; one word each by default.
+            names: what to call the vertices.
 
         Raises:
-            UsageError: a vertex is out of range, an edge is no pair or is given twice, or there is a cycle.
+            UsageError: a vertex is out of range, an edge is no pair or is given twice, there is a cycle, or a weight
+                is no positive whole number.
         """
         source, target = checked_edges(n, edges)
         indegree, outdegree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
@@ -184,10 +201,58 @@ class Cdag:
             outputs=np.flatnonzero(outdegree == 0)
             if outputs is None
             else np.unique(checked_ids(n, outputs, "outputs")),
+            weights=checked_weights(n, weights),
+            names=None if names is None else tuple(names),
+        )
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph, weight: str = "words") -> Cdag:
+        """A graph of networkx. Nodes 0 ... n-1 keep their numbers; others are numbered in their order and named.
+
+        Args:
+            graph: directed and acyclic, without parallel edges. A node with a true `input` or `output` attribute is
+                one, if any node has such an attribute; otherwise sources and sinks are. A `label` is its name.
+            weight: the attribute that holds the words of a node's value; a node without it has one.
+
+        Raises:
+            UsageError: it is undirected or has parallel edges or a cycle, or a weight is no positive whole number.
+        """
+        if not getattr(graph, "is_directed", bool)() or graph.is_multigraph():
+            raise UsageError(f"a computation is a directed graph without parallel edges, not a {type(graph).__name__}.")
+        return cls.from_nodes(dict(graph.nodes(data=True)), graph.edges(), weight)
+
+    @classmethod
+    def from_nodes(
+        cls, nodes: Mapping[Any, Mapping[str, Any]], edges: Iterable[tuple[Any, Any]], weight: str = "words"
+    ) -> Cdag:
+        """The same from nodes with attributes, and edges between them."""
+        n = len(nodes)
+        numbered = all(type(key) is int and 0 <= key < n for key in nodes)
+        keys = range(n) if numbered else nodes
+        number = {key: v for v, key in enumerate(keys)}
+        pairs = np.array([(number[u], number[v]) for u, v in edges], dtype=np.int64).reshape(-1, 2)
+        ends = {
+            end: [number[key] for key, node in nodes.items() if node.get(end)]
+            if any(end in node for node in nodes.values())
+            else None
+            for end in ("input", "output")
+        }
+        named = not numbered or any("label" in node for node in nodes.values())
+        return cls.from_edges(
+            n,
+            pairs,
+            ends["input"],
+            ends["output"],
+            weights=[nodes[key].get(weight, 1) for key in keys]
+            if any(weight in node for node in nodes.values())
+            else None,
+            names=[str(nodes[key].get("label", key)) for key in keys] if named else None,
         )
 
     def to_networkx(self) -> nx.DiGraph:
         """The graph for networkx: nodes with `op`, `tensor`, `index`, `label`, `input` and `output`; plain edges.
+
+        Where the values are not of one word each, the nodes have `words`, too.
 
         Raises:
             UsageError: it has more than `EXPORT_LIMIT` vertices.
@@ -211,6 +276,7 @@ class Cdag:
                 label=self.describe(v),
                 input=v in inputs,
                 output=v in outputs,
+                **({} if self.weights is None else {"words": int(self.weights[v])}),
             )
         targets = np.repeat(np.arange(self.vertices), self.indptr[1:] - self.indptr[:-1])
         graph.add_edges_from(zip(self.preds.tolist(), targets.tolist(), strict=True))

@@ -31,7 +31,7 @@ def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
         v, u = divmod(int(codes[times > 1][0]), n)
         raise UsageError(f"the edge from {u} to {v} is given twice; give each edge once.")
     if np.any(source >= target):  # numbers that grow along every edge leave no room for a cycle
-        _refuse_cycle(source, target)
+        _refuse_cycle(n, source, target)
     return source, target
 
 
@@ -53,12 +53,36 @@ def checked_ids(n: int, ids: ArrayLike, what: str) -> Ids:
     return array.astype(np.int64)
 
 
-def _refuse_cycle(source: Ids, target: Ids) -> None:
+def checked_weights(n: int, weights: ArrayLike | None) -> Ids | None:
+    """Words of the values of n vertices; None if each has one.
+
+    Raises:
+        UsageError: they are not n positive whole numbers.
+    """
+    if weights is None:
+        return None
+    array = np.asarray(weights)
+    if array.shape != (n,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() >= 2**31:
+        raise UsageError(
+            f"weights are the words of each of the {n} vertices' values: so many whole numbers, 1 or more."
+        )
+    return None if (array == 1).all() else array.astype(np.int64)
+
+
+def _refuse_cycle(n: int, source: Ids, target: Ids) -> None:
+    from pebblesim.graphs.topology import topological
+
+    done = np.zeros(n, dtype=np.bool_)
+    done[topological(np.append(0, np.cumsum(np.bincount(target, minlength=n))), source)] = True
+    if done.all():
+        return
+    left = ~done[source] & ~done[target]
     before: dict[int, list[int]] = {}
-    for u, v in zip(source.tolist(), target.tolist(), strict=True):
+    for u, v in zip(source[left].tolist(), target[left].tolist(), strict=True):
         before.setdefault(v, []).append(u)
     try:
         graphlib.TopologicalSorter(before).prepare()
     except graphlib.CycleError as error:
-        cycle = " -> ".join(map(str, error.args[1]))
-        raise UsageError(f"the edges form the cycle {cycle}, but a computation has none.") from None
+        cycle = [str(v) for v in error.args[1]]
+        shown = cycle if len(cycle) <= 12 else [*cycle[:6], "…", *cycle[-5:]]
+        raise UsageError(f"the edges form the cycle {' -> '.join(shown)}, but a computation has none.") from None

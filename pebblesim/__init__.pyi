@@ -2,6 +2,11 @@
 from . import claims as claims
 from .advice.advise import Advice as Advice, advise as advise
 from .claims import verify as verify
+from .dags.formats import load_graph as load_graph, save_graph as save_graph
+from .dags.generators import generate as generate
+from .dags.judging import judge as judge
+from .dags.own_bounds import OwnBound as OwnBound, bound as bound
+from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .errors import (
     Infeasible as Infeasible,
     PebblesimError as PebblesimError,
@@ -9,6 +14,7 @@ from .errors import (
     UsageError as UsageError,
 )
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
+from .graphs.cdag import Cdag as Cdag
 from .growth.overtaking import bound_exponent as bound_exponent
 from .growth.tropical import decide as decide, parse as parse
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps

@@ -68,6 +68,11 @@ def compiled(schedule: Schedule, trees: dict[str, ast.FunctionDef], what: str) -
     return replace(schedule, function=names[schedule.function.__name__])
 
 
+def source(schedule: Schedule) -> str:
+    """The source of an edited schedule."""
+    return "".join(linecache.getlines(schedule.function.__code__.co_filename))
+
+
 def edits(schedule: Schedule) -> Iterator[tuple[str, Callable[[], Schedule]]]:
     """All edits of a schedule: what each does, and the edited schedule when it is called."""
     trees = trees_of(schedule)

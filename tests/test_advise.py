@@ -211,7 +211,7 @@ def test_a_tile_of_the_readers_own() -> None:
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_sizes_however_large(problem: str, mask: str | None) -> None:
     """At n = 2^48 this took minutes and 4 GB, at 2^60 more memory than there is."""
-    for n in (2**48, 2**60):
+    for n in (2**60,):
         advice = ps.advise("H200", problem_name=problem, n=n, d=128, dtype="bf16", mask=mask)
         assert all(1 <= row.gap < 3 for row in (boundary.best for boundary in advice.boundaries))
         assert str(advice) and advice.allowed(advice.fastest)

@@ -32,13 +32,17 @@ KINDS = ("delete", "repeat", "move", "loop", "swap", "no transpose", "")  # the 
 
 RIGHT_BUT_REFUSED = (
     # It reads what nobody has written yet, and does it again when it has been.
-    r"has no blue pebble: it is no input and was never written",
+    r"reads nothing yet from \w+, where",
     # It does again in place what changes nothing when done twice, such as max(x, 0).
     r"uses \w+, which holds .*, where .* is meant",
     # It computes the same numbers in another way than its graph.
     r"computes .*, which the graph it is played on does not have",
     # A sum moves or leaves while it is spread over several pebbles, which a chain's never is.
     r"that is still spread over several partial sums; choose summation 'chain'",
+    # It writes a sum that has no term yet, under a mask, and writes it again when it is complete.
+    r"writes \w+ to \w+, but nothing was computed in",
+    # It fills with zeros what is not made from them in the graph, and nobody reads it.
+    r"writes 0 to \w+, which does not start from that constant in the graph",
     # It computes in pieces what is in cache already as a whole.
     r"has a red pebble already: it is in cache",
 )
@@ -125,6 +129,16 @@ def test_small_edits_are_passed_exactly_if_they_are_right() -> None:
             drawn += draw.sample(of_kind, min(1, len(of_kind)))
     outcomes = judge_all(drawn)
     assert outcomes["right, passed"] and outcomes["wrong, refused when played"] and outcomes["refused when traced"]
+
+
+def test_what_was_written_to_another_tensor_is_not_read_from_this_one() -> None:
+    """What a loop computes goes to S; dQ, which is read afterwards, is written only where the loop leaves tiles out."""
+    (make,) = [
+        make
+        for what, make in edits.edits(SCHEDULES["row-stationary-relu"])
+        if "row_stationary: S for dQ" in what and "m.write(S[i, :], dQ_i)" in edits.source(make())
+    ]
+    assert judge(make(), 1, "chain", MASK) == "wrong, refused when played"
 
 
 @pytest.mark.slow

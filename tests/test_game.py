@@ -129,7 +129,7 @@ def dags(draw: st.DrawFn) -> tuple[list[list[int]], list[int], list[int]]:
 class AgainstTwoSets(RuleBasedStateMachine):
     """Any moves at all: referee and model must agree on each one, and on every count."""
 
-    @initialize(dag=dags(), M=st.integers(1, 5), rules=st.sampled_from(sorted(RULES)))
+    @initialize(dag=dags(), M=st.integers(1, 5), rules=st.sampled_from(sorted(set(RULES) - {"partial"})))
     def start(self, dag: tuple[list[list[int]], list[int], list[int]], M: int, rules: str) -> None:
         preds, inputs, outputs = dag
         self.graph, self.model = Dag(preds, inputs, outputs), TwoSets(preds, set(inputs), M, rules)

@@ -13,12 +13,12 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.dags.formats import save_graph as save
 from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked as masked_module
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.graphs.export import save
 from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule

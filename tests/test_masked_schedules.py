@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import UsageError
+from pebblesim.errors import TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.operations import Op
@@ -239,3 +239,13 @@ def test_subs_of_a_window_and_of_sums_that_are_long() -> None:
     long = {"n": 10007, "d": 3, "B_r": 2, "B_c": 3}
     causal = formula(SCHEDULES["flash2-backward"].masked, of("causal")).io
     assert causal.subs(long) == count(SCHEDULES["flash2-backward"].masked, long, mask=of("causal")).total.io
+
+
+def test_what_a_loop_leaves_out_is_not_written_to_an_input() -> None:
+    def overwrites(m, Q, K, V, *, b):  # type: ignore[no-untyped-def]
+        O = m.tensor("O", *Q.shape)
+        for i in m.tiles(Q.shape[0], b, queries_of=Q.shape[0], otherwise={Q: 0}):
+            m.write(O[i, :], m.compute(m.read(Q[i, :]) * m.read(V[i, :])))
+
+    with pytest.raises(TraceError, match="writes Q, which is an input"):
+        assert strategies.unregistered(overwrites, "forward").masked

@@ -77,7 +77,7 @@ def test_a_notebook_is_kept_with_its_outputs_and_its_pictures_are_small(path: Pa
 
 
 def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 5
+    assert len(NOTEBOOKS) >= 6
 
 
 if __name__ == "__main__":

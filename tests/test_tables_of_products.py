@@ -12,7 +12,7 @@ import pytest
 from pebblesim.jobs.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.theory.capacities import Cube
+from pebblesim.theory.capacities import Cube, least_words
 from pebblesim.theory.cutting import Case, Claim, Pairs, Way
 from pebblesim.theory.lower_bounds import BOUNDS
 
@@ -89,3 +89,18 @@ def test_no_table_has_more_products_than_a_schedule_of_its_way_multiplies(schedu
         if not claim.why_not:
             counted = sum(case.size(product.sides)[1] for product in claim.table)
             assert counted <= done, claim.name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, claim in TABLES.items() if claim.free and claim.tree and not claim.ragged]
+)
+def test_a_form_is_said_to_hold_as_far_as_trees_take_their_share(name: str) -> None:
+    """Beyond it a tree that is made again takes less than its share of a segment, and the argument gives nothing."""
+    claim = TABLES[name]
+    ((_, _, high),), (_, unit) = claim.forms, claim.unit
+    assert high is not None
+    within, beyond = (
+        least_words(claim.products, claim.capacity, int(M), claim.free, claim.tree)
+        for M in (0.95 * high * unit, 1.05 * high * unit)
+    )
+    assert within is not None and beyond is None

@@ -214,6 +214,8 @@ def test_an_unmet_condition_is_no_proof(f: str, region: str) -> None:
     [
         ("n - d", ""),  # d may be larger
         ("n - d", "n >= d**2"),  # nothing is left at n = d = 1
+        ("sqrt(n) - 2", "n >= 4"),
+        ("floor(sqrt(n)) - 2", "n >= 8"),
         ("Max(n, d) - n", "n >= d"),  # nothing is left
         ("n*ceiling(n/B) - n", ""),  # nothing is left if B ≥ n
         ("floor((n + d)/(4*n))", "n >= d"),  # is 0
@@ -234,24 +236,34 @@ def test_a_floor_that_is_zero_is_no_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("f", "g"),
+    ("f", "relation", "g", "region"),
     [
-        ("floor((1 - n)/n**2)", "1/n"),  # it is -1
-        ("ceiling((n - d)/n**2)", "n/d"),  # it is 0 where n = d, and below 0 where n < d
-        ("1/ceiling((n - d)/n**2)", "1"),
-        ("Min(d - n, 1)", "1"),  # it is as large as n, below 0
-        ("(d - n)**3 + n", "d**3"),
+        ("floor((1 - n)/n**2)", "O", "1/n", "n >= 2"),  # it is -1
+        ("ceiling((n - d)/n**2)", "O", "n/d", ""),  # it is 0 where n = d, and below 0 where n < d
+        ("1/ceiling((n - d)/n**2)", "O", "1", ""),
+        ("Min(d - n, 1)", "O", "1", ""),  # it is as large as n, below 0
+        ("(d - n)**3 + n", "O", "d**3", ""),
+        ("(d - n)**3", "Ω", "n**3", "n >= 2*d"),
+        ("M*(d - n)**3", "Ω", "M", "n >= 2*d"),
     ],
 )
-def test_what_is_below_zero_is_no_less(f: str, g: str) -> None:
+def test_what_is_below_zero_is_no_less(f: str, relation: str, g: str, region: str) -> None:
     with suppress(Undecided):
-        assert not decide(f, "O", g, "n >= 2")
+        assert not decide(f, relation, g, region)
+
+
+def test_a_root_of_what_may_be_negative_is_no_size() -> None:
+    for f in ("sqrt(n - d)", "n + sqrt(n - d)", "(n - d)**Rational(1, 3)"):
+        with pytest.raises(Undecided, match="negative under a root"):
+            decide(f, "O", "n")
+    assert decide("sqrt(n - d)", "O", "sqrt(n)", "n >= d")
 
 
 def test_differences_where_the_bounds_are_enough() -> None:
     assert decide("n*(ceiling(n/B) - 1)*B", "O", "n**2 + n*B")  # from above nothing is missing
     assert decide("n - d", "Θ", "n", "n >= d**2, n >= 2*d")
     assert decide("n - d", "Ω", "n", "5*n >= 6*d")
+    assert decide("(n + 1)*d - n*d", "Θ", "d")  # the products cancel before anything is bounded
     assert decide("M - d**2 - 3*d - 2", "Ω", "M", "M >= 2*d**2, M >= d**2 + 7*d + 10")
     refuted = decide("n**2 - d", "O", "n", "n >= d")
     assert refuted.witness is not None

@@ -234,6 +234,19 @@ def test_a_value_in_cache_is_not_computed_into_another_tile() -> None:
         assert unregistered(summed_twice, "forward").program
 
 
+def test_commuted_operands_give_the_value_in_cache() -> None:
+    def commuted(m, Q, K, V):  # type: ignore[no-untyped-def]
+        O = m.tensor("O", *Q.shape)
+        Q_, K_ = m.read(Q), m.read(K)
+        first = m.compute(Q_ * K_)
+        second = m.compute(K_ * Q_)
+        second[:] = first + second
+        m.write(O, second)
+
+    with pytest.raises(TraceError, match=r"second gets a value that is in cache already, in first since line \d+; use"):
+        assert unregistered(commuted, "forward").program
+
+
 def test_what_the_tracer_cannot_see_in_cache_is_found_by_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     def a_part_again(m, A, B, *, b):  # type: ignore[no-untyped-def]
         C = m.tensor("C", A.shape[0], B.shape[1])

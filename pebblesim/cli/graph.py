@@ -1,15 +1,14 @@
-"""Graphs: `graph`, and the least I/O of a small one, `optimum`."""
+"""Graphs of problems: `graph`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pebblesim.cli.options import (
     AsJson,
-    Cache,
     MaskText,
     Option,
     Sizes,
@@ -22,10 +21,6 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json
 from pebblesim.errors import UsageError
-from pebblesim.sizes import parse
-
-if TYPE_CHECKING:
-    pass
 
 app = family()
 
@@ -40,7 +35,9 @@ def graph(
     option: Option = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Export: .dot, .graphml, .json (networkx), .hdag or .txt (HyperDAG)."),
+        typer.Option(
+            "--output", "-o", help="Export: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,9 +57,9 @@ def graph(
     allowed = None if seen is None else seen.allowed(dims["n"])
     plan = graphs.plan(problem, summation, mask=allowed, **dims, **options)
     if output is not None:
-        from pebblesim.graphs.export import save
+        from pebblesim.dags.formats import save_graph
 
-        save(graphs.build(problem, summation, mask=allowed, **dims, **options), output)
+        save_graph(graphs.build(problem, summation, mask=allowed, **dims, **options), output)
     if as_json:
         print_json({"problem": problem, **dims, "summation": summation, **options, **plan._asdict()})
         return
@@ -70,40 +67,3 @@ def graph(
     print(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
     if output is not None:
         print(f"written   {output}")
-
-
-@command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
-def optimum(
-    problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=complete_problem)],
-    *,
-    sizes: Sizes,
-    cache: Cache,
-    rules: Annotated[str, typer.Option("--rules", help="hong-kung or no-recompute.")] = "hong-kung",
-    summation: Summation = "chain",
-    option: Option = None,
-    mask: MaskText = None,
-    states: Annotated[
-        str | None, typer.Option("--states", help="Give up at that many states, some 60 bytes each.", metavar="N")
-    ] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Search all games on a small graph for the least I/O."""
-    import pebblesim as ps
-    from pebblesim.game.moves import saving
-    from pebblesim.game.referee import referee
-
-    options = {name: option_value(value) for name, value in pairs(option, "--option")} | sizes.dims
-    cdag = ps.graph(problem, summation=summation, mask=mask, **options)
-    most = None if states is None else parse("--states", states)
-    found = ps.optimum(cdag, M=cache.words, rules=rules, states=most)
-    if save is not None:
-        with saving(save, [found.moves], cdag.describe):
-            pass
-    game = referee(cdag, found.M, [found.moves], rules)
-    if as_json:
-        print_json({"problem": problem, **options, **found.to_dict(), "complete": game.complete})
-        return
-    print(f"{problem}, {', '.join(f'{name} = {value}' for name, value in options.items())}: {cdag}")
-    print(found)
-    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee finds the game legal and complete")

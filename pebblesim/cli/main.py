@@ -18,7 +18,8 @@ from pebblesim.errors import PebblesimError, UsageError
 HOMES = {
     **dict.fromkeys(("count", "list", "formula", "show"), "count"),
     **dict.fromkeys(("play", "watch"), "play"),
-    **dict.fromkeys(("graph", "optimum"), "graph"),
+    "graph": "graph",
+    **dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
     **dict.fromkeys(("bounds", "gaps", "crossover"), "bounds"),
     "verify": "verify",
     "theorems": "bounds",

@@ -67,3 +67,17 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def progress_line(what: str) -> Iterator[Callable[[float, str], None] | None]:
+    """A progress bar with a text that changes, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done, text: bar.update(task, completed=done, description=f"{what}: {text}")

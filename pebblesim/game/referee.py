@@ -4,7 +4,8 @@ It knows a graph, M, a table of rules and the moves, and nothing of tiles, tenso
 moves can be caught by it. One word is one pebble; reads, writes and I/O are in words.
 
 A rule set is a table with one row per kind of move: what must be true of the vertex and its predecessors, and what
-changes. Every row is interpreted by the same loop, so a variant of the game is another table, not other code.
+changes. Every row is interpreted by the same loop, so a variant of the game is another table, not other code. Under
+`partial` alone a vertex takes its terms one by one, which needs a loop that knows the edges.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ BLUE: Final = 2
 COMPUTED: Final = 4  # at some time
 WRITTEN: Final = 8  # at some time; known where blue pebbles can be taken away
 INPUT: Final = 16
+COMPLETE: Final = 32  # under `partial`: all terms are in
 
 
 class Graph(Protocol):
-    """What the referee asks of a graph: predecessors in CSR form, inputs, outputs, and names for its messages."""
+    """What the referee asks of a graph: predecessors in CSR form, inputs, outputs, and names for its messages.
+
+    A graph may have `weights` besides, the words of each vertex; without, or if that is None, each has one.
+    """
 
     @property
     def vertices(self) -> int: ...
@@ -73,7 +78,15 @@ RULES: Final[dict[str, dict[int, Rule]]] = {
     },
     # One-shot game (Papp & Wattenhofer 2020, arXiv 2005.08609): each vertex is computed at most once.
     "no-recompute": HONG_KUNG | {COMPUTE: Rule(forbids=INPUT | COMPUTED, predecessors=RED, sets=RED | COMPUTED)},
+    # Partial computations (Papp, Sobczyk & Yzelman, arXiv 2410.22237): a compute adds one term, of an operand that is
+    # complete, once; what is in memory is then no longer the value. Its number is the edge's, in the order of the
+    # predecessors, or, for a vertex v without any, the number of edges + v.
+    "partial": HONG_KUNG
+    | {COMPUTE: Rule(forbids=INPUT, predecessors=RED | COMPLETE, sets=RED | COMPUTED, clears=BLUE)},
 }
+
+BY_TERM: Final = ("partial",)
+"""Rule sets under which a vertex takes its terms one by one."""
 
 
 def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
@@ -211,9 +224,16 @@ class Referee:
         self._rules = RULES[rules] if idle else _without_idle(RULES[rules])
         self._table = np.array([self._rules[kind] for kind in range(len(KINDS))], dtype=np.uint8)
         self._state = np.zeros(graph.vertices, dtype=np.uint8)
-        self._state[inputs] = INPUT | BLUE
+        self._state[inputs] = INPUT | BLUE | COMPLETE
         self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, and at the peak
         self._violation: Violation | None = None
+        weights = getattr(graph, "weights", None)
+        self._words = None if weights is None else _readonly(weights)
+        if rules in BY_TERM:
+            ends = self._indptr.astype(np.int64)
+            terms = ends[1:] - ends[:-1]
+            self._targets = np.repeat(np.arange(graph.vertices), terms)
+            self._added, self._left = np.zeros(self._preds.size, dtype=np.uint8), terms.copy()
 
     @property
     def reads(self) -> int:
@@ -246,8 +266,19 @@ class Referee:
 
         chunk = _readonly(as_chunk(chunk))
         if self._violation is None:
-            limit = min(self.M, self._state.size)  # M itself may exceed any machine integer
-            played = kernel.play(chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts)
+            total = self._state.size if self._words is None else int(self._words.sum())
+            limit = min(self.M, total)  # M itself may exceed any machine integer
+            played = (
+                kernel.play_by_term(
+                    chunk, self._indptr, self._preds, self._targets, self._state, self._table, limit, self._counts,
+                    np.ones(total, dtype=np.int64) if self._words is None else self._words, self._added, self._left,
+                    COMPLETE,
+                )
+                if self.rules in BY_TERM
+                else kernel.play(
+                    chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts, self._words
+                )
+            )  # fmt: skip
             self.moves += played
             if played < chunk.size:
                 self._violation = self._explain(int(chunk[played]))
@@ -256,7 +287,8 @@ class Referee:
 
     def finish(self) -> Game:
         """The outcome, as the pebbles stand now."""
-        missing = self._outputs[self._state[self._outputs] & BLUE == 0]
+        needed = BLUE | COMPLETE if self.rules in BY_TERM else BLUE
+        missing = self._outputs[self._state[self._outputs] & needed != needed]
         return Game(
             rules=self.rules,
             M=self.M,
@@ -274,6 +306,8 @@ class Referee:
     def _explain(self, move: int) -> Violation:
         """The story of a move that the kernel refused, from the state in which it left the vertices."""
         kind, vertex = unpack(move)
+        if self.rules in BY_TERM and kind == COMPUTE:
+            return self._explain_term(vertex)
         name, detail = f"vertex {vertex}", f" (red {self.red} of {self.M})"
         if not 0 <= vertex < self.graph.vertices:
             reason = f"there is no such vertex, the graph has {self.graph.vertices}, numbered from 0"
@@ -282,9 +316,42 @@ class Referee:
             broken = self._broken(self._rules[kind], vertex)
             reason = broken or f"needs a {_ordinal(self.M + 1)} red pebble, M = {self.M}"
             detail = detail if broken else ""
+        return self._violated(kind, vertex, name, reason, detail)
+
+    def _violated(self, kind: int, vertex: int, name: str, reason: str, detail: str) -> Violation:
         number = self.moves + 1
         message = f"move {number}: {KINDS[kind]} {name}: {reason}{detail}"
         return Violation(number, KINDS[kind], vertex, name, reason, self.red, self.M, message)
+
+    def _explain_term(self, number: int) -> Violation:
+        """The same of a term that cannot be added."""
+        edges, detail = self._preds.size, f" (red {self.red} of {self.M})"
+        if not 0 <= number < edges + self.graph.vertices:
+            reason = f"there is no such term, the graph has {edges} edges, numbered from 0, and vertices behind them"
+            return self._violated(COMPUTE, number, f"term {number}", reason, detail)
+        v = int(self._targets[number]) if number < edges else number - edges
+        name, state = self.graph.describe(v), int(self._state[v])
+        terms, u = int(self._indptr[v + 1]) - int(self._indptr[v]), -1
+        if number < edges:
+            u = int(self._preds[number])
+            name += f" (term {number - int(self._indptr[v]) + 1} of {terms}, {self.graph.describe(u)})"
+        if state & INPUT:
+            reason = f"{self.graph.describe(v)} is an input, which can be read but not computed"
+        elif number < edges and self._added[number]:
+            reason = "this term is in already"
+        elif u >= 0 and not self._state[u] & RED:
+            reason = f"predecessor {self.graph.describe(u)} has no red pebble"
+        elif u >= 0 and not self._state[u] & COMPLETE:
+            reason = f"predecessor {self.graph.describe(u)} is not complete, it lacks {int(self._left[u])} terms"
+        elif u < 0 and terms:
+            reason = f"it has {terms} terms, which are added one by one"
+        elif u < 0 and state & COMPLETE:
+            reason = f"{self.graph.describe(v)} was already computed"
+        elif u >= 0 and self._left[v] < terms and not state & RED:
+            reason = f"the sum {self.graph.describe(v)} is begun, but has no red pebble"
+        else:
+            reason, detail = f"needs a {_ordinal(self.M + 1)} red pebble, M = {self.M}", ""
+        return self._violated(COMPUTE, v, name, reason, detail)
 
     def _broken(self, rule: Rule, vertex: int) -> str | None:
         """Which precondition of the rule fails at a vertex, in words; None if it is the limit of M pebbles."""

@@ -24,6 +24,7 @@ def play(
     table: NDArray[np.uint8],
     M: int,
     counts: NDArray[np.int64],
+    words: NDArray[np.int64] | None,
 ) -> int:
     """Play moves until one is illegal; return how many were played, so the position of the illegal one.
 
@@ -33,7 +34,8 @@ def play(
         state: flags of each vertex; changed in place. Bit 0 must mean "holds a red pebble".
         table: one row per kind of move; the columns are flags (see the constants above).
         M: most red pebbles at any moment.
-        counts: reads, writes, red pebbles now and at the peak; changed in place.
+        counts: reads, writes, red pebbles now and at the peak, in words; changed in place.
+        words: of each vertex; None for one each, which is compiled to a loop of its own.
     """
     # Every index is unsigned: a negative vertex becomes a huge one, and numba need not handle negative indices.
     vertices, one = np.uint64(state.size), np.uint64(1)
@@ -57,14 +59,78 @@ def play(
         if not ready:
             break
         new = (old & ~table[kind, CLEARS]) | table[kind, SETS]
-        after = red + np.int64(new & 1) - np.int64(old & 1)
+        size = np.int64(1) if words is None else words[vertex]
+        after = red + size * (np.int64(new & 1) - np.int64(old & 1))
         if after > M:
             break
         red = after
         peak = max(peak, red)
         state[vertex] = new
-        reads += kind == 0
-        writes += kind == 1
+        reads += size * (kind == 0)
+        writes += size * (kind == 1)
         played += 1
     counts[READS], counts[WRITES], counts[RED], counts[PEAK] = reads, writes, red, peak
+    return played
+
+
+@njit(cache=True, nogil=True)
+def play_by_term(
+    moves: NDArray[np.int64],
+    indptr: NDArray[Any],
+    preds: NDArray[Any],
+    targets: NDArray[np.int64],
+    state: NDArray[np.uint8],
+    table: NDArray[np.uint8],
+    M: int,
+    counts: NDArray[np.int64],
+    words: NDArray[np.int64],
+    added: NDArray[np.uint8],
+    left: NDArray[np.int64],
+    complete: int,
+) -> int:
+    """The same where a vertex takes its terms one by one: a compute is of an edge, or behind all of them of a vertex.
+
+    Args:
+        targets: of each edge.
+        words: of each vertex.
+        added: whether the term of an edge is in; changed in place.
+        left: terms that each vertex lacks; changed in place.
+        complete: the flag of a vertex that lacks none.
+    """
+    edges, vertices = preds.size, state.size
+    played = 0
+    for i in range(moves.size):
+        kind, number = moves[i] & 3, moves[i] >> 2
+        if number < 0 or number >= (edges + vertices if kind == 2 else vertices):
+            break
+        v, done = number, np.uint8(0)
+        if kind == 2:
+            v = targets[number] if number < edges else number - edges
+            terms = np.int64(indptr[v + 1]) - np.int64(indptr[v])
+            if number < edges:
+                wanted = table[kind, PREDECESSORS]
+                if added[number] or state[preds[number]] & wanted != wanted:
+                    break
+                if left[v] < terms and not state[v] & 1:  # a sum that is begun must be in cache
+                    break
+            elif terms > 0 or state[v] & complete:
+                break
+            if left[v] <= 1:
+                done = np.uint8(complete)
+        old = state[v]
+        if old & (table[kind, NEEDS] | table[kind, FORBIDS]) != table[kind, NEEDS]:
+            break
+        new = (old & ~table[kind, CLEARS]) | table[kind, SETS] | done
+        after = counts[RED] + words[v] * (np.int64(new & 1) - np.int64(old & 1))
+        if after > M:
+            break
+        counts[RED] = after
+        counts[PEAK] = max(counts[PEAK], after)
+        counts[READS] += words[v] * (kind == 0)
+        counts[WRITES] += words[v] * (kind == 1)
+        state[v] = new
+        if kind == 2 and number < edges:
+            added[number] = 1
+            left[v] -= 1
+        played += 1
     return played

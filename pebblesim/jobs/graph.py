@@ -10,8 +10,7 @@ from pebblesim.language import masks
 from pebblesim.language.problems import problem
 
 if TYPE_CHECKING:
-    from pebblesim.game.exhaustive import Optimum
-    from pebblesim.game.referee import Graph
+    from pebblesim.dags.optimum import Optimum, Progress
     from pebblesim.graphs.cdag import Cdag
 
 
@@ -34,32 +33,41 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
 
 
 def optimum(
-    of: str | Graph,
+    of: Any,
     *,
     M: int,
     rules: str = "hong-kung",
+    seconds: float | None = None,
+    memory: int | None = None,
     states: int | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Optimum:
-    """The least I/O of any game on a small graph, found by exhaustive search.
+    """The least I/O of any game on a graph, or an interval that holds it.
 
     Args:
-        of: a problem, or a graph such as `Cdag.from_edges(...)`.
+        of: a problem, a graph such as `Cdag.from_edges(...)`, or a networkx DiGraph.
         M: red pebbles.
-        rules: "hong-kung", where a vertex may be computed again, or "no-recompute".
-        states: most states to keep, some 60 bytes each; 4 million by default.
+        rules: "hong-kung", where a vertex may be computed again, "no-recompute" or "partial".
+        seconds: stop by then; without it, when it is proven or the memory is full.
+        memory: bytes for states; 4 GiB by default.
+        states: most states to keep, instead of `memory`.
+        progress: called now and then with the part of the time that is over, the bound, the I/O and the states.
         options: of a problem, its dimensions and what else `graph` takes.
+
+    Ctrl-C ends the search, not the call: the interval so far is returned.
 
     >>> optimum("matmul", m=2, k=1, n=2, M=4).io
     8
 
     Raises:
         Infeasible: M is too small for any game.
-        UsageError: the graph has more than 64 vertices, or the states did not suffice.
+        UsageError: a graph was given with options, or its values have several words.
     """
-    from pebblesim.game import exhaustive
+    from pebblesim.dags import optimum as search
 
     if not isinstance(of, str) and options:
         raise UsageError(f"a graph takes no options; got {', '.join(options)}.")
     cdag = graph(of, **options) if isinstance(of, str) else of
-    return exhaustive.optimum(cdag, M, rules, exhaustive.STATES if states is None else states)
+    limit = search.MEMORY if memory is None else memory
+    return search.optimum(cdag, M, rules, seconds=seconds, memory=limit, states=states, progress=progress)

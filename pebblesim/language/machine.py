@@ -177,6 +177,8 @@ class Machine:
         for tensor, value in values.items():
             if not isinstance(tensor, Tensor) or value not in CONSTANTS:
                 raise TraceError(f"{where()}: otherwise takes tensors and the constants 0 or -inf.")
+            if tensor._tensor.name in self._program.inputs:
+                raise TraceError(f"{where()}: writes {tensor._tensor.name}, which is an input.")
             whole = tensor[:]._ranges
             ranges = (rows, columns) if tensor.over_pairs else tuple(rng if x.dim == rng.dim else x for x in whole)
             body.append(ir.Init(tensor._tensor, ranges, float(value), loop.line))

@@ -148,9 +148,10 @@ class BlockMask(Mask):
             - sums[bottom[:, None], left]
             + sums[top[:, None], left]
         )
+        has = (inside > 0).astype(np.float64)  # whose products are fast, and exact up to 2^53
         if axis == 1:
-            return (np.bincount(row, minlength=len(top)) @ (inside > 0))[column]
-        return ((inside > 0) @ np.bincount(column, minlength=len(left)))[row]
+            return (np.bincount(row, minlength=len(top)) @ has).astype(np.int64)[column]
+        return (has @ np.bincount(column, minlength=len(left))).astype(np.int64)[row]
 
     def _allowed(self, n: int) -> Array:
         height, width = self._size(n)
@@ -265,8 +266,10 @@ def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:
     import numpy as np
 
     starts, stops = _tiles_of(cut)
-    cases, case = np.unique(np.stack([starts // block, (stops - 1) // block + 1]), axis=1, return_inverse=True)
-    return cases[0], cases[1], case.ravel()
+    first, behind = starts // block, (stops - 1) // block + 1
+    new = np.ones(len(starts), bool)  # neither of them ever falls
+    new[1:] = (np.diff(first) > 0) | (np.diff(behind) > 0)
+    return first[new], behind[new], np.cumsum(new) - 1
 
 
 def _tiles_of(cut: TileRange) -> tuple[Array, Array]:

@@ -365,9 +365,9 @@ def run(
                     first, k = _element(family, elements, 0 if family[INITIAL] < 0 else -1, element)
                     finished = cell(number, 0 if family[INITIAL] < 0 else -1, k)
                     held = finished
-                    if ins[OTHER] >= 0 and cells[beyond + element] != EMPTY:  # what was never written cannot be blue
+                    if ins[OTHER] >= 0:
                         held = cells[beyond + element]
-                    if ins[SURE] and held != finished:
+                    if held == EMPTY or (ins[SURE] and held != finished):
                         _mismatch(state, i, j, held, finished)
                         return used
                     cells[place] = held

@@ -1,0 +1,259 @@
+"""Any DAG: `pebble`, `optimum`, `judge`, and `dags` for a folder of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pebblesim.cli.options import (
+    AsJson,
+    Cache,
+    Group,
+    MaskText,
+    Option,
+    Sizes,
+    Summation,
+    command,
+    family,
+    option_value,
+    pairs,
+)
+from pebblesim.cli.printing import print_json, progress_bar, progress_line
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.sizes import parse, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.graphs.cdag import Cdag
+
+app = family()
+
+
+def _complete(incomplete: str) -> list[str]:
+    from pebblesim.dags.generators import GENERATORS
+    from pebblesim.language.problems import PROBLEMS
+
+    return [name for name in (*PROBLEMS, *GENERATORS) if name.startswith(incomplete)]
+
+
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|GENERATOR|PROBLEM",
+        help="A graph: a file, a generator such as fft or pyramid, or a problem, see `pebblesim list`.",
+        autocompletion=_complete,
+    ),
+]
+Rules = Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.")]
+Save = Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")]
+Seconds = Annotated[str | None, typer.Option("--seconds", help="Stop by then.", metavar="S")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Of the file, if its name does not tell: hyperdag, dot, converter, …")
+]
+
+
+@dataclass(frozen=True)
+class _GraphOptions(Group):
+    """What a graph is made with, besides its name."""
+
+    summation: Summation = "chain"
+    option: Option = None
+    mask: MaskText = None
+    format: Format = None
+
+
+@dataclass(frozen=True)
+class GraphChoice(_GraphOptions, Sizes):
+    """A graph from a file, a generator or a problem."""
+
+    def graph(self, name: str) -> tuple[str, Cdag]:
+        """(what it is called, the graph).
+
+        Raises:
+            UnknownName: it is neither a file nor a generator nor a problem.
+        """
+        import pebblesim as ps
+        from pebblesim.dags.formats import SUFFIXES
+        from pebblesim.dags.generators import GENERATORS
+        from pebblesim.language.problems import PROBLEMS
+
+        options: dict[str, Any] = {key: option_value(value) for key, value in pairs(self.option, "--option")}
+        options |= self.dims
+        path = Path(name)
+        if self.format is not None or path.suffix.lower() in SUFFIXES or path.is_file():
+            if options or self.mask or self.summation != "chain":
+                raise UsageError(f"{name} is a file, which takes no sizes and no options of a problem.")
+            return path.name, ps.load_graph(path, self.format)
+        if name in PROBLEMS:
+            graph = ps.graph(name, summation=self.summation, mask=self.mask, **options)
+        elif name in GENERATORS:
+            if self.mask or self.summation != "chain":
+                raise UsageError(f"{name} is a generator, which takes no mask and no summation.")
+            graph = ps.generate(name, **options)
+        else:
+            raise UnknownName("file, generator or problem", name, {*PROBLEMS, *GENERATORS})
+        return ", ".join([name, *(f"{key} = {value}" for key, value in options.items())]), graph
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"--seconds {text!r} was given; it takes a number of seconds, 0 or more.")
+    return value
+
+
+def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
+    """Keep a game, if a file was named."""
+    from pebblesim.game.moves import saving
+    from pebblesim.game.referee import BY_TERM
+
+    if path is None:
+        return
+    if rules in BY_TERM and path.suffix == ".txt":
+        raise UsageError(
+            f"moves under {rules!r} are about terms, which a .txt file does not name; save to .npy instead."
+        )
+    with saving(path, [moves], graph.describe):
+        pass
+
+
+@command(app, example="pebblesim pebble fft -n 64 -M 16 --seconds 5")
+def pebble(
+    source: SourceName,
+    *,
+    made: GraphChoice,
+    cache: Cache,
+    rules: Rules = "hong-kung",
+    seconds: Annotated[
+        str, typer.Option("--seconds", help="How long to search for a better game.", metavar="S")
+    ] = "10",
+    seed: Annotated[int, typer.Option("--seed", help="Of the random choices.")] = 0,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find a good game on any DAG: the best one found, the best bound, and the gap."""
+    import pebblesim as ps
+
+    name, graph = made.graph(source)
+    with progress_line("pebbling") as line:
+
+        def tell(done: float, io: int, bound: int) -> None:
+            if line is not None:
+                line(done, f"I/O {io:,}, bound {bound:,}")
+
+        limit = _seconds(seconds)
+        found = ps.pebble(graph, M=cache.words, rules=rules, seconds=limit or 0.0, seed=seed, progress=tell)
+    _save(save, graph, found.moves, rules)
+    if as_json:
+        bounds = [bound.to_dict() for bound in found.bounds]
+        print_json({"graph": name, **found.to_dict(), "bounds": bounds})
+        return
+    print(f"{name}: {graph}\n{found}")
+    for bound in found.bounds:
+        print(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
+    if save is not None:
+        print(f"written   {save}")
+
+
+@command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
+def optimum(
+    source: SourceName,
+    *,
+    made: GraphChoice,
+    cache: Cache,
+    rules: Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute or partial.")] = "hong-kung",
+    seconds: Seconds = None,
+    memory: Annotated[
+        str, typer.Option("--memory", help="Give up when the states take that much.", metavar="BYTES")
+    ] = "4GiB",
+    states: Annotated[
+        str | None, typer.Option("--states", help="Give up at that many states, instead.", metavar="N")
+    ] = None,
+    save: Save = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search all games on a graph for the least I/O; Ctrl-C, and what is reached by then is printed."""
+    import pebblesim as ps
+    from pebblesim.game.referee import referee
+
+    name, graph = made.graph(source)
+    most = None if states is None else parse("--states", states)
+    room = parse_words(memory, "float8") if memory[-1:] == "B" else parse("--memory", memory)  # a byte each
+    with progress_line("searching") as line:
+
+        def tell(done: float, bound: int, io: int, kept: int) -> None:
+            if line is not None:
+                line(done, f"{bound:,} to {io:,} words, {kept:,} states")
+
+        limit = _seconds(seconds)
+        found = ps.optimum(graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=tell)
+    _save(save, graph, found.moves, rules)
+    game = referee(graph, found.M, [found.moves], rules)
+    if as_json:
+        print_json({"graph": name, **found.to_dict(), "complete": game.complete})
+        return
+    print(f"{name}: {graph}")
+    print(found)
+    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee finds the game legal and complete")
+
+
+@command(app, example="pebblesim judge graph.hdag game.npy -M 8")
+def judge(
+    source: SourceName,
+    game: Annotated[Path, typer.Argument(help="A saved game: .npy, .txt, or OneStopParallel's text.")],
+    *,
+    made: GraphChoice,
+    cache: Cache,
+    rules: Rules = "hong-kung",
+    as_json: AsJson = False,
+) -> None:
+    """Judge a saved game on a graph; exit with 1 if it is illegal or incomplete."""
+    import pebblesim as ps
+
+    name, graph = made.graph(source)
+    outcome = ps.judge(graph, game, M=cache.words, rules=rules)
+    if as_json:
+        print_json({"graph": name, **outcome.to_dict()})
+    else:
+        print(outcome)
+    raise typer.Exit(0 if outcome.complete else 1)
+
+
+@command(app, example="pebblesim dags my-graphs --seconds 2 -o table.csv")
+def dags(
+    folder: Annotated[Path, typer.Argument(help="A folder of graphs; with a costs.csv, of its rows.")],
+    *,
+    rules: Rules = "no-recompute",
+    seconds: Annotated[str, typer.Option("--seconds", help="For each row.", metavar="S")] = "5",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep the table: .csv, .json or .parquet.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pebble each graph of a folder at several M: the game, the bound, and others' costs where a costs.csv has them."""
+    from pebblesim.dags.comparing import rows, summary
+    from pebblesim.tables import Table, aligned, format_of
+
+    if output is not None:
+        format_of(output)
+    table = []
+    with progress_bar("pebbling") as progress:
+        table = list(rows(folder, rules, _seconds(seconds) or 0.0, progress))
+    columns = {name: [row[name] for row in table] for name in table[0]}
+    if output is not None:
+        Table(columns).save(output)
+    if as_json:
+        print_json({"rows": table})
+        return
+    shown = [name for name in columns if any(value is not None for value in columns[name])]
+    print(aligned(shown, [[row[name] for name in shown] for row in table]))
+    print(summary(table))
+    if output is not None:
+        print(f"written   {output}")

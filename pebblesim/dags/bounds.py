@@ -1,0 +1,251 @@
+"""Lower bounds for every DAG: words that no game on it can go below, exact, each with its source and the idea of it.
+
+Each says under which rules it holds; a bound that fails where vertices may be computed again is not used there.
+docs/dags.md has the proofs in short, and tests compare all of them with proven optima.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.dags.orders import Task, as_cdag
+from pebblesim.graphs.topology import successors
+
+ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
+ONE_SHOT: Final = ("no-recompute",)
+"""Rules under which each vertex is computed at most once, from all its predecessors at a time."""
+
+MOST_FOR_SPECTRUM: Final = 600
+"""Vertices of the largest graph whose eigenvalues are computed."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number of words that no game on a graph can go below.
+
+    Attributes:
+        name: what it is called.
+        value: words; 0 if it says nothing, and `why_not` says why.
+        source: what it counts, and who proved it.
+        rules: the rule sets under which it holds.
+        why_not: why it does not apply; empty if it does.
+    """
+
+    name: str
+    value: int
+    source: str
+    rules: tuple[str, ...] = ANY
+    why_not: str = ""
+
+    @property
+    def recomputation(self) -> bool:
+        """Whether it holds where a vertex may be computed again."""
+        return "hong-kung" in self.rules
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "source": self.source,
+            "recomputation": self.recomputation,
+            "why_not": self.why_not,
+        }
+
+
+class Case:
+    """A graph, M and rules, with what several bounds need."""
+
+    def __init__(self, task: Task, M: int) -> None:
+        self.task, self.M, self.rules = task, M, task.rules
+        graph = task.graph
+        self.preds, self.indptr = graph.preds.astype(np.int64), graph.indptr.astype(np.int64)
+        self.targets = np.repeat(np.arange(graph.vertices), np.diff(self.indptr))
+        self.is_input, self.is_output = task.board.input == 1, task.board.output == 1
+        alive = task.needed[self.targets] == 1
+        self.used = np.zeros(graph.vertices, dtype=bool)
+        self.used[self.preds[alive]] = True
+        written = self.is_output & ~self.is_input
+        read = self.is_input & self.used
+        self.words = int(task.words[written].sum() + task.words[read].sum())
+        # What is left without inputs, and without outputs that are used: their words are counted already.
+        self.inner = (task.needed == 1) & ~(written & self.used)
+
+    def part(self, vertices: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
+        """(start of preds, preds, start of succs, succs) of the graph on some vertices, numbered in their order."""
+        number = np.full(self.task.graph.vertices, -1, dtype=np.int64)
+        number[vertices] = np.arange(len(vertices))
+        u, v = number[self.preds], number[self.targets]
+        inside = (u >= 0) & (v >= 0)
+        u, v = u[inside], v[inside]
+        order = np.argsort(v, kind="stable")
+        start = np.append(0, np.cumsum(np.bincount(v, minlength=len(vertices))))
+        preds = u[order]
+        return start, preds, *(array.astype(np.int64) for array in successors(start, preds))
+
+
+def at_once(case: Case) -> list[Bound]:
+    """Those that take no time: the compulsory one."""
+    source = "compulsory: each input that is used is read once, each output written once"
+    return [Bound("compulsory", case.words, source)]
+
+
+def slowly(case: Case, end: float) -> list[Bound]:
+    """Those that take time, each what it can reach by then (of `time.monotonic`), and those of users."""
+    found = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
+    found += [
+        Bound(own.name, int(own(case.task.graph, case.M)), "a user's own", own.rules)
+        for own in _own_bounds()
+        if own.problem is None
+    ]
+    return [bound if case.rules in bound.rules else _off(bound) for bound in found]
+
+
+def _own_bounds() -> list[Any]:
+    """Those that users have registered, if any."""
+    import sys
+
+    module = sys.modules.get("pebblesim.dags.own_bounds")
+    return [] if module is None else list(module.OWN.values())
+
+
+def _off(bound: Bound) -> Bound:
+    return Bound(bound.name, 0, bound.source, bound.rules, f"it holds only under {', '.join(bound.rules)}")
+
+
+def largest(bounds: Iterable[Bound]) -> Bound:
+    """The largest of several, the first of equals."""
+    return max(bounds, key=lambda bound: bound.value)
+
+
+def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 5.0) -> list[Bound]:
+    """All lower bounds on the I/O of a graph.
+
+    Raises:
+        Infeasible: M is too small for any game.
+    """
+    case = Case(Task(as_cdag(graph), M, rules), M)
+    return at_once(case) + slowly(case, time.monotonic() + seconds)
+
+
+def wavefronts(case: Case, end: float) -> Bound:
+    """Convex minimum cuts, of parts of the graph one behind the other.
+
+    When x is computed, all that leads to it has been, and nothing that follows from it; so at least as many values
+    are needed later as a convex cut between them holds. Those beyond M are in memory: each was written, and is read
+    again. Vertices of disjoint parts have reads and writes of their own, so the excesses of parts add up.
+    """
+    from pebblesim.dags.cut_kernel import wavefront
+
+    name = "wavefront"
+    source = "wavefronts: convex minimum cuts of disjoint parts (Elango et al. 2014), without recomputation"
+    if case.task.weights is not None:
+        return Bound(name, 0, source, ONE_SHOT, "values are of several words")
+    if case.rules not in ONE_SHOT:
+        return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
+    order = case.task.topological[case.inner[case.task.topological]].astype(np.int64)
+    best, parts = 0, 1
+    while parts * (case.M + 1) <= len(order) and time.monotonic() < end:
+        total, ended = 0, False
+        for vertices in np.array_split(order, parts):
+            arrays = case.part(vertices)
+            peak, share = 0, (end - time.monotonic()) / parts
+            stop = time.monotonic() + max(share, 0.0)
+            for x in _spread(len(vertices), 24 if parts > 1 else 64):
+                peak = max(peak, int(wavefront(*arrays, x, len(vertices))))  # type: ignore[arg-type, call-arg]
+                if time.monotonic() > stop:
+                    break
+            total += 2 * max(0, peak - case.M)
+            ended = time.monotonic() > end
+            if ended:
+                break
+        best = max(best, total)
+        if ended:
+            break
+        parts *= 2
+    return Bound(name, case.words + best, source, ONE_SHOT)
+
+
+def _spread(n: int, most: int) -> list[int]:
+    """At most so many numbers below n, the middle first and then evenly between."""
+    numbers = np.unique(np.linspace(0, n - 1, min(n, most)).astype(int)).tolist()
+    return sorted(numbers, key=lambda x: abs(2 * x - n))
+
+
+def spectral(case: Case) -> Bound:
+    """Eigenvalues of the Laplacian with weight 1/outdegree(u) on the edges of u.
+
+    Cut a game into k stretches with equal numbers of vertices: the edges between stretches weigh at least as much as
+    the k smallest eigenvalues tell, and beyond 2M a stretch each they are reads and writes.
+    """
+    name, source = "spectral", "spectral: Laplacian eigenvalues (Jain & Zaharia 2020), without recomputation"
+    n = int(case.inner.sum())
+    if case.task.weights is not None:
+        return Bound(name, 0, source, ONE_SHOT, "values are of several words")
+    if case.rules not in ONE_SHOT:
+        return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
+    if not 2 <= n <= MOST_FOR_SPECTRUM:
+        return Bound(name, 0, source, ONE_SHOT, f"{n:,} inner vertices; it takes 2 to {MOST_FOR_SPECTRUM:,}")
+    start, preds, succ_start, _ = case.part(np.flatnonzero(case.inner))
+    weight = 1.0 / np.maximum(1, np.diff(succ_start))[preds]
+    laplacian = np.zeros((n, n))
+    targets = np.repeat(np.arange(n), np.diff(start))
+    np.add.at(laplacian, (preds, targets), -weight)
+    np.add.at(laplacian, (targets, preds), -weight)
+    np.fill_diagonal(laplacian, 0)
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    values = np.maximum(np.linalg.eigvalsh(laplacian) - 1e-9 * n, 0)
+    best = 0.0
+    for k in range(1, n + 1):
+        sizes = np.full(k, n // k)
+        sizes[: n % k] += 1
+        best = max(best, float(sizes @ values[:k]) - 2 * k * case.M)
+    return Bound(name, case.words + max(0, floor(best - 1e-6)), source, ONE_SHOT)
+
+
+def partition(case: Case, end: float) -> Bound:
+    """S-partitions: a stretch of a game with T reads and writes computes only what M + T values lead to.
+
+    The most vertices that so many values can lead to, each with all its predecessors among these values and the
+    vertices themselves, are found as an integer program, or bounded by its solver.
+    """
+    name, source = "S-partition", "S-partitions (Hong & Kung 1981), also with recomputation"
+    rules = ("hong-kung", "no-recompute")
+    if case.task.weights is not None:
+        return Bound(name, 0, source, rules, "values are of several words")
+    if case.rules not in rules:
+        return Bound(name, 0, source, rules, f"it holds only under {', '.join(rules)}")
+    needed = np.flatnonzero(case.task.needed == 1)
+    if not len(needed) <= 300:
+        return Bound(name, 0, source, rules, f"{len(needed):,} vertices to compute; it takes up to 300")
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        return Bound(name, 0, source, rules, "it takes OR-tools: pip install 'pebblesim[exact]'")
+    best = 0
+    for T in sorted({max(1, case.M // 2), case.M, 2 * case.M}):
+        left = end - time.monotonic()
+        if left < 0.05:
+            break
+        model = cp_model.CpModel()
+        computed = {int(v): model.new_bool_var(f"x{v}") for v in needed}
+        held = {int(v): model.new_bool_var(f"y{v}") for v in np.flatnonzero(case.used)}
+        for v, x in computed.items():
+            for u in case.preds[case.indptr[v] : case.indptr[v + 1]].tolist():
+                model.add_bool_or([x.negated(), held[u], *([computed[u]] if u in computed else [])])
+        model.add(sum(held.values()) <= case.M + T)
+        model.maximize(sum(computed.values()))
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds, solver.parameters.num_workers = left / 3, 1
+        solver.solve(model)
+        most = floor(solver.best_objective_bound + 1e-6)
+        if most > 0:
+            best = max(best, T * (-(-len(needed) // most) - 1))
+    return Bound(name, best, source, rules)

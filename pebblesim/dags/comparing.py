@@ -1,0 +1,104 @@
+"""Games for a whole folder of graphs, at several M each, beside what others pay for them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pebblesim.dags.formats import SUFFIXES, load_graph
+from pebblesim.dags.orders import Task
+from pebblesim.dags.search import pebble
+from pebblesim.errors import PebblesimError, UsageError
+
+MULTIPLES: Final = (2, 3, 4, 6, 10)
+"""M in halves of the least M that works."""
+
+PEER, PROVEN = "peer_foresight", "proven_optimum_no_recompute"
+"""Columns of costs.csv that are compared with, where there are such."""
+
+
+def rows(
+    folder: Path, rules: str, seconds: float, progress: Callable[[float], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """One row for each graph and M: its size, the game, the bound, and what costs.csv says of it.
+
+    A file costs.csv in the folder, with columns file and M, chooses the rows; otherwise each graph is played at the
+    least M that works and at 1½, 2, 3 and 5 times that.
+
+    Raises:
+        UsageError: there is no such folder, or it holds no graph.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; name one that holds graphs ({', '.join(SUFFIXES)}).")
+    known = _known(folder / "costs.csv")
+    tasks: list[tuple[Path, int | None, dict[str, str]]] = []
+    if known:
+        tasks = [(folder / row["file"], int(row["M"]), row) for row in known]
+    else:
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+        tasks = [(path, factor, {}) for path in files for factor in MULTIPLES]
+    if not tasks:
+        raise UsageError(f"{folder} holds no graph; their files end in {', '.join(SUFFIXES)}.")
+    graph, loaded = None, None
+    for number, (path, M, row) in enumerate(tasks):
+        if progress is not None:
+            progress(number / len(tasks))
+        if path != loaded:
+            try:
+                graph, loaded = load_graph(path), path
+            except PebblesimError as error:
+                raise UsageError(f"{error}") from None
+        assert graph is not None and M is not None
+        if not row:
+            M = max(1, Task(graph, 2**62, rules).least_M * M // 2)
+        found = pebble(graph, M=M, rules=rules, seconds=seconds)
+        yield {
+            "file": path.name,
+            "vertices": graph.vertices,
+            "edges": graph.edges,
+            "M": M,
+            "io": found.io,
+            "bound": found.bound.value,
+            "by": found.bound.name,
+            "peer": int(row[PEER]) if row.get(PEER) else None,
+            "proven": int(row[PROVEN]) if row.get(PROVEN) else None,
+            "seconds": round(found.seconds, 2),
+        }
+
+
+def summary(table: list[dict[str, Any]]) -> str:
+    """How far the games are from proven optima on average, and how often they cost more than the peer's."""
+    lines = [f"{len(table)} rows, {sum(row['io'] == row['bound'] for row in table)} games proven optimal by a bound"]
+    proven = [row for row in table if row["proven"] is not None]
+    if proven:
+        above = [row["io"] / row["proven"] - 1 for row in proven if row["proven"]]
+        lines.append(
+            f"above the proven optimum: {100 * sum(above) / len(above):.2f} % on average of {len(above)}, "
+            f"{100 * max(above):.1f} % at most"
+        )
+    peer = [row for row in table if row["peer"] is not None]
+    if peer:
+        ratio = [row["io"] / row["peer"] for row in peer if row["peer"]]
+        lines.append(
+            f"beside the peer: {sum(r > 1 for r in ratio)} rows cost more, {sum(r < 1 for r in ratio)} less; "
+            f"{sum(ratio) / len(ratio):.3f} of its cost on average"
+        )
+    lines.append(f"at most {max(row['seconds'] for row in table):.1f} s a row")
+    return "\n".join(lines)
+
+
+def _known(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            found = list(csv.DictReader(file))
+        for row in found:
+            int(row["M"]), row["file"].lower()
+            for name in (PEER, PROVEN):
+                int(row.get(name) or 0)
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no table with the columns file and M, both in every row: {error}.") from None
+    return found

@@ -1,0 +1,153 @@
+"""The least I/O without recomputation as a constraint program, for graphs that are too large for the search of states.
+
+Each vertex has a time. Each use of a value is fed by a read, or by an earlier event of the same value, its computation
+or another use, since when the value has been kept; each event feeds one at most. A kept value fills a place between its
+two events, a computation as many as its operands and one more; places are counted by one cumulative constraint. A read
+of a computed value needs a write, once. OR-tools' CP-SAT solves it (the optional dependency `exact`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
+
+if TYPE_CHECKING:
+    from pebblesim.dags.optimum import _Run
+
+MOST_STEPS = 150
+"""Vertices to compute in the largest graph that is given to the solver."""
+
+
+def solve(run: _Run, end: float, tell: Callable[[], None]) -> None:
+    """Narrow the interval of a run until it is proven or the time is up."""
+    task = run.task
+    if task.steps > MOST_STEPS:
+        return
+    model, plan = _model(run)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 8
+    solver.parameters.max_time_in_seconds = max(0.1, end - time.monotonic()) if end < float("inf") else 1e9
+    solver.parameters.catch_sigint_signal = False
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # keeps what is found while it runs
+        def on_solution_callback(self) -> None:
+            _keep(run, plan, self.value)
+            tell()
+
+    def bounded(value: float) -> None:
+        run.raise_to(int(np.ceil(value - 1e-6)), "CP-SAT, a constraint program with order and kept values")
+        tell()
+
+    solver.best_bound_callback = bounded
+    status = solver.solve(model, Watch())
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        _keep(run, plan, solver.value)
+    if status != cp_model.INFEASIBLE:
+        bounded(solver.best_objective_bound)
+
+
+def _keep(run: _Run, plan: _Plan, value: Callable[[Any], int]) -> None:
+    """Take the game that the solver has found, if it is better."""
+    board, found = run.task.board, []
+    times = {v: value(time) for v, time in plan.time_of.items()}
+    kept = {(u, event) for (u, event, _), link in plan.kept.items() if value(link)}
+    written = {u for u, write in plan.written.items() if value(write)}
+    red: set[int] = set()
+    for v in sorted(times, key=times.__getitem__):
+        found += [(READ, u) for u in plan.before[v] if u not in red]
+        found.append((COMPUTE, v))
+        if v in written or board.output[v]:
+            found.append((WRITE, v))
+        red |= {v, *plan.before[v]}
+        gone = [u for u in (v, *plan.before[v]) if (u, v) not in kept]
+        found += [(DELETE, u) for u in gone]
+        red -= set(gone)
+    io = sum(kind in (READ, WRITE) for kind, _ in found)
+    if io < run.io:
+        run.io, run.moves = io, np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+
+
+class _Plan(NamedTuple):
+    """Variables: the time of each vertex, whether value u is kept from an event to a use, and whether it is written."""
+
+    before: dict[int, list[int]]
+    time_of: dict[int, Any]
+    kept: dict[tuple[int, int, int], Any]
+    written: dict[int, Any]
+
+
+def _model(run: _Run) -> tuple[Any, _Plan]:
+    """The program, and what its variables mean."""
+    task = run.task
+    graph, board = task.graph, task.board
+    vertices = board.target.tolist()
+    n = len(vertices)
+    model = cp_model.CpModel()
+    before = {v: graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist() for v in vertices}
+    time_of = {v: model.new_int_var(0, n - 1, f"t{v}") for v in vertices}
+    model.add_all_different(time_of.values())
+    uses: dict[int, list[int]] = {}
+    for v, operands in before.items():
+        for u in operands:
+            uses.setdefault(u, []).append(v)
+            if u in time_of:
+                model.add(time_of[u] < time_of[v])
+    intervals = [model.new_fixed_size_interval_var(time_of[v], 1, f"c{v}") for v in vertices]
+    demands = [len(before[v]) + 1 for v in vertices]
+    plan = _Plan(before, time_of, {}, {})
+    cost: list[Any] = []
+    for u, users in uses.items():
+        events = ([u] if u in time_of else []) + users
+        reads = []
+        feeds: dict[int, list[Any]] = {event: [] for event in events}
+        for w in users:
+            fed = []
+            for event in events:
+                if event == w:
+                    continue
+                kept = plan.kept[u, event, w] = model.new_bool_var(f"k{u},{event},{w}")
+                size = model.new_int_var(0, n, "")
+                start = model.new_int_var(0, n, "")
+                model.add(start == time_of[event] + 1)
+                interval = model.new_optional_interval_var(start, size, time_of[w], kept, "")
+                intervals.append(interval)
+                demands.append(1)
+                feeds[event].append(kept)
+                fed.append(kept)
+            read = model.new_bool_var(f"r{u},{w}")
+            model.add_exactly_one([*fed, read])
+            reads.append(read)
+        for kept_since in feeds.values():
+            if kept_since:
+                model.add_at_most_one(kept_since)
+        if u not in time_of:
+            model.add_bool_or(reads)
+        elif not board.output[u]:
+            write = plan.written[u] = model.new_bool_var(f"w{u}")
+            for read in reads:
+                model.add_implication(read, write)
+            cost.append(write)
+        cost += reads
+    fixed = sum(int(board.output[v]) for v in vertices)
+    model.add_cumulative(intervals, demands, task.M)
+    io = sum(cost) + fixed
+    model.add(io >= run.bound)
+    model.add(io <= run.io)
+    model.minimize(io)
+    times = _times(run)
+    for v in vertices:
+        model.add_hint(time_of[v], times[v])
+    return model, plan
+
+
+def _times(run: _Run) -> dict[int, int]:
+    """When the best game so far computes each vertex."""
+    kinds, moved = unpack(run.moves)
+    computed = moved[kinds == COMPUTE].tolist()
+    return {v: k for k, v in enumerate(computed)}

@@ -1,0 +1,134 @@
+"""Minimum vertex cuts that are convex: how many values are alive, at least, while a vertex is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, enough: int) -> int:
+    """The least number of vertices of S with a successor outside, over all down-closed S that hold x and no descendant.
+
+    Vertex-disjoint paths from the ancestors of x to its descendants are found one by one, on a network with two sides
+    of each vertex (`v` in, `n + v` out): in to out once, and back, forward along an edge from out to in, and backward
+    from in to in as often as one likes. It stops at `enough`.
+    """
+    n = pred_start.size - 1
+    above, below = np.zeros(n, dtype=np.uint8), np.zeros(n, dtype=np.uint8)
+    stack = np.empty(2 * n + 1, dtype=np.int64)
+    for up in (True, False):
+        reach = above if up else below
+        start, ends = (pred_start, preds) if up else (succ_start, succs)
+        top = 0
+        stack[0] = x
+        reach[x] = 1
+        while top >= 0:
+            v = stack[top]
+            top -= 1
+            for e in range(start[v], start[v + 1]):
+                if not reach[ends[e]]:
+                    reach[ends[e]] = 1
+                    top += 1
+                    stack[top] = ends[e]
+    below[x] = 0
+    # Flow: through v (in to out), along each edge e (of succs: out to in), back along each edge (in to in).
+    through = np.zeros(n, dtype=np.uint8)
+    along, back = np.zeros(succs.size, dtype=np.int64), np.zeros(succs.size, dtype=np.int64)
+    at_pred = np.empty(preds.size, dtype=np.int64)  # the edge of succs that an edge of preds is
+    fill = pred_start[:-1].copy()
+    for v in range(n):
+        for e in range(succ_start[v], succ_start[v + 1]):
+            w = succs[e]
+            at_pred[fill[w]] = e
+            fill[w] += 1
+    source_of = np.empty(preds.size, dtype=np.int64)
+    for v in range(n):
+        for e in range(succ_start[v], succ_start[v + 1]):
+            source_of[e] = v
+    came = np.full(2 * n, -1, dtype=np.int64)
+    flow = 0
+    while flow < enough:
+        came[:] = -1
+        top = -1
+        for v in range(n):
+            if above[v]:
+                came[v] = -2
+                top += 1
+                stack[top] = v
+        found = -1
+        while top >= 0 and found < 0:
+            node = stack[top]
+            top -= 1
+            v = node if node < n else node - n
+            if node < n:
+                if below[v]:
+                    found = v
+                    break
+                if not through[v] and came[n + v] == -1:
+                    came[n + v] = node
+                    top += 1
+                    stack[top] = n + v
+                for e in range(pred_start[v], pred_start[v + 1]):
+                    k = at_pred[e]
+                    u = source_of[k]
+                    if came[u] == -1:  # back along an edge, freely
+                        came[u] = node
+                        top += 1
+                        stack[top] = u
+                    if along[k] > 0 and came[n + u] == -1:  # undo flow that came along it
+                        came[n + u] = node
+                        top += 1
+                        stack[top] = n + u
+                for k in range(succ_start[v], succ_start[v + 1]):
+                    w = succs[k]
+                    if back[k] > 0 and came[w] == -1:  # undo flow that went back along it
+                        came[w] = node
+                        top += 1
+                        stack[top] = w
+            else:
+                if came[v] == -1:  # from out to in: freely
+                    came[v] = node
+                    top += 1
+                    stack[top] = v
+                for k in range(succ_start[v], succ_start[v + 1]):
+                    w = succs[k]
+                    if came[w] == -1:
+                        came[w] = node
+                        top += 1
+                        stack[top] = w
+        if found < 0:
+            return flow
+        node = found
+        while came[node] != -2:
+            before = came[node]
+            if before < n and node == before + n:
+                through[before] = 1
+            elif before >= n and node == before - n:
+                through[node] = 0
+            elif before >= n:
+                v, w = before - n, node
+                for k in range(succ_start[v], succ_start[v + 1]):
+                    if succs[k] == w:
+                        along[k] += 1
+            elif node >= n:
+                u, w = node - n, before
+                for k in range(succ_start[u], succ_start[u + 1]):
+                    if succs[k] == w:
+                        along[k] -= 1
+            else:
+                # From in to in: back along an edge node -> before, or undoing one that went back from node to before.
+                undone = False
+                for k in range(succ_start[before], succ_start[before + 1]):
+                    if succs[k] == node and back[k] > 0:
+                        back[k] -= 1
+                        undone = True
+                if not undone:
+                    for k in range(succ_start[node], succ_start[node + 1]):
+                        if succs[k] == before:
+                            back[k] += 1
+            node = before
+        flow += 1
+    return flow

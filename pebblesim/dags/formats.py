@@ -1,0 +1,94 @@
+"""Graphs in files: which formats there are, reading and writing.
+
+A format is named, or told by the file's suffix. Inputs are the sources and outputs the sinks, unless the format says
+otherwise (JSON, GraphML and DOT can). Files of whole numbers are read at some ten million edges in a few seconds;
+those with names are meant for smaller graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pebblesim.dags import named_formats as named, numbered_formats as numbered
+from pebblesim.errors import UnknownName, UsageError
+from pebblesim.files import whole_file
+from pebblesim.graphs.cdag import Cdag
+
+MOST_BYTES_WITH_NAMES: Final = 200 * 2**20
+
+
+class Format(NamedTuple):
+    """How to read and to write one; `named` if its vertices have names, which takes longer."""
+
+    read: Callable[[bytes], Cdag]
+    write: Callable[[Cdag], bytes]
+    suffixes: tuple[str, ...]
+    named: bool = False
+
+
+FORMATS: Final = {
+    "dot": Format(named.dot, named.write_dot, (".dot", ".gv"), True),
+    "graphml": Format(named.graphml, named.write_graphml, (".graphml",), True),
+    "json": Format(named.node_link, named.write_node_link, (".json",), True),
+    "hyperdag": Format(numbered.hyperdag, numbered.write_hyperdag, (".hdag", ".txt")),
+    "edges": Format(numbered.edge_list, numbered.write_edge_list, (".edges", ".edgelist")),
+    "matrix-market": Format(numbered.matrix_market, numbered.write_matrix_market, (".mtx",)),
+    "converter": Format(numbered.converter, numbered.write_converter, (".dag",)),
+}
+SUFFIXES: Final = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
+
+
+def load_graph(path: str | Path, format: str | None = None) -> Cdag:
+    """Read a graph from a file.
+
+    Args:
+        path: the file.
+        format: a name in `FORMATS`; by default told by the suffix.
+
+    Raises:
+        UnknownName: there is no such format.
+        UsageError: the file cannot be read, or holds no acyclic graph in this format; the message says where.
+    """
+    path = Path(path)
+    known = _format(path, format)
+    try:
+        if known.named and path.stat().st_size > MOST_BYTES_WITH_NAMES:
+            raise UsageError(
+                f"{path} has {path.stat().st_size:,} bytes; files with named vertices are read up to "
+                f"{MOST_BYTES_WITH_NAMES:,}, so convert it to HyperDAG (.hdag) or an edge list."
+            )
+        data = path.read_bytes()
+        return known.read(data)
+    except (OSError, UnicodeDecodeError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or ("it is too large" if isinstance(error, MemoryError) else error)
+        raise UsageError(f"cannot read {path}: {why}.") from error
+    except UsageError as error:
+        raise UsageError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+
+
+def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None:
+    """Write a graph to a file, whole or not at all.
+
+    HyperDAG, edge lists and matrices know neither tensors nor names nor a choice of inputs and outputs: only vertices,
+    edges and, in HyperDAG, the words of values survive there.
+
+    Raises:
+        UnknownName: there is no such format.
+        UsageError: the suffix is unknown, the format cannot hold this graph, or the file cannot be written.
+    """
+    path = Path(path)
+    data = _format(path, format).write(graph)
+    with whole_file(path) as unfinished:
+        unfinished.write_bytes(data)
+
+
+def _format(path: Path, name: str | None) -> Format:
+    if name is None:
+        name = SUFFIXES.get(path.suffix.lower())
+        if name is None:
+            raise UsageError(f"cannot tell a format from {path.name!r}; end it with one of {', '.join(SUFFIXES)}.")
+    if name not in FORMATS:
+        raise UnknownName("format", name, FORMATS)
+    return FORMATS[name]

@@ -1,0 +1,73 @@
+"""Judge a saved game on a graph: of ours, or in the text of OneStopParallel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.dags.orders import as_cdag
+from pebblesim.errors import UsageError
+from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack
+from pebblesim.game.referee import Game, referee
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.sizes import whole
+
+_OTHER: Final = re.compile(r"(Compute|Evict|Send up|Send down) (\d+)\b(?:.*?\bproc(?:essor)? (\d+))?.*", re.IGNORECASE)
+_MEANS: Final = {"compute": COMPUTE, "evict": DELETE, "send up": WRITE, "send down": READ}
+
+
+def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "hong-kung") -> Game:
+    """Play a game that somebody made and judge it; an illegal move ends it, and the outcome tells its story.
+
+    Args:
+        graph: a `Cdag`, or a networkx DiGraph.
+        game: packed moves, or a file of them: `.npy`, or text with one move a line, `read NAME`, `write NAME`,
+            `compute NAME` or `delete NAME` as we save them, or the lines that OneStopParallel writes (`Compute 3 on
+            proc 0 in superstep 1`, `Evict 3 from proc 0`, `Send up 3 from proc 0`, `Send down 3 to proc 0`).
+        M, rules: as for `referee`.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    graph = as_cdag(graph)
+    if not isinstance(game, str | Path):
+        moves = game
+    elif Path(game).suffix == ".npy":
+        moves = load(game)
+    else:
+        moves = _text(Path(game), graph)
+    return referee(graph, whole("M", M), [moves], rules, strict=False)
+
+
+def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+    number: dict[str, int] = {}
+    found = []
+    for at, line in enumerate(lines, 1):
+        text = line.split("%", 1)[0].strip()
+        if not text:
+            continue
+        if match := _OTHER.fullmatch(text):
+            if match[3] not in (None, "0"):
+                raise UsageError(f"{path}, line {at}: processor {match[3]} moves; games of one processor are judged.")
+            if len(match[2]) > 18:
+                raise UsageError(f"{path}, line {at}: there is no vertex {match[2][:20]}….")
+            found.append((_MEANS[match[1].lower()], int(match[2])))
+            continue
+        kind, _, name = text.partition(" ")
+        if not number:
+            number = {graph.describe(v): v for v in range(graph.vertices)}
+        if kind not in KINDS or name not in number:
+            raise UsageError(
+                f"{path}, line {at}: {text[:60]!r} is no move on this graph; a move is one of {', '.join(KINDS)} and "
+                "the name of a vertex, or a line of OneStopParallel."
+            )
+        found.append((KINDS.index(kind), number[name]))
+    return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)

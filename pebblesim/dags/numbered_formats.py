@@ -1,0 +1,236 @@
+"""Graphs from files of whole numbers: HyperDAG, edge lists, triangular matrices, and the text of converters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pebblesim.dags.rows import Rows, words_of
+from pebblesim.errors import UsageError
+from pebblesim.graphs.cdag import Cdag
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def hyperdag(data: bytes) -> Cdag:
+    """HyperDAG v1 (Papp, Anegg & Yzelman, https://github.com/Algebraic-Programming/HyperDAG_DB).
+
+    A header "hyperedges vertices pins"; a row for each hyperedge: its number, perhaps a communication and a memory
+    weight; one for each vertex: its number and perhaps weights and types of work, which play no part here; one for each
+    pin, "hyperedge vertex", the source of a hyperedge first. The words of a value are the memory weight of its
+    hyperedge, or the communication weight if that stands alone.
+    """
+    rows = Rows.of(data, b"%")
+    ((hyperedges, vertices, pins),) = rows.take(0, 1, "the header 'hyperedges vertices pins'", 3, 3).tolist()
+    if not vertices:
+        raise UsageError("the header promises no vertices; a graph has at least one.")
+    first = 1
+    starts: list[int] = []
+    for what, total, most in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
+        starts.append(first)
+        described = f"a {what}: its number and up to {'two' if most == 3 else 'three'} weights"
+        ids = rows.take(first, total, described, 1, most)[:, 0]
+        rows.check(ids, first, what, total)
+        if twice := rows.once(ids, first):
+            raise UsageError(f"line {rows.line[twice[0]]}: {what} {ids[twice[0] - first]} is given twice.")
+        if what == "hyperedge":
+            numbers = ids
+        first += total
+    table = rows.take(first, pins, "a pin 'hyperedge vertex'", 2, 2)
+    if len(rows) > first + pins:
+        rows.refuse(first + pins, f"expected the end of the file after {pins} pins")
+    edge, vertex = table.T
+    rows.check(edge, first, "hyperedge", hyperedges)
+    rows.check(vertex, first, "vertex", vertices)
+    source = np.full(hyperedges, -1, dtype=np.int64)
+    source[edge[::-1]] = vertex[::-1]  # of several pins the first one stays
+    where = np.full(hyperedges, -1, dtype=np.int64)
+    where[edge[::-1]] = np.arange(pins - 1, -1, -1)
+    follows = where[edge] != np.arange(pins)
+    u, v = source[edge], vertex
+    if twice := rows.once(np.where(follows, u * vertices + v, -1 - np.arange(pins)), first):
+        a, b = twice
+        raise UsageError(
+            f"line {rows.line[a]}: the edge from {u[a - first]} to {v[a - first]} stands already in line "
+            f"{rows.line[b]}."
+        )
+    lengths = rows.lengths[starts[0] : starts[0] + hyperedges]
+    column = np.where(lengths > 2, 2, 1)
+    given = np.where(
+        lengths > 1, rows.values[rows.start[starts[0] : starts[0] + hyperedges] + np.minimum(column, lengths - 1)], 1
+    )
+    words = np.ones(vertices, dtype=np.int64)
+    used = source[numbers] >= 0
+    words[source[numbers[used]]] = given[used]
+    return Cdag.from_edges(vertices, np.column_stack([u, v])[follows], weights=words_of(words, "vertex"))
+
+
+def edge_list(data: bytes) -> Cdag:
+    """One edge "from to" a line; what stands behind is ignored, and so is a line that starts with #, % or //.
+
+    Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
+    """
+    rows = Rows.of(data, b"#%")
+    first = rows.start[:-1]
+    if len(rows) and (rows.lengths < 2).any():
+        rows.refuse(int(np.argmax(rows.lengths < 2)), "expected an edge 'from to'")
+    source, target = rows.values[first], rows.values[np.minimum(first + 1, max(len(rows.values) - 1, 0))]
+    if not len(rows):
+        raise UsageError("it has no edges; a line of an edge list is 'from to'.")
+    if (source < 0).any() or (target < 0).any():
+        return _named_edges(data)
+    ids, places = np.unique(np.concatenate([source, target]), return_inverse=True)
+    pairs = places.reshape(2, -1).T
+    names = None if ids[-1] == len(ids) - 1 else [str(v) for v in ids.tolist()]
+    return Cdag.from_edges(len(ids), pairs, names=names)
+
+
+def _named_edges(data: bytes) -> Cdag:
+    number: dict[str, int] = {}
+    pairs = []
+    for line in data.decode("utf-8").split("\n"):
+        words = line.split("#", 1)[0].split("%", 1)[0].split()
+        if words:
+            pairs.append(tuple(number.setdefault(word, len(number)) for word in words[:2]))
+    return Cdag.from_edges(len(number), pairs, names=list(number))
+
+
+def matrix_market(data: bytes) -> Cdag:
+    """The solve with a lower triangular matrix: entry (r, c) below the diagonal is the edge from c to r.
+
+    https://math.nist.gov/MatrixMarket/formats.html; vertex v is row v + 1.
+    """
+    size, r, c = matrix_entries(data)
+    above = r < c
+    if above.any():
+        at = int(np.argmax(above))
+        raise UsageError(
+            f"entry ({r[at]}, {c[at]}) stands above the diagonal; only a lower triangular matrix is a graph, of the "
+            "solve with it."
+        )
+    if size[0] != size[1]:
+        raise UsageError(f"the matrix is {size[0]} × {size[1]}; only a square one is a graph, of the solve with it.")
+    below = r > c
+    return Cdag.from_edges(size[0], np.column_stack([c[below] - 1, r[below] - 1]))
+
+
+def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
+    """(rows and columns, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file."""
+    head = data.split(b"\n", 1)[0].decode("utf-8", "replace").lower().split()
+    if head[:3] != ["%%matrixmarket", "matrix", "coordinate"]:
+        raise UsageError("line 1: a MatrixMarket file of a sparse matrix starts '%%MatrixMarket matrix coordinate'.")
+    rows = Rows.of(data, b"%")
+    ((height, width, entries),) = rows.take(0, 1, "the size 'rows columns entries'", 3, 3).tolist()
+    if not height or not width:
+        raise UsageError(f"the matrix is {height} × {width}; a graph has at least one vertex.")
+    short = rows.lengths[1:] < 2
+    if short.any():
+        rows.refuse(1 + int(np.argmax(short)), "expected an entry 'row column value'")
+    if len(rows) - 1 != entries:
+        raise UsageError(f"{entries} entries are promised, but {len(rows) - 1} follow.")
+    at = rows.start[1:-1]
+    r, c = rows.values[at], rows.values[at + 1]
+    rows.check(r, 1, "row", height, 1)
+    rows.check(c, 1, "column", width, 1)
+    if twice := rows.once(r * (width + 1) + c, 1):
+        raise UsageError(f"line {rows.line[twice[0]]}: the entry stands already in line {rows.line[twice[1]]}.")
+    return (height, width), r, c
+
+
+def converter(data: bytes) -> Cdag:
+    """OneStopParallel's converters: "vertices edges"; for each vertex "v work", then "v words"; edges "u v"."""
+    rows = Rows.of(data, b"%#")
+    ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
+    if not vertices:
+        raise UsageError("the header promises no vertices; a graph has at least one.")
+    first = 1
+    for what in ("vertex and its work", "vertex and its words"):
+        ids, values = rows.take(first, vertices, f"a {what}", 2, 2).T
+        rows.check(ids, first, "vertex", vertices)
+        if twice := rows.once(ids, first):
+            raise UsageError(f"line {rows.line[twice[0]]}: vertex {ids[twice[0] - first]} is given twice.")
+        first += vertices
+    words = np.empty(vertices, dtype=np.int64)
+    words[ids] = values
+    pairs = rows.take(first, edges, "an edge 'from to'", 2, 2)
+    if len(rows) > first + edges:
+        rows.refuse(first + edges, f"expected the end of the file after {edges} edges")
+    for column in pairs.T:
+        rows.check(column, first, "vertex", vertices)
+    return Cdag.from_edges(vertices, pairs, weights=words_of(words, "vertex"))
+
+
+def write_hyperdag(graph: Cdag) -> bytes:
+    """Each vertex with successors is the first pin of one hyperedge, and they are the others."""
+    u, v = edges_of(graph)
+    order = np.lexsort((v, u))
+    u, v = u[order], v[order]
+    words = np.ones(graph.vertices, dtype=np.int64) if graph.weights is None else graph.weights
+    sources = np.flatnonzero((np.bincount(u, minlength=graph.vertices) > 0) | (words > 1))
+    number = np.zeros(graph.vertices, dtype=np.int64)
+    number[sources] = np.arange(len(sources))
+    pins = np.concatenate([np.column_stack([np.arange(len(sources)), sources]), np.column_stack([number[u], v])])
+    pins = pins[np.argsort(pins[:, 0], kind="stable")]
+    head = (
+        "% HyperDAG v1: hyperedges, vertices, pins; then hyperedges (number, words moved, words held), vertices and\n"
+        "% pins (hyperedge, vertex), the source of a hyperedge first\n"
+        f"{len(sources)} {graph.vertices} {len(pins)}\n"
+    )
+    edges = np.column_stack([np.arange(len(sources)), words[sources], words[sources]])
+    vertices = np.column_stack([np.arange(graph.vertices), np.ones(graph.vertices, dtype=np.int64)])
+    return head.encode() + b"".join(map(_table, (edges, vertices, pins)))
+
+
+def write_edge_list(graph: Cdag) -> bytes:
+    _unweighted(graph, "an edge list")
+    u, v = edges_of(graph)
+    if len(np.union1d(u, v)) < graph.vertices:
+        raise UsageError("an edge list cannot name a vertex without edges; save to .hdag, .json, .graphml or .dot.")
+    return _table(np.column_stack([u, v]))
+
+
+def write_matrix_market(graph: Cdag) -> bytes:
+    """The pattern of a lower triangular matrix with a full diagonal."""
+    _unweighted(graph, "a matrix")
+    u, v = edges_of(graph)
+    if (u > v).any():
+        at = int(np.argmax(u > v))
+        raise UsageError(
+            f"the edge from {u[at]} to {v[at]} would stand above the diagonal; a .mtx file takes graphs whose numbers "
+            "grow along every edge."
+        )
+    n = graph.vertices
+    head = f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {n + len(u)}\n"
+    diagonal = np.arange(1, n + 1)
+    return head.encode() + _table(np.column_stack([diagonal, diagonal])) + _table(np.column_stack([v + 1, u + 1]))
+
+
+def write_converter(graph: Cdag) -> bytes:
+    ids = np.arange(graph.vertices)
+    words = np.ones(graph.vertices, dtype=np.int64) if graph.weights is None else graph.weights
+    parts = [np.column_stack([ids, np.ones_like(ids)]), np.column_stack([ids, words]), np.column_stack(edges_of(graph))]
+    return f"{graph.vertices} {graph.edges}\n".encode() + b"".join(map(_table, parts))
+
+
+def edges_of(graph: Cdag) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sources and targets of all edges, by target."""
+    targets = _targets(graph)
+    return graph.preds.astype(np.int64), targets
+
+
+def _targets(graph: Cdag) -> NDArray[np.int64]:
+    indptr = graph.indptr.astype(np.int64)
+    return np.repeat(np.arange(graph.vertices), indptr[1:] - indptr[:-1])
+
+
+def _unweighted(graph: Cdag, what: str) -> None:
+    if graph.weights is not None:
+        raise UsageError(f"{what} has no place for the words of values; save to .hdag, .json, .graphml or .dot.")
+
+
+def _table(rows: NDArray[np.int64]) -> bytes:
+    columns: Sequence[Any] = rows.tolist()
+    return "".join([f"{' '.join(map(str, row))}\n" for row in columns]).encode()

@@ -1,0 +1,401 @@
+"""The least I/O of a game on any DAG: a search that can be stopped at any moment and always knows an interval.
+
+It starts from the best game of `pebblesim.dags.search` and lets nothing wait that cannot be better. What waits in the
+order of the I/O so far and the I/O that is to come in any case (A*) gives the bound: no game moves fewer words than
+the least of these numbers. The problem is NP-hard without recomputation and PSPACE-complete with it (Papp & Wattenhofer
+2020; Demaine & Liu 2018), so it is for small graphs, or for M that leaves little choice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.dags.bounds import Case
+from pebblesim.dags.orders import Task, as_cdag
+from pebblesim.dags.search import pebble
+from pebblesim.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
+from pebblesim.game.referee import referee
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.sizes import whole
+
+RULES: Final = ("hong-kung", "no-recompute", "partial")
+
+MEMORY: Final = 4 * 2**30
+
+Progress = Callable[[float, int, int, int], None]
+"""Told the part of the time that is over (0 without a limit), the bound, the least I/O so far and the states kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """The least I/O of a game, or an interval that holds it, and a game.
+
+    Attributes:
+        rules, M: of the game.
+        io: words read and written by the best game found.
+        bound: no game moves fewer words.
+        moves: the game, packed as in `pebblesim.game.moves`.
+        states: how many states the search kept.
+        proof: what proves the bound.
+        ended: why the search ended: "proven", "time", "memory" or "interrupted".
+        seconds: how long it took.
+    """
+
+    rules: str
+    M: int
+    io: int
+    bound: int
+    moves: NDArray[np.int64]
+    states: int
+    proof: str
+    ended: str
+    seconds: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether `io` is the least I/O."""
+        return self.io == self.bound
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the moves, of which it says how many, as plain data."""
+        return {
+            "rules": self.rules,
+            "M": self.M,
+            "io": self.io,
+            "bound": self.bound,
+            "proven": self.proven,
+            "moves": len(self.moves),
+            "states": self.states,
+            "proof": self.proof,
+            "ended": self.ended,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        least = f"{self.io:,} words" if self.proven else f"{self.bound:,} to {self.io:,} words"
+        lines = {
+            "rules": self.rules,
+            "M": f"{self.M:,} words",
+            "least I/O": least + ("" if self.proven else f" (ended by {self.ended})"),
+            "proof": self.proof,
+            "game": f"{len(self.moves):,} moves; {self.states:,} states kept",
+        }
+        return "\n".join(f"{label:<16}{value}" for label, value in lines.items())
+
+
+def optimum(
+    graph: Any,
+    M: int,
+    rules: str = "hong-kung",
+    *,
+    seconds: float | None = None,
+    memory: int = MEMORY,
+    states: int | None = None,
+    progress: Progress | None = None,
+) -> Optimum:
+    """The least I/O on a graph, or the interval that is reached when the time or the memory is used up.
+
+    Args:
+        graph: a `Cdag`, or a networkx DiGraph; values of one word each.
+        M: red pebbles.
+        rules: "hong-kung", where a vertex may be computed again, "no-recompute" or "partial".
+        seconds: stop by then; without it, when it is proven or the memory is full.
+        memory: bytes for states.
+        states: most states to keep, instead of `memory`.
+        progress: called now and then.
+
+    Ctrl-C ends the search, not the call: the interval so far is returned.
+
+    >>> from pebblesim.dags.generators import generate
+    >>> optimum(generate("pyramid", rows=4), M=3).io
+    11
+
+    Raises:
+        Infeasible: some vertex with its predecessors needs more than M pebbles.
+        UnknownName: there is no such rule set.
+        UsageError: a value has several words, or a number is out of range.
+    """
+    began = time.monotonic()
+    graph = as_cdag(graph)
+    if rules not in RULES:
+        raise UnknownName("rule set to search under", rules, RULES)
+    if getattr(graph, "weights", None) is not None:
+        raise UsageError("values of several words are not searched exactly; use `pebble`, or a graph without weights.")
+    M = whole("M", M)
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"seconds = {seconds} was given; give more than 0.")
+    task = Task(graph, M, rules)
+    parts = [] if rules == "partial" else _parts(task)
+    if len(parts) > 1:
+        return _sum(parts, M, rules, seconds, memory, states, progress, began)
+    end = float("inf") if seconds is None else began + seconds
+    first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=4)
+    run = _Run(task, first.io, first.moves, first.bound.value, first.bound.source)
+    if first.interrupted:
+        run.ended = "interrupted"
+    elif not run.proven:
+        try:
+            run.search(states, whole("memory", memory), began, end, progress)
+        except KeyboardInterrupt:
+            run.ended = "interrupted"
+    game = referee(graph, M, [run.moves], rules)
+    if not game.complete or game.io != run.io:
+        raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
+    ended = "proven" if run.proven else run.ended
+    return Optimum(rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began)
+
+
+def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
+    """The parts of a graph that no edge joins, without what needs no move, and the numbers of their vertices.
+
+    Their optima add up: a game on the whole is one on each part, and games on the parts can be played in turn.
+    """
+    import networkx as nx
+
+    graph, case = task.graph, Case(task, task.M)
+    whole_graph = nx.Graph()
+    whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
+    alive = task.needed[case.targets] == 1
+    whole_graph.add_edges_from(zip(case.preds[alive].tolist(), case.targets[alive].tolist(), strict=True))
+    members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
+    if len(members) < 2:
+        return [(graph, np.arange(graph.vertices))] * len(members)
+    found = []
+    number = np.zeros(graph.vertices, dtype=np.int64)
+    for vertices in members:
+        number[vertices] = np.arange(len(vertices))
+        inside = np.zeros(graph.vertices, dtype=bool)
+        inside[vertices] = True
+        kept = inside[case.targets] & alive
+        edges = np.column_stack([number[case.preds[kept]], number[case.targets[kept]]])
+        ends = (number[vertices[flags[vertices]]] for flags in (case.is_input, case.is_output))
+        found.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
+    return found
+
+
+def _sum(
+    parts: list[tuple[Cdag, NDArray[np.int64]]],
+    M: int,
+    rules: str,
+    seconds: float | None,
+    memory: int,
+    states: int | None,
+    progress: Progress | None,
+    began: float,
+) -> Optimum:
+    """The optima of parts, one after the other, as that of the whole."""
+    found: list[Optimum] = []
+    for number, (part, _) in enumerate(parts):
+        left = None if seconds is None else max(0.01, (began + seconds - time.monotonic()) / (len(parts) - number))
+        if found and found[-1].ended == "interrupted":
+            left = 0.01
+        found.append(optimum(part, M, rules, seconds=left, memory=memory, states=states, progress=progress))
+    moves = [each.moves & 3 | vertices[each.moves >> 2] << 2 for each, (_, vertices) in zip(found, parts, strict=True)]
+    return Optimum(
+        rules,
+        M,
+        sum(each.io for each in found),
+        sum(each.bound for each in found),
+        np.concatenate(moves),
+        sum(each.states for each in found),
+        f"the optima of {len(parts)} parts that no edge joins add up",
+        next((each.ended for each in found if not each.proven), "proven"),
+        time.monotonic() - began,
+    )
+
+
+class _Run:
+    """The interval so far, and the game at its upper end."""
+
+    def __init__(self, task: Task, io: int, moves: NDArray[np.int64], bound: int, proof: str) -> None:
+        self.task, self.io, self.moves, self.bound, self.proof = task, io, moves, bound, proof
+        self.states, self.ended = 0, "time"
+
+    @property
+    def proven(self) -> bool:
+        return self.io == self.bound
+
+    def raise_to(self, bound: int, proof: str) -> None:
+        if bound > self.bound:
+            self.bound, self.proof = min(bound, self.io), proof
+
+    def search(self, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
+        def tell() -> None:
+            if progress is not None:
+                part = 0.0 if end == float("inf") else min(1.0, (time.monotonic() - began) / (end - began))
+                progress(part, self.bound, self.io, self.states)
+
+        if self.task.rules == "partial":
+            from pebblesim.dags.optimum_partial import search_partial
+
+            search_partial(self, memory // 400 if states is None else states, end, tell)
+            return
+        program = self.task.rules == "no-recompute" and find_spec("ortools") is not None
+        half = began + (end - began) / 2
+        self._astar(states, memory, half if program and end < float("inf") else end, tell)
+        if program and not self.proven and time.monotonic() < end:
+            from pebblesim.dags.constraints import solve
+
+            solve(self, end, tell)
+
+    def _astar(self, states: int | None, memory: int, end: float, tell: Callable[[], None]) -> None:
+        """States in the order of the I/O so far and to come."""
+        from pebblesim.dags import optimum_kernel as kernel
+
+        game, vertex = _game(self.task)
+        words = len(game.inputs)
+        per_state = 24 * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
+        limit = max(2, memory // per_state if states is None else states)
+        room = min(limit, 100_000)
+        tree = _tree(kernel, room, words, self.io)
+        kernel.begin(game, tree)
+        while True:
+            how, last = kernel.search(game, tree, 2_000)
+            self.states = int(tree.count[0])
+            self.raise_to(int(tree.count[2]), f"search: every game begins in one of {self.states:,} states")
+            tell()
+            if how == kernel.FOUND:
+                self.bound = self.io = int(tree.costs[last])
+                self.proof = f"search: no state of less I/O is left, of {self.states:,}"
+                self.moves = _moves(self.task, tree, int(last), words, vertex)
+                return
+            if how == kernel.NONE:
+                self.bound, self.proof = self.io, f"search: no game is better, of {self.states:,} states"
+                return
+            if how == kernel.FULL:
+                if room >= limit:
+                    self.ended = "memory"
+                    return
+                room = min(limit, 2 * room)
+                tree = _larger(kernel, tree, room)
+            if time.monotonic() > end:
+                return
+
+
+def _tree(kernel: Any, room: int, words: int, below: int) -> Any:
+    size = 1
+    while size < 2 * room:
+        size *= 2
+    return kernel.Tree(
+        states=np.empty((room, 3 * words), dtype=np.uint64),
+        parents=np.empty(room, dtype=np.int32),
+        vias=np.empty(room, dtype=np.int16),
+        costs=np.empty(room, dtype=np.int32),
+        closed=np.empty(room, dtype=np.uint8),
+        table=np.full(size, -1, dtype=np.int32),
+        entry=np.empty(2 * room, dtype=np.int32),
+        follows=np.empty(2 * room, dtype=np.int32),
+        heads=np.full(below, -1, dtype=np.int32),
+        count=np.zeros(3, dtype=np.int64),
+    )
+
+
+def _larger(kernel: Any, old: Any, room: int) -> Any:
+    """The same tree with room for more states."""
+    new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads))
+    nodes, free = int(old.count[0]), int(old.count[1])
+    for name in ("states", "parents", "vias", "costs", "closed"):
+        getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
+    for name in ("entry", "follows"):
+        getattr(new, name)[:free] = getattr(old, name)[:free]
+    new.heads[:] = old.heads
+    new.count[:] = old.count
+    kernel.rehash(new.table, new.states, nodes)
+    return new
+
+
+def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
+    """What the kernel searches: the vertices that matter, renumbered in topological order; and their old numbers."""
+    from pebblesim.dags.optimum_kernel import Game
+
+    graph = task.graph
+    is_input, is_output = task.board.input == 1, task.board.output == 1
+    case = Case(task, task.M)
+    matters = (task.needed == 1) | (is_input & case.used)
+    vertex = task.order[matters[task.order]].astype(np.int64)
+    number = {int(v): k for k, v in enumerate(vertex)}
+    n = len(vertex)
+    before = [
+        []
+        if is_input[v]
+        else [number[int(u)] for u in graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist()]
+        for v in vertex
+    ]
+    preds = [_mask(us) for us in before]
+    succs, above, below = [0] * n, [0] * n, [0] * n
+    for v, us in enumerate(before):
+        for u in us:
+            succs[u] |= 1 << v
+            above[v] |= above[u] | 1 << u
+    for v in range(n - 1, -1, -1):
+        for u in before[v]:
+            below[u] |= below[v] | 1 << v
+    sets = {
+        "preds": preds,
+        "succs": succs,
+        "keeps": [_mask(u for u in range(n) if succs[u] & below[v]) for v in range(n)],
+        "above": above,
+        "early": [_mask(u for u in range(n) if succs[u] & above[v]) for v in range(n)],
+    }
+    words = max(1, -(-n // 64))
+    ends = {
+        "inputs": _mask(k for k, v in enumerate(vertex) if is_input[v]),
+        "outputs": _mask(k for k, v in enumerate(vertex) if is_output[v] and not is_input[v]),
+    }
+    game = Game(
+        **{name: np.array([_row(mask, words) for mask in masks], dtype=np.uint64) for name, masks in sets.items()},
+        **{name: _row(mask, words) for name, mask in ends.items()},
+        degree=np.array([len(us) for us in before], dtype=np.int64),
+        M=min(task.M, max(n, 1)),
+        once=task.rules == "no-recompute",
+    )
+    return game, vertex
+
+
+def _moves(task: Task, tree: Any, last: int, words: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The moves between states, from the first to this one."""
+    path: list[tuple[int, int, int]] = []
+    while last >= 0:
+        row = tree.states[last]
+        path.append((int(tree.vias[last]), _number(row[:words]), _number(row[words : 2 * words])))
+        last = int(tree.parents[last])
+    game, _ = _game(task)
+    outputs = _number(game.outputs)
+    found: list[tuple[int, int]] = []
+    for (_, red, blue), (v, new_red, new_blue) in pairwise(path[::-1]):
+        operands = _number(game.preds[v])
+        for u in _members(red & ~new_red & ~operands):
+            if new_blue & ~blue & 1 << u:
+                found.append((WRITE, u))
+            found.append((DELETE, u))
+        found += [(READ, u) for u in _members(operands & ~red)]
+        found.append((COMPUTE, v))
+        if outputs & ~blue & 1 << v:
+            found.append((WRITE, v))
+        found += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
+    return np.array([pack(kind, int(vertex[v])) for kind, v in found], dtype=np.int64)
+
+
+def _mask(vertices: Any) -> int:
+    return sum(1 << v for v in set(vertices))
+
+
+def _members(mask: int) -> list[int]:
+    return [v for v in range(mask.bit_length()) if mask >> v & 1]
+
+
+def _row(mask: int, words: int) -> NDArray[np.uint64]:
+    return np.array([mask >> 64 * k & (2**64 - 1) for k in range(words)], dtype=np.uint64)
+
+
+def _number(row: NDArray[np.uint64]) -> int:
+    return sum(int(word) << 64 * k for k, word in enumerate(row))

@@ -1,0 +1,413 @@
+"""The loop of the search for the least I/O, apart so that numba is imported only when it is asked for.
+
+Sets of vertices are rows of 64-bit words. A step of the search computes one vertex: it makes room, reads those
+predecessors that are not red, computes, and writes the result if it is an output that has not been written. Nothing is
+lost by it: a game can be rearranged, without more I/O, so that every pebble is read just before it is used, taken away
+only when its place is needed, and written, unless it is an output, just before it is taken away.
+
+The search can stop anywhere: `Tree` holds all of it, and the least rank that waits is a lower bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+FOUND, NONE, FULL, GOES_ON = range(4)  # how a call ends
+
+_ONE, _ZERO = np.uint64(1), np.uint64(0)
+
+
+class Game(NamedTuple):
+    """What is searched: vertices by number in topological order, sets of them as rows of words."""
+
+    preds: Any  # predecessors of each vertex
+    succs: Any  # successors
+    keeps: Any  # of each vertex v: those with a successor that follows from v
+    above: Any  # of each vertex: those that lead to it
+    early: Any  # of each vertex v: those with a successor that leads to v
+    inputs: Any
+    outputs: Any  # that are no inputs
+    degree: Any  # number of predecessors
+    M: int
+    once: bool
+
+
+class Tree(NamedTuple):
+    """States, and those that wait in the order of the I/O so far and the I/O that is to come in any case."""
+
+    states: Any  # red, blue, computed: a row each
+    parents: Any
+    vias: Any  # the vertex computed on the way
+    costs: Any
+    closed: Any
+    table: Any  # hash table of states
+    entry: Any  # waiting states, in lists by rank
+    follows: Any
+    heads: Any
+    count: Any  # states, entries, and the rank that is looked at
+
+
+@njit(cache=True)
+def _popcount(x: Any) -> Any:
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit(cache=True)
+def _has(row: Any, v: int) -> bool:
+    return (row[v >> 6] >> np.uint64(v & 63)) & _ONE != _ZERO
+
+
+@njit(cache=True)
+def _add(row: Any, v: int) -> None:
+    row[v >> 6] |= _ONE << np.uint64(v & 63)
+
+
+@njit(cache=True)
+def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
+    """Find vertices worth computing, and those whose value is of use, while these outputs are not written."""
+    words = undone.size
+    succs, inputs = game.succs, game.inputs
+    for k in range(words):
+        worth[k] = useful[k] = _ZERO
+    for v in range(game.degree.size - 1, -1, -1):
+        place, bit = v >> 6, _ONE << np.uint64(v & 63)
+        for k in range(place, words):
+            if succs[v, k] & worth[k]:
+                useful[place] |= bit
+                break
+        if (undone[place] | useful[place]) & ~(inputs[place] | computed[place]) & bit:
+            worth[place] |= bit
+
+
+@njit(cache=True)
+def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any) -> int:
+    """I/O that is still to come in any case.
+
+    That is a write of each output and a read of each value there is no way around; and where a vertex v must be
+    computed, what is needed both before or now and after it, beyond the places that v and its operands leave: each of
+    these values is read once more, and written before that if there is no copy of it.
+    """
+    words = undone.size
+    must, reads, below = room[0], room[1], room[2:]
+    preds, inputs, once, n = game.preds, game.inputs, game.once, game.degree.size
+    total = 0
+    for k in range(words):
+        must[k], reads[k] = undone[k], _ZERO
+        total += _popcount(undone[k])
+    for v in range(n - 1, -1, -1):
+        if _has(must, v):
+            for k in range(words):
+                absent = preds[v, k] & ~red[k]
+                reads[k] |= absent & (inputs[k] | blue[k] if once else inputs[k])
+                must[k] |= absent & ~(inputs[k] | blue[k])
+    for k in range(words):
+        total += _popcount(reads[k])
+    most = 0
+    if not once:
+        # Below v: what must be computed behind v, for v itself must be computed first.
+        for v in range(n - 1, -1, -1):
+            if not _has(must, v):
+                continue
+            row = below[v]
+            for k in range(words):
+                row[k] = game.succs[v, k] & must[k]
+            for j in range(words):
+                next_ones = game.succs[v, j] & must[j]
+                while next_ones:
+                    low = next_ones & (~next_ones + _ONE)
+                    next_ones ^= low
+                    w = (j << 6) + _popcount(low - _ONE)
+                    for k in range(words):
+                        row[k] |= below[w, k]
+    for v in range(n):
+        if not _has(must, v):
+            continue
+        clean, dirty = 0, 0
+        if once:
+            for k in range(words):
+                later = game.keeps[v, k] & ~preds[v, k]
+                copied = inputs[k] | blue[k]
+                kept = red[k] & copied
+                before = reads[k] & game.early[v, k] & later
+                while before:
+                    low = before & (~before + _ONE)
+                    before ^= low
+                    u = (k << 6) + _popcount(low - _ONE)
+                    for j in range(words):
+                        if game.succs[u, j] & game.above[v, j] & must[j]:
+                            kept |= low
+                            break
+                # Outputs are written in any case, so that they cost a read only.
+                made = must[k] & game.above[v, k]
+                kept |= made & game.outputs[k]
+                clean += _popcount(kept & later)
+                dirty += _popcount(((red[k] & ~copied) | (made & ~game.outputs[k])) & later)
+        else:
+            for k in range(words):
+                there = red[k] & inputs[k] & ~preds[v, k]
+                while there:
+                    low = there & (~there + _ONE)
+                    there ^= low
+                    u = (k << 6) + _popcount(low - _ONE)
+                    for j in range(words):
+                        if game.succs[u, j] & below[v, j]:
+                            clean += 1
+                            break
+        over = clean + dirty - (game.M - game.degree[v] - 1)
+        if over > 0:
+            most = max(most, over + max(0, over - clean))
+    return total + most
+
+
+@njit(cache=True)
+def _slot(table: Any, states: Any, state: Any) -> Any:
+    """Where in the hash table a state is, or would be."""
+    mask = np.uint64(table.size - 1)
+    h = _ZERO
+    for k in range(state.size):
+        h = (h ^ state[k]) * np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(29)
+    h *= np.uint64(0xBF58476D1CE4E5B9)
+    h ^= h >> np.uint64(32)
+    at = np.int64(h & mask)
+    while table[at] >= 0:
+        node = table[at]
+        same = True
+        for k in range(state.size):
+            if states[node, k] != state[k]:
+                same = False
+                break
+        if same:
+            break
+        at = np.int64(np.uint64(at + 1) & mask)
+    return at
+
+
+@njit(cache=True)
+def rehash(table: Any, states: Any, nodes: int) -> None:
+    """Fill an empty table."""
+    for node in range(nodes):
+        table[_slot(table, states, states[node])] = node
+
+
+@njit(cache=True)
+def begin(game: Game, tree: Tree) -> None:
+    """Put in the first state: no pebbles besides the blue ones of inputs."""
+    words = game.inputs.size
+    empty = np.zeros(words, dtype=np.uint64)
+    room = np.zeros((2 + game.degree.size, words), dtype=np.uint64)
+    f = _to_come(game, game.outputs, empty, empty, room)
+    tree.states[0, :] = _ZERO
+    tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
+    tree.table[_slot(tree.table, tree.states, tree.states[0])] = 0
+    tree.count[0], tree.count[1], tree.count[2] = 1, 0, f
+    if f < tree.heads.size:
+        tree.entry[0], tree.follows[0], tree.heads[f] = 0, -1, 0
+        tree.count[1] = 1
+
+
+@njit(cache=True)
+def _forced(game: Game, worth: Any, red: Any, blue: Any, done: Any, useful: Any, held: int) -> int:
+    """A vertex that may as well be computed at once, or -1.
+
+    All its operands are red, there is a place for it, and either it is an output that nothing uses, or an operand that
+    has no copy in memory is used by nothing else: whatever a game does with that one, it can do with its result.
+    """
+    words = red.size
+    if held >= game.M:
+        return -1
+    for v in range(game.degree.size):
+        if not _has(worth, v) or _has(red, v):
+            continue
+        ready, used = True, False
+        for k in range(words):
+            if game.preds[v, k] & ~red[k]:
+                ready = False
+                break
+            used |= (game.succs[v, k] & worth[k]) != _ZERO
+        if not ready:
+            continue
+        if not used:
+            return v
+        for k in range(words):
+            single = game.preds[v, k] & ~(game.inputs[k] | blue[k])
+            while single:
+                low = single & (~single + _ONE)
+                single ^= low
+                u = (k << 6) + _popcount(low - _ONE)
+                others = False
+                for j in range(words):
+                    left = game.succs[u, j] & worth[j]
+                    if j == v >> 6:
+                        left &= ~(_ONE << np.uint64(v & 63))
+                    if left:
+                        others = True
+                        break
+                if not others:
+                    return v
+    return -1
+
+
+@njit(cache=True)
+def search(game: Game, tree: Tree, budget: int) -> Any:
+    """Go on with the search by so many states; (how it ended, the last state).
+
+    States of rank `tree.heads.size` or more are of no interest. `FULL`: there is no room for more states.
+    """
+    n, words = game.degree.size, game.inputs.size
+    inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
+    states, costs, closed, heads = tree.states, tree.costs, tree.closed, tree.heads
+    table, limit, entries = tree.table, tree.parents.size, tree.entry.size
+    nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
+    row = np.zeros((16, words), dtype=np.uint64)
+    red, blue, done = row[0], row[1], row[2]
+    undone, worth, useful, other_worth = row[3], row[4], row[5], row[6]
+    new_undone, new_done, new_blue, kept, spare, gone, stake = (
+        row[7], row[8], row[9], row[10], row[11], row[12], row[13],
+    )  # fmt: skip
+    b = row[14]
+    state = np.zeros(3 * words, dtype=np.uint64)
+    new_red = row[15]
+    room = np.zeros((2 + n, words), dtype=np.uint64)
+    members = np.empty(n + 1, dtype=np.int64)
+    chosen, bets = members.copy(), members.copy()
+    while f < heads.size:
+        at_head = heads[f]
+        if at_head < 0:
+            f += 1
+            continue
+        if budget <= 0:
+            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
+            return GOES_ON, 0
+        node = tree.entry[at_head]
+        if closed[node]:
+            heads[f] = tree.follows[at_head]
+            continue
+        budget -= 1
+        cost = costs[node]
+        finished, held = True, 0
+        for k in range(words):
+            red[k], blue[k], done[k] = states[node, k], states[node, words + k], states[node, 2 * words + k]
+            undone[k] = outputs[k] & ~blue[k]
+            finished &= undone[k] == _ZERO
+            held += _popcount(red[k])
+        if finished:
+            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
+            return FOUND, node
+        _of_use(game, undone, done, worth, useful)
+        only = _forced(game, worth, red, blue, done, useful, held) if once else -1
+        full = False
+        for v in range(n):
+            if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
+                continue
+            possible, read = True, 0
+            for k in range(words):
+                absent = preds[v, k] & ~red[k]
+                if absent & ~(inputs[k] | blue[k]):
+                    possible = False
+                    break
+                read += _popcount(absent)
+            if not possible:
+                continue
+            step = read
+            for k in range(words):
+                new_blue[k], new_undone[k], new_done[k] = blue[k], undone[k], done[k]
+            if _has(undone, v):
+                step += 1
+                _add(new_blue, v)
+                new_undone[v >> 6] &= ~(_ONE << np.uint64(v & 63))
+            if once:
+                _add(new_done, v)
+            _of_use(game, new_undone, new_done, other_worth, useful)
+            evict = held + read + 1 - M
+            count = 0
+            for k in range(words):
+                spare[k] = red[k] & ~preds[v, k]
+                evict -= _popcount(spare[k] & ~useful[k])  # those of no use any more go first, and for nothing
+                spare[k] &= useful[k]
+                kept[k] = (red[k] | preds[v, k]) & useful[k]
+                rest = spare[k]
+                while rest:
+                    low = rest & (~rest + _ONE)
+                    rest ^= low
+                    members[count] = (k << 6) + _popcount(low - _ONE)
+                    count += 1
+            evict = max(0, evict)
+            if _has(useful, v):
+                _add(kept, v)
+            if evict > count:
+                continue
+            for k in range(evict):
+                chosen[k] = k
+            while True:
+                for k in range(words):
+                    gone[k] = _ZERO
+                for k in range(evict):
+                    _add(gone, members[chosen[k]])
+                bet = 0
+                for k in range(words):
+                    stake[k] = gone[k] & ~(blue[k] | inputs[k])
+                    new_red[k] = kept[k] & ~gone[k]
+                for k in range(evict):
+                    if _has(stake, members[chosen[k]]):
+                        bets[bet] = members[chosen[k]]
+                        bet += 1
+                # Under once all that goes is written; otherwise any of these may be lost, and computed again.
+                for writes in range((1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    written = bet
+                    for k in range(words):
+                        b[k] = new_blue[k] | stake[k]
+                    if not once:
+                        for k in range(bet):
+                            if not writes >> k & 1:
+                                written -= 1
+                                b[bets[k] >> 6] &= ~(_ONE << np.uint64(bets[k] & 63))
+                    for k in range(words):
+                        b[k] &= useful[k] | outputs[k]
+                        state[k], state[words + k], state[2 * words + k] = new_red[k], b[k], new_done[k]
+                    total = cost + step + written
+                    slot = _slot(table, states, state)
+                    other = table[slot]
+                    if other >= 0 and costs[other] <= total:
+                        continue
+                    rank = max(f, total + _to_come(game, new_undone, new_red, b, room))
+                    if rank >= heads.size:
+                        continue
+                    if nodes == limit or free == entries:
+                        full = True
+                        break
+                    if other < 0:
+                        other = nodes
+                        nodes += 1
+                        table[slot] = other
+                        for k in range(3 * words):
+                            states[other, k] = state[k]
+                    closed[other] = 0  # the ranks of neighbours may differ by more than a step: look again
+                    costs[other], tree.parents[other], tree.vias[other] = total, node, v
+                    tree.entry[free], tree.follows[free] = other, heads[rank]
+                    heads[rank] = free
+                    free += 1
+                if full:
+                    break
+                k = evict - 1
+                while k >= 0 and chosen[k] == count - evict + k:
+                    k -= 1
+                if k < 0:
+                    break
+                chosen[k] += 1
+                for j in range(k + 1, evict):
+                    chosen[j] = chosen[j - 1] + 1
+            if full:
+                break
+        if full:
+            tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
+            return FULL, 0
+        closed[node] = 1
+    tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
+    return NONE, 0

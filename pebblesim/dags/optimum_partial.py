@@ -1,0 +1,174 @@
+"""The search for the least I/O under `partial`, where a vertex takes its terms one by one.
+
+A step adds one term: it makes room, reads the operand and the sum it belongs to if they are not red, adds, and writes
+an output that is complete. What goes while it is needed is written, unless memory has its value. This search is for
+small graphs; its states are Python's own numbers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from itertools import combinations, count, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
+
+if TYPE_CHECKING:
+    from pebblesim.dags.optimum import _Run
+
+
+class _State(NamedTuple):
+    """Terms that are in, red vertices, and those besides inputs whose value is in memory: sets as bits."""
+
+    added: int
+    red: int
+    blue: int
+
+
+class _Board:
+    """The terms of a graph, and what follows from the terms that are in."""
+
+    def __init__(self, run: _Run) -> None:
+        board, self.M = run.task.board, run.task.M
+        n = run.task.graph.vertices
+        self.labels = run.task.labels.tolist()
+        self.target = board.target.tolist()
+        self.operand = [
+            int(board.operands[board.start[e]]) if board.start[e] < board.start[e + 1] else -1
+            for e in range(len(self.target))
+        ]
+        self.into, self.out = [0] * n, [0] * n
+        for e, (u, v) in enumerate(zip(self.operand, self.target, strict=True)):
+            self.into[v] |= 1 << e
+            if u >= 0:
+                self.out[u] |= 1 << e
+        self.inputs = sum(1 << v for v in range(n) if board.input[v])
+        self.outputs = sum(1 << v for v in range(n) if board.output[v] and not board.input[v])
+        self.vertices = [v for v in range(n) if self.into[v] or self.out[v]]
+        self.all = (1 << len(self.target)) - 1
+
+    def of_use(self, added: int) -> int:
+        """Vertices that exist and are needed: begun and not complete, or with a term that is not in."""
+        found = 0
+        for v in self.vertices:
+            begun = self.inputs >> v & 1 or self.into[v] & added
+            if begun and (self.out[v] & ~added or self.into[v] & ~added):
+                found |= 1 << v
+        return found
+
+    def to_come(self, state: _State, useful: int) -> int:
+        """A write of each output that is not written, and a read of each value that is needed and not red."""
+        return (self.outputs & ~self._finished(state)).bit_count() + (useful & ~state.red).bit_count()
+
+    def _finished(self, state: _State) -> int:
+        return sum(1 << v for v in self.vertices if not self.into[v] & ~state.added) & state.blue
+
+    def next(self, state: _State) -> Iterator[tuple[int, int, _State]]:
+        """(words moved, term, state) of each way to add one more term."""
+        free = self._free(state)
+        for e in range(len(self.target)) if free < 0 else (free,):
+            if state.added >> e & 1:
+                continue
+            u, v = self.operand[e], self.target[e]
+            if u >= 0 and self.into[u] & ~state.added:
+                continue
+            added = state.added | 1 << e
+            needs = (1 << u if u >= 0 else 0) | 1 << v
+            begun = bool(self.into[v] & state.added)
+            reads = needs & ~state.red & ~(0 if begun else 1 << v)
+            words = reads.bit_count()
+            blue = state.blue & ~(1 << v)
+            if not self.into[v] & ~added and self.outputs >> v & 1:
+                words, blue = words + 1, blue | 1 << v
+            useful = self.of_use(added)
+            # Values of no use by now are gone before this step, for nothing.
+            spare = [w for w in self.vertices if (state.red & ~needs & useful) >> w & 1]
+            over = len(spare) + needs.bit_count() - self.M
+            for gone in combinations(spare, max(0, over)):
+                lost = sum(1 << w for w in gone)
+                written = lost & ~(blue | self.inputs)
+                red = (state.red | needs) & useful & ~lost
+                yield words + written.bit_count(), e, _State(added, red, (blue | written) & (useful | self.outputs))
+
+    def _free(self, state: _State) -> int:
+        """A term that may as well be added at once: its operand is red, and its sum is, with no copy in memory."""
+        for e, (u, v) in enumerate(zip(self.operand, self.target, strict=True)):
+            if state.added >> e & 1 or u < 0 or self.into[u] & ~state.added:
+                continue
+            if state.red >> u & state.red >> v & ~state.blue >> v & 1:
+                return e
+        return -1
+
+
+def search_partial(run: _Run, limit: int, end: float, tell: Callable[[], None]) -> None:
+    """Narrow the interval of a run; `limit` is the most states to keep."""
+    board = _Board(run)
+    first = _State(0, 0, 0)
+    costs = {first: 0}
+    came: dict[_State, tuple[_State, int]] = {}
+    number = count()
+    waiting = [(board.to_come(first, board.of_use(0)), next(number), first)]
+    done: set[_State] = set()
+    while waiting:
+        rank, _, state = heapq.heappop(waiting)
+        run.states = len(costs)
+        run.raise_to(rank, f"search: every game begins in one of {run.states:,} states")
+        if rank >= run.io:
+            break
+        if state in done:
+            continue
+        done.add(state)
+        if state.added == board.all:
+            run.io = run.bound = rank
+            run.moves = _moves(board, state, came)
+            run.proof = f"search: no state of less I/O is left, of {run.states:,}"
+            return
+        if len(done) % 256 == 0:
+            tell()
+            if time.monotonic() > end:
+                return
+        if len(costs) > limit:
+            run.ended = "memory"
+            return
+        for words, e, new in board.next(state):
+            total = costs[state] + words
+            if total < costs.get(new, run.io):
+                costs[new], came[new] = total, (state, e)
+                f = total + board.to_come(new, board.of_use(new.added))
+                if f < run.io:
+                    heapq.heappush(waiting, (f, next(number), new))
+                    done.discard(new)
+    run.bound, run.proof = run.io, f"search: no game is better, of {run.states:,} states"
+
+
+def _moves(board: _Board, last: _State, came: dict[_State, tuple[_State, int]]) -> np.ndarray:
+    """The moves between states, from the first to this one."""
+    path = [last]
+    terms = []
+    while path[-1] in came:
+        state, e = came[path[-1]]
+        path.append(state)
+        terms.append(e)
+    found: list[tuple[int, int]] = []
+
+    def members(mask: int) -> list[int]:
+        return [v for v in range(mask.bit_length()) if mask >> v & 1]
+
+    for (old, new), e in zip(pairwise(path[::-1]), terms[::-1], strict=True):
+        u, v = board.operand[e], board.target[e]
+        needs = (1 << u if u >= 0 else 0) | 1 << v
+        for w in members(old.red & ~new.red & ~needs):
+            if new.blue & ~old.blue & ~board.inputs & 1 << w:
+                found.append((WRITE, w))
+            found.append((DELETE, w))
+        begun = bool(board.into[v] & old.added)
+        found += [(READ, w) for w in members(needs & ~old.red & ~(0 if begun else 1 << v))]
+        found.append((COMPUTE, board.labels[e]))
+        if not board.into[v] & ~new.added and board.outputs >> v & 1:
+            found.append((WRITE, v))
+        found += [(DELETE, w) for w in members((old.red | needs) & ~new.red & needs)]
+    return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)

@@ -1,0 +1,591 @@
+"""The loops of the heuristic: what an order of computation costs, and a search for a better one.
+
+A game is made from an order of steps. A *step* has operands and a target: under most rules it computes a vertex from
+its predecessors; under `partial` it adds one term to a sum. What stays in cache between steps is decided by the next
+use: the value that is needed last goes first, where a value that must be written before it goes counts as needed
+sooner (Belady 1966, with the price of a write-back). Steps may stand in an order more than once: that is recomputation.
+
+Times are *events*: each operand of each step, then its target, in order. A set of events is a tree of 64-bit words, so
+that the latest one is found at once whatever M is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+NEVER = np.int64(2**62)
+IMPOSSIBLE = np.int64(2**60)
+
+PLAIN, REPLACE, PARTIAL = range(3)  # how the rules treat a target and a write
+READ, WRITE, COMPUTE, DELETE = range(4)
+
+_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_PLACE = np.zeros(64, dtype=np.int64)
+for _i in range(64):
+    _PLACE[(((1 << _i) * 0x03F79D71B4CB0A89) & (2**64 - 1)) >> 58] = _i
+
+
+class Board(NamedTuple):
+    """Steps on a graph: operands in CSR form and a target each; words, inputs and outputs of the vertices."""
+
+    start: Any  # of the operands of each step
+    operands: Any
+    target: Any
+    words: Any
+    input: Any
+    output: Any
+    M: int
+    kind: int
+
+
+class Desk(NamedTuple):
+    """Room to work in; between calls nothing is red and no event is in a set."""
+
+    red: Any  # of each vertex
+    blue: Any  # there is a copy in memory, and it is the value
+    born: Any  # under `partial`: some term has been added
+    at: Any  # the next event of a red vertex
+    last: Any  # while going backwards: the next event
+    after: Any  # the next event behind the stretch that is looked at
+    events: Any  # of the stretch: the next event of the same vertex
+    vertex: Any  # of the stretch: whose event it is
+    clean: Any  # sets of events: of red vertices that may go for nothing but a read later
+    dirty: Any  # and of those that must be written first
+    levels: Any  # where each level of a set starts
+    undo: Any  # vertices whose flags have changed
+    held: Any  # red vertices at the start of the stretch
+    blue_before: Any  # the flags there
+    born_before: Any
+    mark: Any  # of each vertex, for whoever needs one for a moment; all 0
+
+
+@njit(cache=True)
+def _first(word: Any) -> Any:
+    """The place of the lowest bit of a word that is not 0."""
+    low = word & (~word + np.uint64(1))
+    return _PLACE[np.int64((low * _BRUIJN) >> np.uint64(58))]
+
+
+@njit(cache=True)
+def _add(bits: Any, levels: Any, number: Any) -> None:
+    for level in range(levels.size - 1):
+        place = levels[level] + (number >> 6)
+        before = bits[place]
+        bits[place] = before | (np.uint64(1) << np.uint64(number & 63))
+        if before != np.uint64(0):
+            return
+        number >>= 6
+
+
+@njit(cache=True)
+def _drop(bits: Any, levels: Any, number: Any) -> None:
+    for level in range(levels.size - 1):
+        place = levels[level] + (number >> 6)
+        bits[place] &= ~(np.uint64(1) << np.uint64(number & 63))
+        if bits[place] != np.uint64(0):
+            return
+        number >>= 6
+
+
+@njit(cache=True)
+def _least(bits: Any, levels: Any) -> Any:
+    """The least number in a set; -1 if it is empty."""
+    level = levels.size - 2
+    if bits[levels[level]] == np.uint64(0):
+        return np.int64(-1)
+    number = np.int64(0)
+    while level >= 0:
+        number = (number << 6) + _first(bits[levels[level] + number])
+        level -= 1
+    return number
+
+
+@njit(cache=True)
+def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> int:
+    """For each event of a stretch of an order, the next event of the same vertex; return the event behind them.
+
+    `desk.last` holds the first event of each vertex behind the stretch, and then the first from its start on. A step
+    whose value nobody needs is marked by -2.
+    """
+    start, operands, target = board.start, board.operands, board.target
+    last, events, vertex = desk.last, desk.events, desk.vertex
+    end = first
+    for i in range(size):
+        end += start[order[i] + 1] - start[order[i]] + 1
+    event = end
+    for i in range(size - 1, -1, -1):
+        step = order[i]
+        v = target[step]
+        event -= 1
+        vertex[event] = v
+        events[event] = last[v]
+        if board.kind == PARTIAL:
+            last[v] = event
+        elif last[v] == NEVER and not board.output[v]:
+            events[event] = -2
+            event -= start[step + 1] - start[step]
+            continue
+        else:
+            last[v] = NEVER
+        for e in range(start[step + 1] - 1, start[step] - 1, -1):
+            u = operands[e]
+            event -= 1
+            vertex[event] = u
+            events[event] = last[u]
+            last[u] = event
+    return end
+
+
+@njit(cache=True)
+def forwards(
+    board: Board,
+    desk: Desk,
+    order: Any,
+    size: int,
+    first: int,
+    events_in_all: int,
+    held: int,
+    factor: float,
+    most: Any,
+    moves: Any,
+) -> Any:
+    """(I/O, moves, changes) of a stretch whose events have been linked, from `held` red vertices in `desk.held` on.
+
+    Behind it `desk.undo` lists each vertex whose blue or born flag has changed, and what is red stays red. I/O of
+    `IMPOSSIBLE`: a value is missing, M is too small, or the I/O exceeds `most`. Moves are kept if there is room.
+    """
+    start, operands, target, words = board.start, board.operands, board.target, board.words
+    red, blue, born, at, events = desk.red, desk.blue, desk.born, desk.at, desk.events
+    clean, dirty, levels = desk.clean, desk.dirty, desk.levels
+    keep = moves.size > 0
+    top = events_in_all - 1
+    io, used, count, changed, event = np.int64(0), np.int64(0), 0, 0, first
+    for k in range(held):
+        v = desk.held[k]
+        red[v] = 1
+        used += words[v]
+        at[v] = desk.last[v]
+        if at[v] != NEVER:
+            _add(clean if blue[v] and board.kind != REPLACE else dirty, levels, top - at[v])
+    for i in range(size):
+        step = order[i]
+        v = target[step]
+        a, b = start[step], start[step + 1]
+        here, event = event, event + b - a + 1
+        if events[event - 1] == -2:
+            continue
+        need = np.int64(0)
+        for e in range(a, b + 1):
+            u = operands[e] if e < b else v
+            if not red[u]:
+                need += words[u]
+            elif at[u] != NEVER:
+                _drop(clean if blue[u] and board.kind != REPLACE else dirty, levels, top - at[u])
+        while used + need > board.M:
+            c, d = _least(clean, levels), _least(dirty, levels)
+            if c < 0 and d < 0:
+                return IMPOSSIBLE, count, changed
+            write = c < 0 or (d >= 0 and top - d - here > factor * (top - c - here))
+            if write:
+                gone = desk.vertex[top - d]
+                _drop(dirty, levels, d)
+                io += words[gone]
+                blue[gone] = 1
+                desk.undo[changed] = gone
+                changed += 1
+            else:
+                gone = desk.vertex[top - c]
+                _drop(clean, levels, c)
+            red[gone] = 0
+            used -= words[gone]
+            if keep:
+                if write:
+                    moves[count] = gone * 4 + WRITE
+                    count += 1
+                if not write or board.kind != REPLACE:
+                    moves[count] = gone * 4 + DELETE
+                    count += 1
+        for e in range(a, b + 1):
+            u = operands[e] if e < b else v
+            if red[u] or (e == b and not born[u]):
+                continue
+            if not blue[u]:
+                return IMPOSSIBLE, count, changed
+            io += words[u]
+            used += words[u]
+            red[u] = 1
+            if board.kind == REPLACE:
+                blue[u] = 0
+                desk.undo[changed] = u
+                changed += 1
+            if keep:
+                moves[count] = u * 4 + READ
+                count += 1
+        if not red[v]:
+            red[v] = 1
+            used += words[v]
+        if keep:
+            moves[count] = (step if board.kind == PARTIAL else v) * 4 + COMPUTE
+            count += 1
+        if board.kind == PARTIAL:
+            if not born[v] or blue[v]:
+                born[v], blue[v] = 1, 0
+                desk.undo[changed] = v
+                changed += 1
+        elif board.kind == PLAIN and board.output[v] and not blue[v]:
+            io += words[v]
+            blue[v] = 1
+            desk.undo[changed] = v
+            changed += 1
+            if keep:
+                moves[count] = v * 4 + WRITE
+                count += 1
+        for e in range(a, b + 1):
+            u = operands[e] if e < b else v
+            at[u] = events[here + e - a]
+            if at[u] != NEVER:
+                _add(clean if blue[u] and board.kind != REPLACE else dirty, levels, top - at[u])
+                continue
+            used -= words[u]
+            red[u] = 0
+            written = board.output[u] and not blue[u]
+            if written:
+                io += words[u]
+                blue[u] = 1
+                desk.undo[changed] = u
+                changed += 1
+                if keep:
+                    moves[count] = u * 4 + WRITE
+                    count += 1
+            if keep and not (written and board.kind == REPLACE):
+                moves[count] = u * 4 + DELETE
+                count += 1
+        if io > most:
+            return IMPOSSIBLE, count, changed
+    return io, count, changed
+
+
+@njit(cache=True)
+def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
+    """Make the desk as it was in front of a stretch; return what must be paid behind it in any case.
+
+    That is a read of each value of the stretch that is needed later and not red.
+    """
+    start, operands, target, words = board.start, board.operands, board.target, board.words
+    red, last, after = desk.red, desk.last, desk.after
+    cost = np.int64(0)
+    for k in range(held):
+        v = desk.held[k]
+        if last[v] == after[v] and after[v] != NEVER and _owes(board, desk, v):
+            cost += words[v]
+    for i in range(size):
+        a, b = start[order[i]], start[order[i] + 1]
+        for e in range(a, b + 1):
+            v = operands[e] if e < b else target[order[i]]
+            if last[v] != after[v]:
+                if after[v] != NEVER and _owes(board, desk, v):
+                    cost += words[v]
+                last[v] = after[v]
+            if red[v]:
+                _forget(desk, events_in_all, board.kind, v)
+    for k in range(held):
+        if red[desk.held[k]]:
+            _forget(desk, events_in_all, board.kind, desk.held[k])
+    for k in range(changed):
+        v = desk.undo[k]
+        desk.blue[v], desk.born[v] = desk.blue_before[v], desk.born_before[v]
+    return cost
+
+
+@njit(cache=True)
+def _owes(board: Board, desk: Desk, v: int) -> bool:
+    return not desk.red[v] or (board.kind == PARTIAL and board.output[v] and not desk.blue[v])
+
+
+@njit(cache=True)
+def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
+    desk.red[v] = 0
+    if desk.at[v] != NEVER:
+        _drop(
+            desk.clean if desk.blue[v] and kind != REPLACE else desk.dirty, desk.levels, events_in_all - 1 - desk.at[v]
+        )
+
+
+@njit(cache=True)
+def judge(
+    board: Board,
+    desk: Desk,
+    order: Any,
+    size: int,
+    first: int,
+    events_in_all: int,
+    held: int,
+    factor: float,
+    most: Any,
+    moves: Any,
+) -> Any:
+    """(I/O with what must be paid behind it, moves) of a stretch; the desk is as before. Arguments: see `forwards`."""
+    backwards(board, desk, order, size, first)
+    io, count, changed = forwards(board, desk, order, size, first, events_in_all, held, factor, most, moves)
+    return io + clear(board, desk, order, size, events_in_all, held, changed), count
+
+
+@njit(cache=True)
+def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
+    """(the least I/O of a whole order, which of these factors gives it, moves), the moves of the last factor.
+
+    They are kept if there is room for any.
+    """
+    desk.last[:] = NEVER
+    desk.after[:] = NEVER
+    best, which, count = IMPOSSIBLE, 0, 0
+    for k in range(factors.size):
+        io, count = judge(board, desk, order, order.size, 0, desk.events.size, 0, factors[k], IMPOSSIBLE, moves)
+        if io < best:
+            best, which = io, k
+    return best, which, count
+
+
+@njit(cache=True)
+def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
+    """Whether a step uses a marked vertex."""
+    found = False
+    for e in range(start[step], start[step + 1]):
+        found |= mark[operands[e]] == 1
+    return found
+
+
+@njit(cache=True)
+def _copy(to: Any, at: int, source: Any, first: int, size: int) -> None:
+    for i in range(size):
+        to[at + i] = source[first + i]
+
+
+@njit(cache=True)
+def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
+    """Exchange the neighbours order[a:b] and order[b:c]."""
+    _copy(room, 0, order, a, c - a)
+    _copy(order, a, room, b - a, c - b)
+    _copy(order, a + c - b, room, 0, b - a)
+
+
+@njit(cache=True)
+def _put(order: Any, size: int, at: int, step: int) -> None:
+    """Put a step into an order of some size."""
+    for i in range(size, at, -1):
+        order[i] = order[i - 1]
+    order[at] = step
+
+
+@njit(cache=True)
+def _take(order: Any, size: int, at: int) -> None:
+    """Take a step out of an order of some size."""
+    for i in range(at, size - 1):
+        order[i] = order[i + 1]
+
+
+@njit(cache=True)
+def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: float, none: Any) -> Any:
+    """Lay on the desk what stands at `lo` and what is needed from `stop` on.
+
+    Returns:
+        The event of the first operand at `lo`, events in all, how many vertices are held, and the events that are left
+        for steps that are put in.
+    """
+    start, operands, target = board.start, board.operands, board.target
+    desk.last[:] = NEVER
+    desk.after[:] = NEVER
+    end = backwards(board, desk, order, order.size, 0)
+    forwards(board, desk, order, lo, 0, end, 0, factor, IMPOSSIBLE, none)
+    first, held = 0, 0
+    for i in range(lo):
+        step = order[i]
+        first += start[step + 1] - start[step] + 1
+        for e in range(start[step], start[step + 1] + 1):
+            v = operands[e] if e < start[step + 1] else target[step]
+            if desk.red[v]:
+                _forget(desk, end, board.kind, v)
+                desk.held[held] = v
+                held += 1
+    desk.blue_before[:] = desk.blue
+    desk.born_before[:] = desk.born
+    slack = desk.events.size - end
+    desk.last[:] = NEVER
+    behind = first + slack
+    for i in range(lo, stop):
+        behind += start[order[i] + 1] - start[order[i]] + 1
+    backwards(board, desk, order[stop:], order.size - stop, behind)
+    desk.after[:] = desk.last
+    return first, end + slack, held, slack
+
+
+@njit(cache=True)
+def anneal(
+    board: Board,
+    desk: Desk,
+    order: Any,
+    lo: int,
+    hi: int,
+    tail: int,
+    factor: float,
+    again: Any,
+    hot: float,
+    cold: float,
+    tries: int,
+    seed: int,
+) -> Any:
+    """Try changes of a stretch order[lo:hi] and keep the best that was found, by simulated annealing.
+
+    A change exchanges two neighbouring runs of steps, if none depends on the other; or puts a step in once more in
+    front of one that uses its value; or takes one out. A change is judged by the stretch and the `tail` steps behind.
+
+    Args:
+        again: for each vertex the step that may compute it again, or -1.
+        hot, cold: temperatures at the start and at the end, in words.
+        tries: how many changes.
+
+    Returns:
+        The new order, and by how much its I/O should be less.
+    """
+    np.random.seed(seed)
+    start, operands, target = board.start, board.operands, board.target
+    n = order.size
+    stop = min(n, hi + tail)
+    none = np.empty(0, dtype=np.int64)
+    blue_at_start, born_at_start = desk.blue.copy(), desk.born.copy()
+    first, end, held, slack = _open(board, desk, order, lo, stop, factor, none)
+    size, movable, spare = stop - lo, hi - lo, slack
+    room = np.empty(size + slack, dtype=order.dtype)
+    current = np.empty(size + slack, dtype=order.dtype)
+    _copy(current, 0, order, lo, size)
+    best, best_size, start_io = current.copy(), size, np.int64(-1)
+    io = best_io = IMPOSSIBLE
+    cooling = (cold / hot) ** (1.0 / max(1, tries))
+    temperature = hot
+    mark = desk.mark
+    for _ in range(tries):
+        temperature *= cooling
+        draw = np.random.random()
+        kind, a, b, c, step = 0, 0, 0, 0, 0
+        if start_io < 0:
+            pass  # the first to be judged is the order as it was
+        elif again.size and draw < 0.25:
+            at = np.random.randint(movable)
+            if draw < 0.125:  # put a step in again
+                kind = 1
+                step = current[at]
+                k = start[step + 1] - start[step]
+                if k == 0:
+                    continue
+                v = operands[start[step] + np.random.randint(k)]
+                step = again[v]
+                if step < 0:
+                    continue
+                cost = start[step + 1] - start[step] + 1
+                if spare < cost:
+                    continue
+                _put(current, size, at, step)
+                spare -= cost
+                size, movable, a = size + 1, movable + 1, at
+            else:  # take one out; if its value is missed, the judgement will say so
+                kind = 2
+                if movable < 2:
+                    continue
+                step = current[at]
+                found = False
+                for i in range(at):
+                    if current[i] == step:
+                        found = True
+                if not found:
+                    continue
+                spare += start[step + 1] - start[step] + 1
+                _take(current, size, at)
+                size, movable, a = size - 1, movable - 1, at
+        else:
+            if movable < 2:
+                continue
+            length = 1
+            while length < 64 and np.random.random() < 0.5:
+                length *= 2
+            length = min(1 + np.random.randint(length), movable - 1)
+            reach = 2
+            while reach < movable and np.random.random() < 0.75:
+                reach *= 2
+            if draw < 0.6:  # a run goes forward
+                b = 1 + np.random.randint(movable - length)
+                c = b + length
+                for i in range(b, c):
+                    for e in range(start[current[i]], start[current[i] + 1]):
+                        mark[operands[e]] = 1
+                a = b
+                while a > 0 and b - a < reach and not mark[target[current[a - 1]]]:
+                    a -= 1
+                for i in range(b, c):
+                    for e in range(start[current[i]], start[current[i] + 1]):
+                        mark[operands[e]] = 0
+                if a == b:
+                    continue
+                a += np.random.randint(b - a)
+            else:  # a run goes back
+                a = np.random.randint(movable - length)
+                b = a + length
+                for i in range(a, b):
+                    mark[target[current[i]]] = 1
+                c = b
+                while c < movable and c - b < reach and not _depends(start, operands, mark, current[c]):
+                    c += 1
+                for i in range(a, b):
+                    mark[target[current[i]]] = 0
+                if c == b:
+                    continue
+                c -= np.random.randint(c - b)
+            _swap(current, a, b, c, room)
+        limit = io - temperature * np.log(np.random.random() + 1e-300)
+        new, _ = judge(board, desk, current, size, first, end, held, factor, np.int64(limit) + 1, none)
+        if new <= limit:
+            io = new
+            if start_io < 0:
+                start_io = io
+            if io < best_io:
+                _copy(best, 0, current, 0, size)
+                best_size, best_io = size, io
+        elif kind == 0:
+            _swap(current, a, a + c - b, c, room)
+        elif kind == 1:
+            _take(current, size, a)
+            size, movable = size - 1, movable - 1
+            spare += start[step + 1] - start[step] + 1
+        else:
+            _put(current, size, a, step)
+            size, movable = size + 1, movable + 1
+            spare -= start[step + 1] - start[step] + 1
+    vertices = blue_at_start.size
+    _copy(desk.blue, 0, blue_at_start, 0, vertices)
+    _copy(desk.blue_before, 0, blue_at_start, 0, vertices)
+    _copy(desk.born, 0, born_at_start, 0, vertices)
+    _copy(desk.born_before, 0, born_at_start, 0, vertices)
+    result = np.empty(n - (stop - lo) + best_size, dtype=order.dtype)
+    _copy(result, 0, order, 0, lo)
+    _copy(result, lo, best, 0, best_size)
+    _copy(result, lo + best_size, order, stop, n - stop)
+    return result, start_io - best_io
+
+
+@njit(cache=True)
+def leading(indptr: Any, preds: Any, order: Any, is_input: Any, is_output: Any) -> Any:
+    """Which vertices must be computed: outputs that are no inputs, and all that lead to them."""
+    needed = np.zeros(indptr.size - 1, dtype=np.uint8)
+    for i in range(order.size - 1, -1, -1):
+        v = order[i]
+        if is_input[v]:
+            needed[v] = 0
+            continue
+        if is_output[v]:
+            needed[v] = 1
+        if needed[v]:
+            for e in range(indptr[v], indptr[v + 1]):
+                needed[preds[e]] = 1
+    return needed

@@ -1,0 +1,115 @@
+"""Rows of whole numbers in a text file, read at machine speed, with the line of each for messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pebblesim.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The words of a file, line by line; blank lines and comments are no rows.
+
+    Attributes:
+        data: the file.
+        values: every word that is a whole number of at most 18 digits, and -1 for any other.
+        start: row r is `values[start[r]:start[r + 1]]`.
+        line: of each row, counted from 1.
+    """
+
+    data: bytes
+    values: NDArray[np.int64]
+    start: NDArray[np.int64]
+    line: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, data: bytes, comments: bytes) -> Rows:
+        """Split a file; a comment starts at any of these characters and ends with its line."""
+        from pebblesim.dags.rows_kernel import scan
+
+        skip = np.zeros(256, dtype=np.bool_)
+        skip[list(comments)] = True
+        return cls(data, *scan(np.frombuffer(data, dtype=np.uint8), skip))
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Words in each row."""
+        return np.diff(self.start)
+
+    def take(self, first: int, number: int, what: str, least: int, most: int) -> NDArray[np.int64]:
+        """Rows `first` to `first + number`, as a table with as many columns as the shortest row of all may have.
+
+        Raises:
+            UsageError: the file ends too early, or a row has too few or too many words or one that is no whole number.
+        """
+        stop = first + number
+        lengths = self.lengths[first:stop]
+        wrong = (lengths < least) | (lengths > most)
+        if len(lengths):
+            bounds = self.start[first : first + len(lengths) + 1]
+            negative = np.append(0, np.cumsum(self.values[bounds[0] : bounds[-1]] < 0))[bounds - bounds[0]]
+            wrong |= negative[1:] > negative[:-1]
+        if wrong.any():
+            self.refuse(first + int(np.argmax(wrong)), f"expected {what}")
+        if len(lengths) < number:
+            last = self.data.count(b"\n") + (not self.data.endswith(b"\n") and bool(self.data))
+            raise UsageError(f"line {last}: the file ends where {what} should follow.")
+        return self.values[self.start[first:stop, None] + np.arange(least)]
+
+    def weights(self, first: int, number: int, column: int) -> NDArray[np.int64]:
+        """The words in a column that not every row has, and 1 where it is missing."""
+        lengths = self.lengths[first : first + number]
+        at = self.start[first : first + number] + np.minimum(column, lengths - 1)
+        return np.where(lengths > column, self.values[at], 1)
+
+    def refuse(self, row: int, why: str) -> None:
+        """Raise an error about a row that names its line and quotes it."""
+        line = int(self.line[row])
+        text = self.data.split(b"\n", line)[line - 1].split(b"%", 1)[0]
+        words = " ".join(text.decode("utf-8", "replace").split())
+        raise UsageError(f"line {line}: {why}, found {words[:80]!r}.")
+
+    def check(self, ids: NDArray[np.int64], first: int, what: str, total: int, base: int = 0) -> None:
+        """Raise unless all ids, one of each row from `first` on, exist.
+
+        Raises:
+            UsageError: one does not; the message names the line.
+        """
+        wrong = (ids < base) | (ids >= total + base)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise UsageError(
+                f"line {self.line[first + row]}: {what} {ids[row]} does not exist; "
+                f"they are numbered {base} to {total + base - 1}."
+            )
+
+    def once(self, codes: NDArray[np.int64], first: int) -> tuple[int, int] | None:
+        """The first row, from `first` on, whose code an earlier one has, and that earlier one; None if none is."""
+        order = np.argsort(codes, kind="stable")
+        again = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
+        if not again.size:
+            return None
+        at = again[np.argmin(order[again + 1])]
+        return first + int(order[at + 1]), first + int(order[at])
+
+
+def words_of(words: NDArray[Any], what: str) -> NDArray[np.int64] | None:
+    """Words of the values of vertices; None if each has one.
+
+    Raises:
+        UsageError: one has none.
+    """
+    if (words < 1).any():
+        v = int(np.argmax(words < 1))
+        raise UsageError(f"{what} {v} has weight {words[v]}; a value has one word or more.")
+    return None if (words == 1).all() else words.astype(np.int64)

@@ -1,0 +1,127 @@
+"""Orders of computation to start from, as loops over large graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def heights(indptr: Any, preds: Any, order: Any) -> Any:
+    """The longest path that leads to each vertex, in edges, and the least and the largest source that it comes from."""
+    n = indptr.size - 1
+    height = np.zeros(n, dtype=np.int64)
+    low, high = np.arange(n), np.arange(n)
+    for v in order:
+        a, b = indptr[v], indptr[v + 1]
+        if a < b:
+            low[v], high[v] = n, 0
+        for e in range(a, b):
+            u = preds[e]
+            height[v] = max(height[v], height[u] + 1)
+            low[v] = min(low[v], low[u])
+            high[v] = max(high[v], high[u])
+    return height, low, high
+
+
+@njit(cache=True)
+def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) -> Any:
+    """Each vertex as late as its first use allows, the operand with the largest key first."""
+    n = indptr.size - 1
+    done = is_input.copy()
+    out = np.empty(n, dtype=np.int64)
+    stack = np.empty(n + 1, dtype=np.int64)
+    count = 0
+    for s in sinks:
+        if done[s]:
+            continue
+        top = 0
+        stack[0] = s
+        while top >= 0:
+            v = stack[top]
+            best = -1
+            for e in range(indptr[v], indptr[v + 1]):
+                u = preds[e]
+                if not done[u] and (best < 0 or key[u] > key[best]):
+                    best = u
+            if best >= 0:
+                top += 1
+                stack[top] = best
+            else:
+                done[v] = 1
+                out[count] = v
+                count += 1
+                top -= 1
+    return out[:count]
+
+
+@njit(cache=True)
+def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sinks: Any, ends: Any) -> Any:
+    """Groups of sinks one after the other, each swept from low to high.
+
+    A group's vertices come by height, but one with a single use waits for it, unless it is its highest operand: so a
+    sum takes a term as soon as the term is there, in all sums of the group at about the same time.
+
+    Args:
+        uses: successors of each vertex that are computed.
+        sinks, ends: where each group of sinks ends.
+    """
+    n = indptr.size - 1
+    done = is_input.copy()
+    seen = is_input.copy()
+    waits = np.zeros(n, dtype=np.uint8)
+    out = np.empty(n, dtype=np.int64)
+    stack = np.empty(n + 1, dtype=np.int64)
+    found = np.empty(n, dtype=np.int64)
+    count, begin = 0, 0
+    for end in ends:
+        number = 0
+        for k in range(begin, end):
+            if seen[sinks[k]]:
+                continue
+            top = 0
+            stack[0] = sinks[k]
+            seen[sinks[k]] = 1
+            while top >= 0:
+                v = stack[top]
+                top -= 1
+                found[number] = v
+                number += 1
+                highest = -1
+                for e in range(indptr[v], indptr[v + 1]):
+                    if highest < 0 or height[preds[e]] > height[highest]:
+                        highest = preds[e]
+                for e in range(indptr[v], indptr[v + 1]):
+                    u = preds[e]
+                    waits[u] = uses[u] == 1 and u != highest
+                    if not seen[u]:
+                        seen[u] = 1
+                        top += 1
+                        stack[top] = u
+        keys = np.empty(number, dtype=np.int64)
+        for k in range(number):
+            keys[k] = height[found[k]] * (number + 1) + k
+        for k in np.argsort(keys):
+            if done[found[k]] or waits[found[k]]:
+                continue
+            top = 0
+            stack[0] = found[k]
+            while top >= 0:
+                v = stack[top]
+                best = -1
+                for e in range(indptr[v], indptr[v + 1]):
+                    u = preds[e]
+                    if not done[u] and (best < 0 or height[u] > height[best]):
+                        best = u
+                if best >= 0:
+                    top += 1
+                    stack[top] = best
+                else:
+                    done[v] = 1
+                    out[count] = v
+                    count += 1
+                    top -= 1
+        begin = end
+    return out[:count]

@@ -1,0 +1,88 @@
+"""Orders of computation to start a search from: several walks through a graph that keep what belongs together near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pebblesim.dags import start_kernel as kernel
+from pebblesim.dags.orders import Ints, Task
+
+
+def starts(task: Task) -> Iterator[tuple[str, Ints]]:
+    """(name, vertices in the order in which to compute them), the cheap and often good ones first."""
+    graph, n = task.graph, task.graph.vertices
+    indptr, preds = graph.indptr.astype(np.int64), graph.preds.astype(np.int64)
+    is_input = task.board.input
+    numbers = np.arange(n)
+    height, low, high = kernel.heights(indptr, preds, task.order)
+    sinks = graph.outputs.astype(np.int64)
+    walks = {
+        "first operand first": -numbers,
+        "deep operand first": height * n - numbers,
+        "shallow operand first": -height * n - numbers,
+        "last operand first": numbers,
+    }
+    for name, key in walks.items():
+        yield name, kernel.depth_first(indptr, preds, is_input, sinks, key)
+    order = task.topological.astype(np.int64)
+    yield "as numbered", order if (np.diff(order) > 0).all() else _by_number(task, height)
+    yield "by height", order[np.argsort(height[order], kind="stable")]
+    uses = np.zeros(n, dtype=np.int64)
+    targets = np.repeat(numbers, np.diff(indptr))
+    np.add.at(uses, preds[task.needed[targets] == 1], 1)
+    sinks = sinks[is_input[sinks] == 0]
+    size = 1 << max(0, min(len(sinks), task.M).bit_length() - 1)
+    while size > 1:
+        groups = list(_split(sinks, low, high, size))
+        ends = np.cumsum([len(group) for group in groups])
+        yield (
+            f"in groups of {size}",
+            kernel.in_groups(indptr, preds, is_input, height, uses, np.concatenate(groups), ends),
+        )
+        size //= 2
+
+
+def _by_number(task: Task, height: Ints) -> Ints:
+    """By number among those that are ready."""
+    import heapq
+
+    if task.graph.vertices > 100_000:
+        return task.topological.astype(np.int64)
+    waiting = {int(v): 0 for v in task.topological}
+    indptr, preds = task.graph.indptr, task.graph.preds
+    for v in waiting:
+        waiting[v] = sum(int(u) in waiting for u in preds[int(indptr[v]) : int(indptr[v + 1])])
+    ready = [v for v, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        v = heapq.heappop(ready)
+        order.append(v)
+        for w in task.succs[task.succ_start[v] : task.succ_start[v + 1]].tolist():
+            if w in waiting:
+                waiting[w] -= 1
+                if not waiting[w]:
+                    heapq.heappush(ready, w)
+    return np.array(order, dtype=np.int64)
+
+
+def _split(sinks: Ints, low: Ints, high: Ints, size: int) -> Iterator[Ints]:
+    """Halves of halves, as a k-d tree: along the number, the least source or the largest, where the cut is least.
+
+    A cut costs the sources that both halves come from, as far as the least and the largest tell.
+    """
+    waiting = [sinks]
+    while waiting:
+        group = waiting.pop()
+        if len(group) <= size:
+            yield group
+            continue
+        halves: list[tuple[int, int, list[Ints]]] = []
+        for key in (low, high, np.arange(len(low))):
+            order = group[np.argsort(key[group], kind="stable")]
+            half = [order[: len(order) // 2], order[len(order) // 2 :]]
+            cost = sum(len(np.unique(end[part])) for end in (low, high) for part in half)
+            halves.append((cost, len(halves), half))
+        waiting += reversed(min(halves)[2])

@@ -1,0 +1,373 @@
+"""Any DAG: the best game found, bounds and optimum against an independent search, and what is refused."""
+
+import random
+import signal
+import threading
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from oracle_games import least_io
+
+import pebblesim as ps
+from pebblesim.dags.bounds import lower_bounds
+from pebblesim.dags.comparing import rows, summary
+from pebblesim.dags.generators import GENERATORS, generate
+from pebblesim.dags.optimum import optimum
+from pebblesim.dags.orders import Task
+from pebblesim.dags.own_bounds import OWN, bound
+from pebblesim.dags.search import pebble
+from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
+from pebblesim.game.referee import RULES, Referee, referee
+from pebblesim.graphs.cdag import Cdag
+
+SEARCHED = ("hong-kung", "no-recompute", "partial")
+
+
+def random_graph(rng: random.Random, most: int = 9, weights: bool = False) -> Cdag:
+    """Sparse or dense; some outputs are no sinks, some sources no inputs, vertices may be isolated."""
+    n, dense = rng.randint(1, most), rng.choice([0.2, 0.35, 0.5])
+    edges = [(u, v) for v in range(n) for u in range(v) if rng.random() < dense]
+    edges = np.array(edges, dtype=int).reshape(-1, 2)
+    plain = Cdag.from_edges(n, edges)
+    inputs = [v for v in plain.inputs.tolist() if rng.random() < 0.9]
+    outputs = sorted({*plain.outputs.tolist(), *(v for v in range(n) if rng.random() < 0.1)})
+    words = [rng.randint(1, 3) for _ in range(n)] if weights else None
+    return Cdag.from_edges(n, edges, np.array(inputs, dtype=int), outputs, weights=words)
+
+
+def least_M(graph: Cdag, rules: str) -> int:
+    return Task(graph, 2**40, rules).least_M
+
+
+def check_against_the_oracle(seed: int, number: int, most: int, most_terms: int) -> None:
+    rng = random.Random(seed)
+    judged = dict.fromkeys(SEARCHED, 0)
+    while min(judged.values()) < number:
+        graph = random_graph(rng, most)
+        for rules in SEARCHED:
+            if judged[rules] == number or (rules == "partial" and graph.edges > most_terms):
+                continue  # the oracle has a state for every set of terms
+            judged[rules] += 1
+            M = least_M(graph, rules) + rng.choice([0, 0, 1, 2])
+            least = least_io(graph, M, rules)
+            found = optimum(graph, M, rules)
+            assert (found.io, found.bound) == (least, least), (graph.vertices, graph.preds, M, rules)
+            assert referee(graph, M, [found.moves], rules).io == least
+            for each in lower_bounds(graph, M, rules, seconds=0.5):
+                assert each.value <= least, (each, graph.preds, M, rules)
+
+
+def test_optima_and_bounds_of_random_graphs() -> None:
+    check_against_the_oracle(seed=1, number=20, most=6, most_terms=6)
+
+
+@pytest.mark.slow
+def test_optima_and_bounds_of_500_random_graphs() -> None:
+    check_against_the_oracle(seed=2, number=500, most=9, most_terms=8)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_games_of_random_graphs_are_legal_and_seldom_far_from_the_least(rules: str) -> None:
+    rng = random.Random(3)
+    total = best = 0
+    for number in range(25):
+        graph = random_graph(rng, 5, weights=number % 2 == 1)
+        M = least_M(graph, rules) + rng.choice([0, 1])
+        least = least_io(graph, M, rules)
+        found = pebble(graph, M=M, rules=rules, seconds=0.15)
+        assert least is not None
+        assert found.game.complete
+        assert found.bound.value <= least <= found.io
+        total, best = total + found.io, best + least
+    assert total <= 1.05 * best
+
+
+@pytest.mark.parametrize(("name", "M"), [("fft", 6), ("pyramid", 5), ("stencil", 5), ("matmul", 12), ("strassen", 8)])
+@pytest.mark.parametrize("rules", RULES)
+def test_every_game_of_a_family_is_legal(name: str, M: int, rules: str) -> None:
+    sizes = {"fft": {"n": 16}, "pyramid": {"rows": 8}, "stencil": {"n": 8, "t": 6}, "matmul": {"n": 4}}
+    graph = generate(name, **sizes.get(name, {"n": 2}))
+    found = ps.pebble(graph, M=M, rules=rules, seconds=0.1)
+    assert found.game.complete
+    assert found.io >= found.bound.value >= len(graph.outputs)
+    assert found.gap >= 1
+
+
+def test_tiles_of_a_matrix_product_are_found() -> None:
+    """Plain tiles of 11 x 11 move 7,168 words of matmul n = 32 at M = 192."""
+    found = pebble(generate("matmul", n=32), M=192, rules="no-recompute", seconds=6)
+    assert found.io <= 7168
+    assert "groups" in found.start
+
+
+def test_computing_again_is_found_where_it_pays() -> None:
+    """A value that is made from one input again and again, with much between: the one-shot game must store it."""
+    fold = [(0, 1), *((1, v) for v in range(2, 8)), *((v, v + 1) for v in range(2, 7))]
+    graph = Cdag.from_edges(8, fold)
+    again, once = (pebble(graph, M=3, rules=rules, seconds=0.5) for rules in ("hong-kung", "no-recompute"))
+    assert (again.io, once.io) == (least_io(graph, 3, "hong-kung"), least_io(graph, 3, "no-recompute"))
+
+
+def test_terms_one_by_one_need_two_pebbles() -> None:
+    graph = generate("matmul", n=3, chains=False)
+    with pytest.raises(Infeasible, match="it needs M ≥ 4"):
+        pebble(graph, M=2, rules="no-recompute")
+    found = pebble(graph, M=2, rules="partial", seconds=0.2)
+    assert found.game.complete
+    assert found.game.peak_red == 2
+
+
+def test_words_of_values_are_played() -> None:
+    graph = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)], weights=[5, 2, 3, 1])
+    found = pebble(graph, M=10, seconds=0)
+    assert (found.game.reads, found.game.writes, found.game.peak_red) == (7, 1, 10)
+    assert found.proven
+    with pytest.raises(Infeasible, match="it needs M ≥ 10"):
+        pebble(graph, M=9)
+    with pytest.raises(UsageError, match="several words are not searched exactly"):
+        optimum(graph, 10)
+
+
+def test_a_pebbling_says_what_it_is() -> None:
+    found = ps.pebble(generate("pyramid", rows=4), M=3, seconds=0.1)
+    text = str(found)
+    assert "judged by the referee" in text
+    assert "gap" in text
+    assert found.to_dict()["io"] == found.io == 11
+    assert ps.pebble(nx.DiGraph([("a", "b"), ("b", "c")]), M=2, seconds=0).proven
+
+
+def test_what_is_refused() -> None:
+    graph = generate("pyramid", rows=4)
+    for call, error, says in (
+        (lambda: ps.pebble(graph, M=2), Infeasible, "it needs M ≥ 3"),
+        (lambda: ps.pebble(graph, M=3, rules="chess"), UnknownName, "rule set"),
+        (lambda: ps.pebble(graph, M=0), UsageError, "M"),
+        (lambda: ps.pebble(graph, M=3, seconds=-1), UsageError, "seconds = -1"),
+        (lambda: ps.pebble([1, 2], M=3), UsageError, "a Cdag or a networkx DiGraph, not list"),
+        (lambda: ps.pebble(nx.Graph([(0, 1)]), M=3), UsageError, "directed graph without parallel edges, not a Graph"),
+        (lambda: ps.optimum(graph, M=3, rules="replace"), UnknownName, "rule set"),
+        (lambda: ps.optimum(graph, M=3, seconds=0), UsageError, "seconds = 0"),
+        (lambda: generate("fft", n=6), UsageError, "power of two"),
+        (lambda: generate("fft"), UsageError, "'fft' needs n"),
+        (lambda: generate("fft", m=8), UnknownName, "parameter of 'fft'"),
+        (lambda: generate("ftf", n=8), UnknownName, "did you mean 'fft'"),
+        (lambda: generate("stencil", n=4, t=1, dimensions=4), UsageError, "1, 2 or 3"),
+        (lambda: generate("pyramid", rows=10**6), UsageError, "at most"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
+
+
+@pytest.mark.parametrize("states", [3, 300])
+def test_a_search_out_of_memory_ends_with_an_interval(states: int) -> None:
+    graph = generate("fft", n=8)
+    for rules in SEARCHED:
+        found = optimum(graph, 4, rules, states=states)
+        assert found.ended == "memory"
+        assert 16 <= found.bound < found.io
+        assert referee(graph, 4, [found.moves], rules).io == found.io
+
+
+def test_ctrl_c_ends_a_search_with_an_interval() -> None:
+    graph = generate("fft", n=16)
+    optimum(generate("fft", n=4), 3)  # what is compiled now is not waited for later
+    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
+    found = optimum(graph, 4, seconds=60)
+    assert found.ended == "interrupted"
+    assert found.seconds < 30
+    assert 32 <= found.bound < found.io
+
+
+def test_more_than_64_vertices() -> None:
+    """Ten pyramids: 100 vertices, at an M where the search has something to do."""
+    edges, first = [], 0
+    for _ in range(10):
+        edges += [(first + u, first + v) for u, v in [(0, 4), (1, 4), (1, 5), (2, 5), (2, 6), (3, 6)]]
+        edges += [(first + u, first + v) for u, v in [(4, 7), (5, 7), (5, 8), (6, 8), (7, 9), (8, 9)]]
+        first += 10
+    graph = Cdag.from_edges(100, edges)
+    found = optimum(graph, 4, "no-recompute", states=100_000)
+    assert found.proven
+    assert found.io == 10 * optimum(generate("pyramid", rows=4), 4, "no-recompute").io
+
+
+# -- the referee -----------------------------------------------------------------------------------------------------
+
+
+SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2, term 2 of vertex 3
+
+
+@pytest.mark.parametrize(
+    ("game", "says"),
+    [
+        ([(COMPUTE, 0)], "vertex 2 (term 1 of 2, vertex 0): predecessor vertex 0 has no red pebble"),
+        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 0)], "this term is in already"),
+        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 2)], "predecessor vertex 2 is not complete, it lacks 1 terms"),
+        (
+            [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 2), (READ, 1), (COMPUTE, 1)],
+            "is begun, but has no red pebble",
+        ),
+        ([(READ, 0), (COMPUTE, 0), (READ, 1)], "needs a 3rd red pebble, M = 2"),
+        ([(COMPUTE, 3)], "vertex 0 is an input"),
+        ([(COMPUTE, 6)], "it has 1 terms, which are added one by one"),
+        ([(COMPUTE, 7)], "there is no such term, the graph has 3 edges"),
+    ],
+)
+def test_an_illegal_term_tells_its_story(game: list[tuple[int, int]], says: str) -> None:
+    outcome = referee(SUM, 2, [moves(*game)], "partial", strict=False)
+    assert outcome.violation is not None
+    assert outcome.violation.number == len(game)
+    assert says in outcome.violation.message
+
+
+def test_a_sum_is_complete_only_with_all_its_terms() -> None:
+    game = [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 0), (READ, 1), (COMPUTE, 1), (DELETE, 1), (COMPUTE, 2)]
+    referee_ = Referee(SUM, 2, "partial")
+    referee_.play(moves(*game))
+    assert not referee_.finish().complete
+    referee_.play(moves((WRITE, 3)))
+    assert referee_.finish().complete
+    assert referee_.finish().io == 4
+    partial = Cdag.from_edges(3, [(0, 2), (1, 2)])
+    early = referee(partial, 2, [moves((READ, 0), (COMPUTE, 0), (WRITE, 2))], "partial")
+    assert early.missing_outputs == 1  # memory has only a part of the sum
+    stale = [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 0), (READ, 1), (COMPUTE, 1)]
+    assert referee(partial, 2, [moves(*stale)], "partial").missing_outputs == 1  # and this is out of date
+
+
+def test_a_game_of_others_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "game.txt"
+    path.write_text(
+        "Send down 0 to proc 0 in superstep 0\nSend down 1 to proc 0\n\nCompute 2 on proc 0 in superstep 1\n"
+        "Evict 0 from proc 0\nCompute 3 on proc 0 in superstep 1\nSend up 3 from proc 0\n"
+    )
+    outcome = ps.judge(SUM, path, M=3)
+    assert (outcome.complete, outcome.reads, outcome.writes, outcome.peak_red) == (True, 2, 1, 3)
+    path.write_text("Compute 2 on proc 0 in superstep 1\n")
+    assert "predecessor vertex 0 has no red pebble" in ps.judge(SUM, path, M=3).violation.message
+    path.write_text("read vertex 0\nread vertex 1\ncompute vertex 2\n")
+    assert ps.judge(SUM, path, M=3).moves == 3
+    for text, says in (
+        ("Compute 2 on proc 1 in superstep 1", "line 1: processor 1 moves"),
+        ("read vertex 9", "line 1: 'read vertex 9' is no move on this graph"),
+        ("hello", "line 1"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=says):
+            ps.judge(SUM, path, M=3)
+
+
+# -- bounds of one's own ---------------------------------------------------------------------------------------------
+
+
+def test_a_bound_of_ones_own_is_tried_at_once() -> None:
+    @bound
+    def inputs_and_outputs(graph: Cdag, M: int) -> int:
+        return sum(len(set(each.tolist())) for each in (graph.outputs,))
+
+    try:
+        assert inputs_and_outputs.optima > 50
+        assert "proven optima" in str(inputs_and_outputs)
+        found = pebble(generate("pyramid", rows=4), M=3, seconds=0.05)
+        assert "inputs_and_outputs" in [each.name for each in found.bounds]
+    finally:
+        OWN.pop("inputs_and_outputs")
+
+    with pytest.raises(UsageError, match=r"too_much gives \d+ words for .* a game of \d+ words exists"):
+
+        @bound
+        def too_much(graph: Cdag, M: int) -> int:
+            return graph.edges + 1
+
+    with pytest.raises(UsageError, match="is a whole number of words"):
+        bound(lambda graph, M: 0.5)
+    with pytest.raises(UsageError, match="ZeroDivisionError"):
+        bound(lambda graph, M: 1 // 0)
+
+    @bound(problem="matmul")
+    def of_a_product(m: int, k: int, n: int, M: int) -> int:
+        return m * k + k * n + m * n
+
+    try:
+        assert of_a_product.optima > 10
+    finally:
+        OWN.pop("of_a_product")
+    with pytest.raises(UsageError, match="it is no lower bound"):
+        bound(lambda m, k, n, M: m * k + k * n + m * n + 1, problem="matmul")
+
+
+# -- generators, folders ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    path = tmp_path / "L.mtx"
+    path.write_text(
+        "%%MatrixMarket matrix coordinate real general\n% lower\n3 3 6\n"
+        "1 1 2.0\n2 2 1e-3\n3 3 -4\n2 1 1\n3 1 5\n3 2 7\n"
+    )
+    return path
+
+
+def test_sizes_of_the_families(matrix: Path) -> None:
+    """(vertices, edges, inputs, outputs), counted by hand."""
+    sizes = {
+        "fft": ({"n": 8}, (32, 48, 8, 8)),
+        "pyramid": ({"rows": 4}, (10, 12, 4, 1)),
+        "tree": ({"depth": 2, "k": 3}, (13, 12, 9, 1)),
+        "stencil": ({"n": 4, "t": 2}, (12, 20, 4, 4)),  # 3 neighbours, 2 at either rim
+        "matmul": ({"n": 2, "m": 1, "k": 3}, (3 + 6 + 6 + 4, 12 + 8, 9, 2)),
+        "strassen": ({"n": 2}, (8 + 10 + 7 + 8, 20 + 14 + 16, 8, 4)),
+        "triangular-solve": ({"matrix": str(matrix)}, (6 + 3 + 2 * 3 + 3, 4 * 3 + 6, 9, 1)),
+        "spmv": ({"matrix": str(matrix)}, (6 + 3 + 6 + 3, 12 + 6, 9, 3)),
+        "prefix-sums": ({"n": 4}, (4 + 4, 8, 4, 4)),
+        "sorting-network": ({"n": 4}, (4 + 10, 20, 4, 4)),
+        "layered": ({"layers": 3, "width": 4}, (12, 16, 4, 4)),
+        "transformer": ({"n": 1, "d": 1}, (27, 33, 13, 1)),
+    }
+    assert set(sizes) == set(GENERATORS)
+    for name, (parameters, counts) in sizes.items():
+        graph = generate(name, **parameters)
+        if name == "layered":
+            assert (graph.vertices, graph.edges) == counts[:2]
+        elif name != "transformer":
+            assert (graph.vertices, graph.edges, len(graph.inputs), len(graph.outputs)) == counts, name
+        assert GENERATORS[name].source
+
+
+@given(n=st.integers(1, 9), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_sorting_networks_sort_and_prefix_sums_sum(n: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 20, n).tolist()
+    for name, fold in (("sorting-network", None), ("prefix-sums", sum)):
+        graph = generate(name, n=n)
+        got = dict(enumerate(values))
+        for v in range(n, graph.vertices):
+            a, b = (got[u] for u in graph.predecessors(v).tolist())
+            # A comparator's minimum has the lower number of its two vertices.
+            got[v] = fold((a, b)) if fold else (min if (v - n) % 2 == 0 else max)(a, b)
+        if fold:
+            assert sorted(got[v] for v in graph.outputs.tolist()) == sorted(np.cumsum(values).tolist())
+        else:
+            assert sorted(got[v] for v in graph.outputs.tolist()) == sorted(values)
+
+
+def test_a_folder_of_graphs(tmp_path: Path) -> None:
+    ps.save_graph(generate("pyramid", rows=4), tmp_path / "p.hdag")
+    ps.save_graph(generate("fft", n=4), tmp_path / "f.dot")
+    found = list(rows(tmp_path, "no-recompute", 0.05))
+    assert [row["M"] for row in found if row["file"] == "p.hdag"] == [3, 4, 6, 9, 15]
+    (tmp_path / "costs.csv").write_text("file,M,peer_foresight,proven_optimum_no_recompute\np.hdag,3,12,11\n")
+    found = list(rows(tmp_path, "no-recompute", 0.05))
+    assert [(row["M"], row["peer"], row["proven"]) for row in found] == [(3, 12, 11)]
+    assert "above the proven optimum: 0.00 %" in summary(found)
+    (tmp_path / "costs.csv").write_text("file,M\np.hdag,many\n")
+    with pytest.raises(UsageError, match="no table with the columns"):
+        list(rows(tmp_path, "no-recompute", 0.05))
+    with pytest.raises(UsageError, match="is no folder"):
+        list(rows(tmp_path / "nowhere", "no-recompute", 0.05))

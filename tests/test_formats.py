@@ -1,0 +1,199 @@
+"""Graphs in files: what is written comes back, files of others are read, broken ones get one sentence."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import pebblesim as ps
+from pebblesim.dags.formats import FORMATS, load_graph, save_graph
+from pebblesim.dags.generators import generate
+from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.graphs.cdag import Cdag
+
+NAMED = [name for name, each in FORMATS.items() if each.named]
+WEIGHTED = [*NAMED, "hyperdag", "converter"]
+
+
+def edges_of(graph: Cdag) -> set[tuple[int, int]]:
+    return {(int(u), v) for v in range(graph.vertices) for u in graph.predecessors(v)}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Cdag:
+    n = draw(st.integers(1, 8))
+    edges = [(u, v) for v in range(n) for u in draw(st.sets(st.integers(0, max(0, v - 1)), max_size=3)) if u < v]
+    words = draw(st.none() | st.lists(st.integers(1, 9), min_size=n, max_size=n))
+    return Cdag.from_edges(n, np.array(edges, dtype=int).reshape(-1, 2), weights=words)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(graph=graphs())
+@settings(max_examples=20)
+def test_what_is_written_comes_back(name: str, graph: Cdag) -> None:
+    known = FORMATS[name]
+    if name not in WEIGHTED:
+        if graph.weights is not None:
+            with pytest.raises(UsageError, match="no place for the words of values"):
+                known.write(graph)
+        graph = Cdag.from_edges(graph.vertices, sorted(edges_of(graph)) or np.empty((0, 2), dtype=int))
+    if name == "edges" and set(range(graph.vertices)) != {v for edge in edges_of(graph) for v in edge}:
+        with pytest.raises(UsageError, match="cannot name a vertex without edges"):
+            known.write(graph)
+        return
+    again = known.read(known.write(graph))
+    assert (again.vertices, edges_of(again)) == (graph.vertices, edges_of(graph))
+    assert (again.weights is None) == (graph.weights is None)
+    if graph.weights is not None:
+        assert again.weights.tolist() == graph.weights.tolist()
+    assert (again.inputs.tolist(), again.outputs.tolist()) == (graph.inputs.tolist(), graph.outputs.tolist())
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_names_come_back(name: str) -> None:
+    graph = Cdag.from_networkx(nx.DiGraph([("a b", 'say "c"'), ("x\\y", 'say "c"')]))
+    again = FORMATS[name].read(FORMATS[name].write(graph))
+    assert again.names == graph.names == ("a b", 'say "c"', "x\\y")
+
+
+def test_from_networkx_and_back() -> None:
+    given = nx.DiGraph([(2, 0), (1, 0)])
+    given.nodes[2]["words"] = 4
+    graph = Cdag.from_networkx(given)
+    assert edges_of(graph) == {(2, 0), (1, 0)}
+    assert graph.weights.tolist() == [1, 1, 4]
+    assert graph.names is None
+    assert graph.to_networkx().nodes[2]["words"] == 4
+    ends = nx.DiGraph([("a", "b"), ("b", "c")])
+    ends.nodes["b"]["output"] = ends.nodes["c"]["output"] = True
+    assert Cdag.from_networkx(ends).outputs.tolist() == [1, 2]
+    for wrong, says in ((nx.Graph([(0, 1)]), "directed"), (nx.MultiDiGraph([(0, 1)]), "parallel")):
+        with pytest.raises(UsageError, match=says):
+            Cdag.from_networkx(wrong)
+    given.nodes[1]["words"] = 0.5
+    with pytest.raises(UsageError, match="whole numbers, 1 or more"):
+        Cdag.from_networkx(given)
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    """OneStopParallel's HyperDAG and DOT, HyperDAG_DB's coarse vertices, an edge list with names, a matrix."""
+    files = {
+        "a.hdag": "%% Hyperedges: ID comm_weight mem_weight\n2 3 5\n0 9 2\n%x\n"
+        "1 1 3\n0 5 1\n1 5 0 7\n2 5\n0 0\n0 1\n1 1\n1 2\n0 2\n",
+        "a.dot": 'digraph { 0[work_weight="5";comm_weight="9";mem_weight="2";type="0";];\n1[mem_weight="3";];\n'
+        '0->1 [comm_weight="1";]; 1->2; 0 -> 2;\n}',
+        "a.edges": "% made by hand\na b # a comment\nb c {}\na c\n",
+        "a.mtx": "%%MatrixMarket matrix coordinate real symmetric\n%\n3 3 4\n1 1 2.5\n2 1 1\n3 2 1e-3\n3 1 -4\n",
+        "a.dag": "3 3\n0 1\n1 1\n2 1\n0 2\n1 3\n2 1\n0 1\n1 2\n0 2\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        graph = ps.load_graph(tmp_path / name)
+        assert edges_of(graph) == {(0, 1), (1, 2), (0, 2)}, name
+        if name not in ("a.edges", "a.mtx"):
+            assert graph.weights.tolist() == [2, 3, 1], name
+    (tmp_path / "strict").write_text(
+        "strict digraph G { rankdir=LR; node [shape=box]; subgraph s { a -> b:n; } b -> c }"
+    )
+    assert load_graph(tmp_path / "strict", "dot").names == ("a", "b", "c")
+    assert load_graph(tmp_path / "a.mtx", "matrix-market").vertices == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("g.hdag", "1 2 2\n0 x\n0\n1\n0 0\n0 1\n", "line 2: expected a hyperedge: its number and up to two weights"),
+        ("g.hdag", "1 2 2\n0 0\n0\n1\n0 0\n0 1\n", "vertex 0 has weight 0; a value has one word or more"),
+        ("g.hdag", "99999999999 99999999999 3\n", "line 1: the file ends where a hyperedge"),
+        ("g.hdag", "0 0 0\n", "promises no vertices"),
+        ("g.edges", "1 2\n3\n", "line 2: expected an edge 'from to', found '3'"),
+        ("g.edges", "# nothing\n", "it has no edges"),
+        ("g.edges", "a b\nb a\n", "cycle"),
+        ("g.mtx", "2 2 1\n2 1\n", "line 1: a MatrixMarket file of a sparse matrix starts"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "stands above the diagonal"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "2 entries are promised, but 1"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 3 1\n2 1 5\n", "is 2 × 3; only a square one"),
+        ("g.dot", "graph { a -- b }", "line 1: a computation is a digraph, not a 'graph'"),
+        ("g.dot", "digraph {\n a -> }", "line 2: expected a name, found '}'"),
+        ("g.dot", "digraph { a -> b; a -> b }", "the edge from a to b is given twice"),
+        ("g.dot", 'digraph { a [words="x"] }', "has 'x' words"),
+        ("g.dot", "digraph { a", "found 'the end of the file'"),
+        ("g.json", "[1, 2", "it is no JSON"),
+        ("g.json", "[1, 2]", 'an object with the lists "nodes" and "edges"'),
+        ("g.json", '{"nodes": [{"id": 1}, {"id": 1}], "edges": []}', "vertex 1 is given twice"),
+        ("g.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "names '2', which is no vertex"),
+        ("g.json", "[" * 100_000, "it is no JSON"),
+        ("g.graphml", "<graphml><graph>", "it is no GraphML"),
+        ("g.dag", "2 1\n0 1\n1 1\n0 1\n1 1\n0 2\n", "line 6: vertex 2 does not exist; they are numbered 0 to 1"),
+        ("g.xyz", "", "cannot tell a format from 'g.xyz'"),
+    ],
+)
+def test_broken_files_get_one_sentence(name: str, text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_graph(tmp_path / name)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes changed, doubled, cut out or moved."""
+    text = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at, size = rng.randrange(len(text) + 1), rng.randint(1, 8)
+        match rng.randrange(5):
+            case 0:
+                text[at:at] = bytes(rng.choice(b' \n0123456789-."{}[]<>%#;,:=ax\xff\x00') for _ in range(size))
+            case 1:
+                del text[at : at + size]
+            case 2:
+                text[at:at] = text[at : at + 10 * size]
+            case 3:
+                text[at : at + 1] = b"9" * rng.randint(1, 25)
+            case _:
+                del text[at:]
+    return bytes(text)
+
+
+def fuzz(number: int, seed: int) -> int:
+    """Read so many broken files; how many are graphs still. Anything else than a sentence is raised."""
+    rng, fine = random.Random(seed), 0
+    graph = Cdag.from_edges(6, [(0, 2), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5)])
+    weighted = Cdag.from_edges(6, sorted(edges_of(graph)), weights=[1, 2, 1, 3, 1, 1])
+    samples = [(each, each.write(weighted if name in WEIGHTED else graph)) for name, each in FORMATS.items()]
+    for _ in range(number):
+        known, data = rng.choice(samples)
+        began = time.monotonic()
+        try:
+            read = known.read(mutated(data, rng))
+            assert read.vertices >= 1
+            fine += 1
+        except (PebblesimError, UnicodeDecodeError) as error:  # which `load_graph` turns into a sentence
+            assert "\n" not in str(error)
+        assert time.monotonic() - began < 20
+    return fine
+
+
+def test_a_thousand_mutated_files() -> None:
+    assert 50 < fuzz(1000, seed=1) < 900
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_files() -> None:
+    assert fuzz(100_000, seed=2) > 5000
+
+
+def test_an_unreadable_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "g.edges").write_bytes(b"\xff\xfe a\n")
+    with pytest.raises(UsageError, match="cannot read"):
+        load_graph(tmp_path / "g.edges")
+    save_graph(generate("fft", n=4), tmp_path / "f.json")
+    assert json.loads((tmp_path / "f.json").read_text())["directed"] is True
+    with pytest.raises(UsageError, match="numbers grow"):
+        save_graph(Cdag.from_edges(2, [(1, 0)]), tmp_path / "f.mtx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.json", "g.edges"]
