@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from strategies import bands, draws, sizes
+from strategies import draws, masks as any_masks, sizes
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks, program as ir
@@ -123,9 +123,9 @@ def named(stream: Stream, requests: Any) -> Words:
     return found
 
 
-def check(name: str, values: dict[str, int], mask: str | None) -> None:
+def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     program = get(name).program if mask is None else get(name).masked
-    seen = masks.of(mask)
+    seen = mask
     allowed = None if seen is None else seen.allowed(values["n"])
     tiles = accesses.accesses(program, values, "moves", "tiles", seen)
     naive = Interpreter(program, values, {}, allowed)
@@ -166,10 +166,34 @@ def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) ->
 @given(data=st.data())
 def test_requests_under_a_mask(name: str, data: st.DataObject) -> None:
     values = data.draw(sizes(get(name), 6))
-    check(name, values, data.draw(bands(values["n"])))
+    check(name, values, data.draw(any_masks(values["n"])))
+
+
+def test_tiles_that_are_left_out_leave_gaps() -> None:
+    """Of six tiles of columns the first and the last four: the second iteration is two tiles on."""
+    table = np.ones((2, 6), bool)
+    table[:, 1] = False
+    check("flash2-forward", {"n": 12, "d": 2, "B_r": 6, "B_c": 2}, masks.from_array(table, size=(6, 2)))
 
 
 def test_too_many_requests_are_refused_before_they_are_made() -> None:
     program = get("flash2-forward").program
     with pytest.raises(UsageError, match="tiles in the place of words"):
         accesses.accesses(program, {"n": 2**20, "d": 64, "B_r": 1024, "B_c": 1024}, "moves", "words")
+
+
+@pytest.mark.parametrize(
+    ("name", "homes"),
+    [
+        # m_i is changed and not written back; l_block is made while l_m is still read
+        ("flash1-forward", "K_j K, V_j V, Q_i Q, O_i O, l_i l_m, m_new m"),
+        ("flash2-forward", "Q_i Q, K_j K, V_j V, O_i O"),  # m_new becomes m_i, which is written as L
+        ("matmul-tiled", "C_ij C"),
+    ],
+)
+def test_where_tiles_live_without_a_scratchpad(name: str, homes: str) -> None:
+    nodes = [node for phase in get(name).program.phases for node in ir.walk(phase.body)]
+    found = {tile.name: tensor.name for tile, tensor in accesses._homes(nodes).items()}
+    assert {tile: home for tile, home in found.items() if tile.split("_")[0] not in ("A", "B")} == dict(
+        pair.split() for pair in homes.split(", ")
+    )

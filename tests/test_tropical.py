@@ -214,6 +214,8 @@ def test_an_unmet_condition_is_no_proof(f: str, region: str) -> None:
     [
         ("n - d", ""),  # d may be larger
         ("n - d", "n >= d**2"),  # nothing is left at n = d = 1
+        ("sqrt(n) - 2", "n >= 4"),
+        ("floor(sqrt(n)) - 2", "n >= 8"),
         ("Max(n, d) - n", "n >= d"),  # nothing is left
         ("n*ceiling(n/B) - n", ""),  # nothing is left if B ≥ n
         ("floor((n + d)/(4*n))", "n >= d"),  # is 0

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
 
@@ -29,7 +28,9 @@ def solve(run: _Run, end: float, tell: Callable[[], None]) -> None:
     task = run.task
     if task.steps > MOST_STEPS:
         return
-    model, plan = _model(run)
+    from ortools.sat.python import cp_model
+
+    model, plan = _model(run, cp_model)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 8
     solver.parameters.max_time_in_seconds = max(0.1, end - time.monotonic()) if end < float("inf") else 1e9
@@ -82,7 +83,7 @@ class _Plan(NamedTuple):
     written: dict[int, Any]
 
 
-def _model(run: _Run) -> tuple[Any, _Plan]:
+def _model(run: _Run, cp_model: Any) -> tuple[Any, _Plan]:
     """The program, and what its variables mean."""
     task = run.task
     graph, board = task.graph, task.board
