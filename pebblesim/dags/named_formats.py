@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -167,7 +168,8 @@ def graphml(data: bytes) -> Cdag:
     import networkx as nx
 
     try:
-        graph = nx.read_graphml(io.BytesIO(data))
+        with warnings.catch_warnings(action="ignore"):  # of attributes without a type, which play no part
+            graph = nx.read_graphml(io.BytesIO(data))
     except Exception as error:  # whatever the library makes of a broken file
         raise UsageError(f"it is no GraphML: {_line(error)}.") from None
     nodes = {_key(v): _meaning(node) for v, node in graph.nodes(data=True)}
