@@ -259,6 +259,13 @@ def test_a_root_of_what_may_be_negative_is_no_size() -> None:
     assert decide("sqrt(n - d)", "O", "sqrt(n)", "n >= d")
 
 
+def test_what_is_undefined_somewhere_is_not_decided() -> None:
+    """At M = 7 there is a division by 0, though the larger of the two is at least d wherever there is one."""
+    with pytest.raises(Undecided, match="may be 0 in a denominator"):
+        decide("Max(d/(M - 7)**2, d)", "Ω", "d")
+    assert decide("Max(d/(M - 7)**2, d)", "Ω", "d", "M >= 8")
+
+
 def test_differences_where_the_bounds_are_enough() -> None:
     assert decide("n*(ceiling(n/B) - 1)*B", "O", "n**2 + n*B")  # from above nothing is missing
     assert decide("n - d", "Θ", "n", "n >= d**2, n >= 2*d")

@@ -261,7 +261,7 @@ class _Problem:
                     open_parts.append(cell)
                 else:
                     pieces.append(Piece(cell.cone, above, below))
-        if not open_parts:
+        if not open_parts and all(self._is_defined(expr) for expr in (f, g)):
             return None
         pieces.clear()
         for part, below in self.bound(f, self.region, upper=False, even=True):
@@ -276,6 +276,21 @@ class _Problem:
                 return witness
         reasons = "; ".join(self.unknown) or "its bounds are too far apart"
         raise Undecided(f"{ratio} cannot be decided on {self.text or 'all sizes'}: {reasons}.")
+
+    def _is_defined(self, expr: sympy.Expr) -> bool:
+        """Whether no denominator is 0, and nothing under a root is negative, at any size; false if not known."""
+        for part in sympy.preorder_traversal(expr):
+            if not isinstance(part, sympy.Pow) or part.base.is_Symbol or part.base.is_number:
+                continue
+            if part.exp.is_negative and any(
+                form is None for _, form in self.bound(part.base, self.region, upper=False, even=True)
+            ):
+                self._missing(f"{written(part.base)} may be 0 in a denominator")
+                return False
+            if not part.exp.is_integer and not self._at_least_zero(part.base, self.region):
+                self._missing(f"{written(part.base)} may be negative under a root")
+                return False
+        return True
 
     def _along(self, f: sympy.Expr, g: sympy.Expr, x: Ray, ratio: str) -> Witness | None:
         """A witness on the curve n = t^x1, d = t^x2, …, where what cancels is left out before it is bounded."""
