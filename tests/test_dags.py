@@ -15,7 +15,7 @@ import pebblesim as ps
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
 from pebblesim.dags.generators import GENERATORS, generate
-from pebblesim.dags.optimum import optimum
+from pebblesim.dags.optimum import MEMORY, _Run, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own_bounds import OWN, bound
 from pebblesim.dags.search import pebble
@@ -68,6 +68,41 @@ def test_optima_and_bounds_of_random_graphs() -> None:
 @pytest.mark.slow
 def test_optima_and_bounds_of_500_random_graphs() -> None:
     check_against_the_oracle(seed=2, number=500, most=9, most_terms=8)
+
+
+@pytest.mark.parametrize("rules", SEARCHED)
+def test_the_search_needs_no_good_game_to_start_from(rules: str) -> None:
+    """The estimate of what is to come must not cut off the best game: here no game found before stands in for it."""
+    rng = random.Random(4)
+    sums = Cdag.from_edges(5, [(u, v) for u in range(3) for v in (3, 4)])
+    for graph in (sums, *(random_graph(rng, 7) for _ in range(100))):
+        if rules == "partial" and graph.edges > 7:
+            continue
+        M = least_M(graph, rules) + rng.choice([0, 0, 1])
+        least = least_io(graph, M, rules)
+        assert least is not None
+        if not least:
+            continue
+        run = _Run(Task(graph, M, rules), least + 1, np.empty(0, dtype=np.int64), 0, "")
+        run.search(100_000, MEMORY, 0.0, float("inf"), None)
+        assert (run.io, run.bound) == (least, least), (graph.vertices, graph.preds, graph.indptr, M)
+        assert referee(graph, M, [run.moves], rules).io == least
+
+
+def fold(ends: int) -> Cdag:
+    """One value after the other, then used in the same order again: all are alive in the middle."""
+    edges = [(v, v + 1) for v in range(2 * ends)]
+    return Cdag.from_edges(2 * ends + 1, [*edges, *((v, 2 * ends + 1 - v) for v in range(1, ends))])
+
+
+def test_wavefronts_of_folds_by_hand() -> None:
+    """Vertices 1 ... 9 are needed behind the 10th, which has a value of its own: 10 alive, with M = 4 six too many."""
+    for ends, M in ((10, 4), (10, 6), (6, 4)):
+        wavefront = next(each for each in lower_bounds(fold(ends), M, "no-recompute") if each.name == "wavefront")
+        assert wavefront.value == 2 + 2 * (ends - M)
+        assert wavefront.value <= optimum(fold(ends), M, "no-recompute").io <= wavefront.value + 2
+    again = pebble(fold(10), M=4, seconds=0.5)
+    assert again.bound.name == "compulsory"
 
 
 @pytest.mark.parametrize("rules", RULES)
