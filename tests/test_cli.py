@@ -254,7 +254,7 @@ def test_count_shows_all_schedules_by_io_and_those_that_do_not_fit_last(pebblesi
             assert " ".join(line[1:]) == f"needs M ≥ {row['least_M']:,} {row['least_M']:,} > M"
     assert "Θ: d*n + Min(" in out
     assert "gap: I/O ÷ the largest lower bound for its way of computing:\n" in out
-    assert re.search(r"\n  [\d,]+ words \(D1: all products .*: row-stationary, row-stationary-fused", out)
+    assert re.search(r"\n  [\d,]+ words \(D1: all products .*: .*\brow-stationary, row-stationary-fused\b", out)
 
 
 def test_printed_blocks_that_do_not_fit_say_so(pebblesim: Pebblesim) -> None:

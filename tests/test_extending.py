@@ -155,7 +155,7 @@ def test_one_file_has_a_problem_its_graph_a_bound_and_a_schedule(pebblesim: Run)
     code, out, _ = pebblesim("play tile-by-tile -n 5 -d 3 -M 40")
     assert code == 0
     assert "legal and complete" in out
-    assert "values    the graph's outputs equal the reference" in out
+    assert "values    the graph's outputs and the schedule's own equal the reference" in out
     code, out, _ = pebblesim("bounds -p scores -n 512 -d 256 -M 1024")
     assert code == 0
     assert "products of scores (my paper)" in out
