@@ -54,7 +54,8 @@ def bound(
     """Register a lower bound of your own; it is compared with proven optima of small graphs at once.
 
     As a decorator, `@bound` for any DAG, of a function of a `Cdag` and M, or `@bound(problem="matmul")`, of a function
-    of the problem's sizes and M by name. What passes is used by `pebble` and `optimum`, or listed by `bounds`.
+    of the problem's sizes and M by name. What passes for any DAG is used by `pebble` and `optimum`;
+    one for a problem is tried, and no more.
 
     Args:
         function: gives a whole number of words.
