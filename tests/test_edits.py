@@ -120,8 +120,8 @@ def judge_all(drawn: list[tuple[str, Callable[[], Schedule]]]) -> Counter[str]:
 
 
 def test_small_edits_are_passed_exactly_if_they_are_right() -> None:
-    """Of each schedule an edit of each kind, others in each run."""
-    draw, drawn = random.Random(), []
+    """Of each schedule an edit of each kind."""
+    draw, drawn = random.Random(0), []
     for name in CORES:
         possible = list(edits.edits(SCHEDULES[name]))
         for kind in KINDS:
