@@ -1,9 +1,8 @@
 """The language of schedules: what a schedule may say, and the program that it is traced into."""
 
-from pebblesim.language.machine import (
+from pebblesim.language.expressions import (
     Block,
     Index,
-    Machine,
     Tensor,
     Tile,
     Value,
@@ -15,8 +14,8 @@ from pebblesim.language.machine import (
     rowsum,
     sigmoid,
     step,
-    trace,
 )
+from pebblesim.language.machine import Machine, trace
 
 __all__ = [
     "Block",

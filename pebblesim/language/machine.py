@@ -37,40 +37,14 @@ from pebblesim.language.expressions import (
     Tensor,
     Tile,
     Value,
-    exp,
     is_part_of,
     label_of,
-    log,
-    maximum,
     names_of,
-    relu,
-    rowmax,
-    rowsum,
     same,
-    sigmoid,
-    step,
 )
 from pebblesim.language.problems import Problem
 from pebblesim.language.repeats import check_repeats
 from pebblesim.language.source import frame, line, where, where_raised
-
-__all__ = [
-    "Block",
-    "Index",
-    "Machine",
-    "Tensor",
-    "Tile",
-    "Value",
-    "exp",
-    "log",
-    "maximum",
-    "relu",
-    "rowmax",
-    "rowsum",
-    "sigmoid",
-    "step",
-    "trace",
-]
 
 
 class Machine:
