@@ -113,8 +113,8 @@ def _flash1(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
         b.elementwise("O", "div", "lO", "l_m")
 
 
-def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
-    """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
+def _running_maximum(b: Builder, n: int, block: int, row_block: int | None) -> None:
+    """m after each block of columns, a for what was summed before it, and A relative to m."""
     with b.loop(n, block, row_block):
         b.running("m", (n,), float("-inf"))
         b.rowmax("m_block", "S")
@@ -123,6 +123,11 @@ def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
         b.elementwise("a", "exp", "down")
     b.elementwise("Sm", "sub", "S", "m")
     b.elementwise("A", "exp", "Sm")
+
+
+def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
+    """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
+    _running_maximum(b, n, block, row_block)
     with b.loop(n, block, row_block):
         b.running("l_m", (n,), 0.0)
         b.running("lO", (n, d), 0.0)
@@ -137,14 +142,7 @@ def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
 
 def _logsumexp(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
     """L from a running maximum and running sums, and then every score again."""
-    with b.loop(n, block, row_block):
-        b.running("m", (n,), float("-inf"))
-        b.rowmax("m_block", "S")
-        b.elementwise("m", "max", "m.prev", "m_block")
-        b.elementwise("down", "sub", "m.prev", "m")
-        b.elementwise("a", "exp", "down")
-    b.elementwise("Sm", "sub", "S", "m")
-    b.elementwise("A", "exp", "Sm")
+    _running_maximum(b, n, block, row_block)
     with b.loop(n, block, row_block):
         b.running("l_m", (n,), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
