@@ -8,12 +8,12 @@ counts. Sizes are parameters of the kernels, so that one build serves all of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pebblesim.language import program as ir
+from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, layout, lifetimes_of, shares
 from pebblesim.readings.kernels.sectors import pitch
 
@@ -96,7 +96,7 @@ def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, p
         prefix: of the kernels' names.
     """
     kernels, texts = [], []
-    names = _Names()
+    names = Identifiers(_TAKEN.split())
     for launch in launches(program, workers):
         writer = _Writer(program, launch, sizes, names.new(prefix + launch.name))
         texts.append(writer.text())
@@ -116,23 +116,6 @@ def memory(kernels: Iterable[Kernel], program: ir.Program, sizes: ir.Sizes) -> d
         for tensor in kernel.launch.copies
     }
     return room | copies
-
-
-class _Names:
-    """Identifiers of C, each given out once."""
-
-    def __init__(self) -> None:
-        self._given = set(_TAKEN.split())
-
-    def new(self, wanted: str) -> str:
-        plain = re.sub(r"\W+", "_", wanted.replace("'", "_part"), flags=re.ASCII).strip("_") or "x"
-        plain = f"x{plain}" if plain[0].isdigit() else plain
-        name, number = plain, 1
-        while name in self._given:
-            number += 1
-            name = f"{plain}_{number}"
-        self._given.add(name)
-        return name
 
 
 @dataclass
@@ -157,7 +140,7 @@ class _Writer:
 
     def __init__(self, program: ir.Program, launch: Launch, sizes: ir.Sizes | None, name: str) -> None:
         self.program, self.launch, self.sizes = program, launch, sizes
-        self.names = _Names()
+        self.names = Identifiers(_TAKEN.split())
         self.lines: list[str] = []
         self.indent = 1
         self.lifetimes = lifetimes_of(launch.block)

@@ -12,12 +12,13 @@ they would count: in sums over a row, in products, and in memory.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
+from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, launches
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -109,19 +110,20 @@ def triton(
     if mask is not None and not isinstance(mask, Band):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
     made = launches(program, masked=True)
-    names = _Names(program)
+    names = Identifiers(_TAKEN.split())
+    of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
     kernels, texts, calls = [], [], []
     for launch in made:
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
-            calls.append(f"    {names.of(node.tensor)}.fill_({node.value!r})".replace("inf", 'float("inf")'))
+            calls.append(f"    {of[node.tensor]}.fill_({_constant(node.value)})")
             continue
-        writer = _Writer(program, launch, sizes, names, dtype, mask)
+        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask)
         texts.append(writer.text())
         kernel = writer.kernel
         kernels.append(kernel)
-        arguments = ", ".join(names.of(program.tensors[name]) for name in kernel.tensors)
+        arguments = ", ".join(of[program.tensors[name]] for name in kernel.tensors)
         calls.append(
             f"    {kernel.name}[({kernel.programs}, heads)]({arguments}, num_warps={warps}, num_stages={stages})"
         )
@@ -138,40 +140,19 @@ def triton(
         "\n\n".join(["", *texts]).strip("\n"),
         "",
         "",
-        f"def run({', '.join(names.of(program.tensors[name]) for name in given)}):",
+        f"def run({', '.join(of[program.tensors[name]] for name in given)}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
-        f"    heads = {names.of(program.tensors[given[0]])}.shape[0]",
-        f"    device = {names.of(program.tensors[given[0]])}.device",
+        f"    heads = {of[program.tensors[given[0]]]}.shape[0]",
+        f"    device = {of[program.tensors[given[0]]]}.device",
     ]
     for tensor in made_here:
         shape = ", ".join(str(sizes[dim]) for dim in tensor.shape)
         kind = "float32" if len(tensor.shape) == 1 else dtype
-        lines.append(f"    {names.of(tensor)} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
+        lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
     lines += calls
-    results = ", ".join(f'"{name}": {names.of(program.tensors[name])}' for name in program.outputs)
+    results = ", ".join(f'"{name}": {of[program.tensors[name]]}' for name in program.outputs)
     lines += ["    return {" + results + "}", ""]
     return Source(tuple(kernels), "\n".join(lines))
-
-
-class _Names:
-    """Identifiers of Python, each given out once; tensors have theirs from the start."""
-
-    def __init__(self, program: ir.Program) -> None:
-        self._given = set(_TAKEN.split())
-        self._tensors = {tensor: self.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
-
-    def of(self, tensor: ir.Tensor) -> str:
-        return self._tensors[tensor]
-
-    def new(self, wanted: str) -> str:
-        plain = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "x"
-        plain = f"x{plain}" if plain[0].isdigit() else plain
-        name, number = plain, 1
-        while name in self._given:
-            number += 1
-            name = f"{plain}_{number}"
-        self._given.add(name)
-        return name
 
 
 class _Writer:
@@ -182,13 +163,13 @@ class _Writer:
         program: ir.Program,
         launch: Launch,
         sizes: ir.Sizes,
-        names: _Names,
+        name: str,
+        of: Mapping[ir.Tensor, str],
         dtype: str,
         mask: Band | None,
     ) -> None:
         self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
-        self._outer, self._name = names, names.new(launch.name)
-        self._given = set(_TAKEN.split()) | {names.of(tensor) for tensor in program.tensors.values()}
+        self._name, self._of, self._names = name, of, Identifiers({*_TAKEN.split(), *of.values()})
         self._tiles: dict[ir.Tile, str] = {}
         self._loaded: set[ir.Tile] = set()  # in the words of memory, not in float32
         self._indices: dict[ir.Range, str] = {}
@@ -205,29 +186,19 @@ class _Writer:
         return Kernel(self._name, self._launch, tuple(self._tensors), self._programs)
 
     def text(self) -> str:
-        arguments = ", ".join(self._outer.of(tensor) for tensor in self._tensors.values())
+        arguments = ", ".join(self._of[tensor] for tensor in self._tensors.values())
         self._lines = ["@triton.jit", f"def {self._name}({arguments}):", "    head = tl.program_id(1).to(tl.int64)"]
         for tensor in self._tensors.values():
             words = 1
             for dim in tensor.shape:
                 words *= self._sizes[dim]
-            self._say(1, f"{self._outer.of(tensor)} += head * {words}")
+            self._say(1, f"{self._of[tensor]} += head * {words}")
         self._grid()
         self._body(self._launch.block, 1)
         return "\n".join(self._lines)
 
     def _say(self, depth: int, line: str) -> None:
         self._lines.append("    " * depth + line)
-
-    def _new(self, wanted: str) -> str:
-        plain = re.sub(r"\W+", "_", wanted.replace("'", "_part"), flags=re.ASCII).strip("_") or "x"
-        plain = f"x{plain}" if plain[0].isdigit() else plain
-        name, number = plain, 1
-        while name in self._given:
-            number += 1
-            name = f"{plain}_{number}"
-        self._given.add(name)
-        return name
 
     # Ranges
 
@@ -251,7 +222,7 @@ class _Writer:
         """The name of the indices of a tile; those of a whole dimension are made when they are first asked for."""
         if rng not in self._indices:
             assert rng.parent is None
-            self._indices[rng] = self._new(f"at_{rng.name}")
+            self._indices[rng] = self._names.new(f"at_{rng.name}")
             at = next(i for i, line in enumerate(self._lines) if line.startswith("    head"))
             self._lines.insert(at + 1, f"    {self._indices[rng]} = tl.arange(0, {self._length(rng)})")
         return self._indices[rng]
@@ -265,7 +236,7 @@ class _Writer:
                 "read tiles of that size in its place."
             )
         size = self._length(rng)
-        self._indices[rng] = self._new(f"at_{rng.name}")
+        self._indices[rng] = self._names.new(f"at_{rng.name}")
         self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size})")
 
     def _count(self, rng: ir.Range) -> int:
@@ -275,7 +246,7 @@ class _Writer:
         loops = self._launch.grid
         if not loops:
             return
-        numbers = [self._new(loop.range.name) for loop in loops]
+        numbers = [self._names.new(loop.range.name) for loop in loops]
         counts = [self._count(loop.range) for loop in loops]
         if len(loops) == 1:
             self._say(1, f"{numbers[0]} = tl.program_id(0)")
@@ -328,9 +299,9 @@ class _Writer:
         low, high = self._bounds(outer)
         start = "" if low == "0" else f"({low}) * {parts}, "
         ends = start + (str(last) if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
-        number = self._new(inner.range.name)
+        number = self._names.new(inner.range.name)
         self._say(depth, f"for {number} in range({ends}):")
-        self._indices[inner.range] = self._new(f"at_{inner.range.name}")
+        self._indices[inner.range] = self._names.new(f"at_{inner.range.name}")
         self._say(depth + 1, f"{self._indices[inner.range]} = {number} * {small} + tl.arange(0, {small})")
         self._body(inner.body, depth + 1)
 
@@ -371,7 +342,7 @@ class _Writer:
                 case ir.Loop(body=[ir.Loop(range=ir.Range(parent=outer)) as inner]) if outer is node.range:
                     self._fused(node, inner, depth)
                 case ir.Loop():
-                    number = self._new(node.range.name)
+                    number = self._names.new(node.range.name)
                     self._numbers[node.range] = number
                     self._say(depth, f"for {number} in range({', '.join(self._bounds(node)).removeprefix('0, ')}):")
                     self._enter(node, depth + 1, number)
@@ -389,12 +360,12 @@ class _Writer:
                     self._store(depth, node.tensor, node.tile.ranges, value)
                 case ir.Init():
                     shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
-                    value = repr(node.value).replace("inf", 'float("inf")')
-                    self._store(depth, node.tensor, node.ranges, f"tl.full(({shape},), {value}, tl.float32)")
+                    value = f"tl.full(({shape},), {_constant(node.value)}, tl.float32)"
+                    self._store(depth, node.tensor, node.ranges, value)
                 case ir.Zeros():
                     self._fill(depth, node.tile, "0.0")
                 case ir.Constant():
-                    self._fill(depth, node.tile, repr(float(node.value)).replace("inf", 'float("inf")'))
+                    self._fill(depth, node.tile, _constant(node.value))
                 case ir.Move():
                     self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
                     if node.source in self._loaded:
@@ -424,7 +395,7 @@ class _Writer:
 
     def _tile(self, tile: ir.Tile) -> str:
         if tile not in self._tiles:
-            self._tiles[tile] = self._new(tile.name)
+            self._tiles[tile] = self._names.new(tile.name)
         return self._tiles[tile]
 
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
@@ -433,13 +404,13 @@ class _Writer:
 
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
         if len(ranges) == 1:
-            return f"{self._outer.of(tensor)} + {self._index(ranges[0])}"
+            return f"{self._of[tensor]} + {self._index(ranges[0])}"
         rows, columns = map(self._index, ranges)
         width = self._sizes[tensor.shape[1]]
         row = f"{rows}[:, None]"
         if self._sizes[tensor.shape[0]] * width >= 2**31:
             row = f"{row}.to(tl.int64)"
-        return f"{self._outer.of(tensor)} + {row} * {width} + {columns}[None, :]"
+        return f"{self._of[tensor]} + {row} * {width} + {columns}[None, :]"
 
     def _inside(self, ranges: ir.Ranges) -> str:
         """The predicate of the indices that exist; empty where all do."""
@@ -457,7 +428,7 @@ class _Writer:
     def _store(self, depth: int, tensor: ir.Tensor, ranges: ir.Ranges, value: str) -> None:
         place, inside = self._place(tensor, ranges), self._inside(ranges)
         mask = f", mask={inside}" if inside else ""
-        self._say(depth, f"tl.store({place}, {value}.to({self._outer.of(tensor)}.dtype.element_ty){mask})")
+        self._say(depth, f"tl.store({place}, {value}.to({self._of[tensor]}.dtype.element_ty){mask})")
 
     def _compute(self, depth: int, node: ir.Compute) -> None:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
@@ -518,7 +489,7 @@ class _Writer:
 
     def _dot(self, expr: ir.MatMul, line: int, onto: str | None) -> str:
         terms = expr.left.shape[1]
-        for rng in {*expr.left.shape, *expr.right.shape}:
+        for rng in (*expr.left.shape, *expr.right.shape):
             if self._length(rng) < LEAST_SIDE:
                 raise UsageError(
                     f"{self._program.name}: matrix units take tiles with sides of {LEAST_SIDE} and more, and one in "
@@ -541,3 +512,8 @@ class _Writer:
             along = "[None, :]" if axis else "[:, None]"
             text = self._only(text, f"{self._index(terms)}{along} < {self._sizes[terms.dim]}", "0.0")
         return f"{text}.to(tl.{self._dtype})"
+
+
+def _constant(value: float) -> str:
+    """A number as Python text, an infinite one too."""
+    return repr(float(value)).replace("inf", 'float("inf")')
