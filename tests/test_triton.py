@@ -12,8 +12,9 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
-from pebblesim.gpu.race import ENTRIES, Track
+from pebblesim.gpu.race import PROBLEM, Track, source_of
 from pebblesim.gpu.results import load
+from pebblesim.jobs.tiles import TILINGS
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.plots.race import race as draw
@@ -138,15 +139,11 @@ def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("d", [64, 512])
-@pytest.mark.parametrize("way", ENTRIES)
+@pytest.mark.parametrize("way", PROBLEM)
 def test_what_is_raced_can_be_written(way: str, d: int, mask: str | None) -> None:
-    band = masks.of(mask)
-    for name, entries in ENTRIES[way].items():
-        schedule = get(name)
-        for blocks, warps, stages in entries:
-            program = schedule.program if band is None else schedule.masked
-            text = triton(program, {"n": 1024, "d": d, **blocks}, "float16", band, warps=warps, stages=stages).text
-            assert f"num_warps={warps}, num_stages={stages}" in text
+    for tiling in TILINGS[PROBLEM[way]]:
+        source = source_of(Track(way, 1024, d, 2, mask, "float16"), tiling)
+        assert f"num_warps={tiling.warps}, num_stages={tiling.stages}" in source.text
 
 
 def test_a_race_says_what_it_takes() -> None:

@@ -20,6 +20,7 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.units import Bytes
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the types that a word of a matrix may have."""
@@ -80,6 +81,15 @@ class Source:
 def word_bytes(tensor: ir.Tensor, dtype: str) -> int:
     """Bytes of a word of a tensor in memory: vectors are float32 whatever the type of the matrices."""
     return VECTOR_BYTES if len(tensor.shape) == 1 else WORDS[dtype]
+
+
+def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], dtype: str) -> Bytes:
+    """What the kernels of a program move in bytes, from the words read and written of each tensor."""
+    moved = Bytes()
+    for tensor, (reads, writes) in by_tensor.items():
+        width = word_bytes(program.tensors[tensor], dtype)
+        moved += Bytes(width * reads, width * writes)
+    return moved
 
 
 def triton(
