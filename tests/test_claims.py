@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 import pebblesim.claims
-from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Row, games, verify
+from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Verdict, games, verify
 from pebblesim.claims.claim import CLAIMS, Claim, Effort, Finding, decided, deciding, refuted, tried
 from pebblesim.claims.sparse import diagonal_game, one_per_row_game, sparse_backward_game, sparse_forward_game
 from pebblesim.cli.main import app
@@ -154,7 +154,7 @@ def test_a_finding_that_differs_from_what_is_stated_counts() -> None:
         return Finding(HOLDS, "nothing")
 
     for expects, failed in ((PROVED, 1), (FAILS, 1), (HOLDS, 0)):
-        assert Report((Row(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
+        assert Report((Verdict(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
 
 
 def test_nothing_tried_and_nothing_refuted_is_no_answer() -> None:

@@ -29,7 +29,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.plots.style import check, save
-from pebblesim.sizes import dtype_of, parse, parse_words, several
+from pebblesim.sizes import dtype_of, parse_size, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
@@ -147,7 +147,7 @@ def race(
     from pebblesim.plots.race import race as draw
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty, parse("n", str(n))), output, size=(10, 4.6))
+    save(lambda empty: draw(rows, empty, parse_size("n", str(n))), output, size=(10, 4.6))
     print(f"written {output}")
 
 
