@@ -16,7 +16,6 @@ from pebblesim.claims.claim import CLAIMS, Claim, Effort, Finding, decided, deci
 from pebblesim.claims.sparse import diagonal_game, one_per_row_game, sparse_backward_game, sparse_forward_game
 from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.language import exp
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.schedules.matmul import gemm
@@ -221,7 +220,7 @@ def test_statements_are_well_formed() -> None:
         assert each.schedule is None or each.schedule in SCHEDULES
         for expr, domain in ((each.expr, each.domain), (each.repaired, each.repaired_domain)):
             if expr and not each.title.endswith("Proposition 4"):
-                rules = CLOSED_BLOCKS.get(each.schedule or "")
+                rules = SCHEDULES[each.schedule].closed if each.schedule else None
                 ps.decide(expr, "Θ", expr, domain, rules)  # both can be read
     with pytest.raises(UsageError, match="did you mean"):
         statement("Li et al., Theorem 1.3")
