@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.gpu.module import module_of
-from pebblesim.gpu.race import PROBLEM, Track, contenders, race, source_of
+from pebblesim.gpu.race import PROBLEM, Track, contenders, held, race, source_of
 from pebblesim.jobs.tiles import TILINGS, check
 from pebblesim.language.registry import get
 
@@ -62,7 +62,7 @@ def compile_kernels(track: Track, number: int) -> None:
 
     tiling = TILINGS[PROBLEM[track.way]][number]
     source = source_of(track, tiling)
-    check(source, tiling, {"n": track.n, "d": track.d}, track.dtype)
+    check(tiling, held(source, track, tiling))
     module, tensors = module_of(source.text), get(tiling.schedule).program.tensors
     for kernel in source.kernels:
         shapes = (tensors[name].shape for name in kernel.tensors)

@@ -24,6 +24,7 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
+from pebblesim.readings.kernels.storage import Storage, storage
 from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
 
 Row = dict[str, Any]
@@ -33,6 +34,9 @@ PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 """PyTorch's, and what it calls them."""
+
+DEMANGLED = {"f": "float", "v": "void"}
+"""What the profiler makes of kernels' names that happen to be those of types in C++."""
 
 LARGEST_TABLE = 12 * 2**30
 """Most bytes of scores for which the unfused attention is tried."""
@@ -212,6 +216,12 @@ def source_of(track: Track, tiling: Tiling) -> Source:
     return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages)
 
 
+def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
+    """What the blocks of each kernel hold, by name."""
+    sizes = {"n": track.n, "d": track.d, **tiling.blocks}
+    return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
+
+
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
     band = masks.of(track.mask)
     assert band is None or isinstance(band, Band)
@@ -226,7 +236,7 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     try:
         counted = count(tiling.schedule, M=2**40, blocks=tiling.blocks, mask=band, n=track.n, d=track.d)
         source = source_of(track, tiling)
-        check(source, tiling, {"n": track.n, "d": track.d}, track.dtype)
+        check(tiling, held(source, track, tiling))
         run = module_of(source.text).run
         given = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
         row["errors"] = arrays.errors(run(*given))
@@ -251,9 +261,10 @@ def _launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: 
             call()
         torch.cuda.synchronize()
     seen: dict[str, list[float]] = {name: [] for name in names}
+    called = {DEMANGLED.get(name, name): name for name in names}
     for event in profiled.events():
-        if event.name in seen and event.device_type == torch.autograd.DeviceType.CUDA:
-            seen[event.name].append(event.time_range.elapsed_us() / 1e6)
+        if event.name in called and event.device_type == torch.autograd.DeviceType.CUDA:
+            seen[called[event.name]].append(event.time_range.elapsed_us() / 1e6)
     return {name: median(seconds) for name, seconds in seen.items() if seconds}
 
 

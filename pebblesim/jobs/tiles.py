@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, count
-from pebblesim.readings.kernels.storage import storage
-from pebblesim.readings.kernels.triton import LEAST_SIDE, Source
+from pebblesim.readings.kernels.storage import Storage
+from pebblesim.readings.kernels.triton import LEAST_SIDE
 
 SHARED = 232448
 """Bytes of shared memory that a block has on a Hopper card."""
@@ -45,6 +45,7 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
         Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
         Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
         Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4),
     )
 
 
@@ -67,22 +68,25 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """Of each problem, the kernels that are forecast and raced."""
 
 
-def check(source: Source, tiling: Tiling, dims: Mapping[str, int], dtype: str) -> None:
-    """See that thread blocks fit into a multiprocessor.
+def check(
+    tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int = SHARED, registers: int = REGISTERS
+) -> None:
+    """See that the blocks of each launch fit into a multiprocessor.
+
+    Args:
+        tiling: whose launches they are, for the message.
+        held: name of each launch, and what its blocks hold.
+        shared, registers: bytes that a block can have.
 
     Raises:
-        UsageError: they do not.
+        UsageError: they do not fit.
     """
-    for kernel in source.kernels:
-        held = storage(kernel.launch, {**dims, **tiling.blocks}, dtype, tiling.stages)
-        for what, bytes_held, most in (
-            ("shared memory", held.shared, SHARED),
-            ("registers", held.registers, REGISTERS),
-        ):
-            if bytes_held > most:
+    for name, each in held:
+        for what, needed, most in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
+            if needed > most:
                 raise UsageError(
-                    f"{tiling}: a block of {kernel.name} holds {bytes_held:,} bytes in {what}, where "
-                    f"{most:,} fit; take smaller blocks or fewer stages."
+                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {most:,} fit; take smaller "
+                    "blocks or fewer stages."
                 )
 
 

@@ -7,7 +7,7 @@ lie in registers in float32; and what was computed goes to shared memory where i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +22,8 @@ class Storage:
 
     Attributes:
         shared: bytes of shared memory.
-        registers: bytes of float32 tiles in registers, at the peak.
+        registers: bytes of tiles (not of vectors) in registers at the peak, twice of those that pass through shared
+            memory; and of the addresses, of 64 bits, of what a loop writes.
     """
 
     shared: int
@@ -58,19 +59,36 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         for node, pipelined in _reads(launch.block, False)
         if node.tile in operands
     )
-    passed = {
-        ref.tile
-        for product in products
+    passed = {ref.tile for product in products for ref in through_shared(product, read)}
+    most = max((entries(tile.ranges, sizes) for tile in passed), default=0)
+    held_in_registers = {
+        tile: life
+        for tile, life in lifetimes_of(launch.block).items()
+        if len(tile.ranges) == 2 and tile not in read & operands
+    }
+    room = {tile: (width if tile in read else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
+    peak = max(
+        sum(room[tile] for tile, (enters, leaves) in held_in_registers.items() if enters <= at < leaves)
+        for at in [0, *(enters for enters, _ in held_in_registers.values())]
+    )
+    addresses = 8 * max((entries(node.tile.ranges, sizes) for node in _looped(launch.block)), default=0)
+    return Storage(held + width * most, peak + 4 * most + addresses)
+
+
+def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:
+    """Operands that were computed and that matrix units take from shared memory: any but a left one as it lies."""
+    return [
+        ref
         for ref, right in ((product.left, False), (product.right, True))
         if ref.tile not in read and (ref.transposed or right)
-    }
-    held += max((entries(tile.ranges, sizes) * width for tile in passed), default=0)
-    lifetimes = {t: life for t, life in lifetimes_of(launch.block).items() if t not in read}
-    room = {tile: 4 * entries(tile.ranges, sizes) for tile in lifetimes}
-    peak = max(
-        (sum(room[t] for t, (a, b) in lifetimes.items() if a <= at < b) for at, _ in lifetimes.values()), default=0
-    )
-    return Storage(held, peak)
+    ]
+
+
+def _looped(body: list[ir.Node]) -> Iterator[ir.Write]:
+    """Writes in a loop."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            yield from (node for node in ir.walk(loop.body) if isinstance(node, ir.Write))
 
 
 def _reads(body: list[ir.Node], pipelined: bool) -> Iterator[tuple[ir.Read, bool]]:
