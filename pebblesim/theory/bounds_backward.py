@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),
@@ -32,7 +32,7 @@ DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 def _backward(case: Case) -> Iterator[Claim]:
     """Under a mask the products of g are left out of D1, as a row or column of few pairs is made for little."""
-    regrouped = _which(case.way) == REGROUPED
+    regrouped = _which(case.formulation) == REGROUPED
     why_not = (
         "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
     )
@@ -47,21 +47,21 @@ def _backward(case: Case) -> Iterator[Claim]:
 def _merged(case: Case, why_not: str) -> Iterator[Claim]:
     """Σ and Θ of a pair as one family. If l is kept, p alone leaves it, else the scores may do so by themselves."""
     scores, q, dQ = ONE_FAMILY
-    whole = "l" in case.way.kept
+    whole = "l" in case.formulation.kept
     tree = scores.weight + (q.weight if whole else 0)
     yield case.of_light_pairs("D4", "products of pairs, one family a pair", LINES, [scores, q, dQ], tree, why_not)
     made = [each._replace(weight=1) for each in (scores, q)]
     yield case.of_light_pairs("D4r", "products that make pairs, one family a pair", LINES, made, 2 if whole else 1)
 
 
-def _which(way: Way) -> str:
-    return REGROUPED if way.graph.get("row_block") is not None else DIRECT
+def _which(formulation: Formulation) -> str:
+    return REGROUPED if formulation.graph.get("row_block") is not None else DIRECT
 
 
 BACKWARD = Bounding(
     ("A1", "A2", "A3", "dO", "X", "Y", "g"),
     _backward,
-    ways={DIRECT: Way(), REGROUPED: Way(graph={"row_block": 1})},
+    ways={DIRECT: Formulation(), REGROUPED: Formulation(graph={"row_block": 1})},
     which=_which,
     made={"S": "A1", "h": "A3"},
 )
