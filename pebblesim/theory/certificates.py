@@ -19,7 +19,7 @@ Weighted = tuple[tuple[str, str, str], int]
 def private_families(
     products: tuple[Weighted, ...], w: int, among: frozenset[str] | None = None
 ) -> frozenset[str] | None:
-    """Families that prove Σ weight·√(abc) ≤ w (X/3)^(3/2) for all sizes a, b, … of families with sum X; None if none do.
+    """Families that prove Σ weight·√(abc) ≤ w (X/3)^(3/2) where the sizes a, b, … of all add up to X; None if none do.
 
     Args:
         products: what is counted.

@@ -98,8 +98,9 @@ class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
-    `ragged` are as for `least_words`; `light` of the free trees weigh less, each of `tree` products, if not None. A form is a closed form of the bound without what is moved besides, and holds for
-    low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
+    `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
+    products. A form is a closed form of the bound without what is moved besides, and holds for low·unit ≤ M ≤ high·unit,
+    where `unit` is what M is compared with, as text and as number.
     """
 
     name: str
