@@ -99,8 +99,8 @@ class Claim(NamedTuple):
 
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
     `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
-    products. A form is a closed form of the bound without what is moved besides, and holds for low·unit ≤ M ≤ high·unit,
-    where `unit` is what M is compared with, as text and as number.
+    products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
+    `unit` is what M is compared with, as text and as number.
     """
 
     name: str
