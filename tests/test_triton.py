@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +40,17 @@ def run(
     dtype: str = "float32",
     heads: int = 2,
     mask: str | None = None,
+    scale: float | None = None,
 ) -> None:
     schedule, band = get(name), masks.of(mask)
     counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
     program, allowed = (schedule.program, None) if band is None else (schedule.masked, band.allowed(dims["n"]))
-    source = triton(program, {**counted.dims, **blocks}, dtype, band)
+    source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale)
     many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {each: np.stack([one[each] for one in many]) for each in order}
+    if scale is not None:  # (Q / scale) Kᵀ scale are the same scores
+        inputs["Q"] = inputs["Q"] / scale
     outputs, words = triton_interpreter.run(source.text, inputs, dtype)
 
     expected: Counter[tuple[str, str]] = Counter()
@@ -58,7 +62,9 @@ def run(
 
     close = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
     for head, one in enumerate(many):
-        reference = schedule.problem.reference(one, allowed)
+        reference = dict(schedule.problem.reference(one, allowed))
+        if scale is not None and "dQ" in reference:
+            reference["dQ"] = reference["dQ"] * scale
         for each, array in outputs.items():
             error = np.linalg.norm(array[head] - reference[each]) / max(np.linalg.norm(reference[each]), 0.1)
             assert error < close, (each, error)
@@ -122,6 +128,15 @@ def test_what_no_kernel_can_do_is_said_in_a_sentence() -> None:
 def test_words_of_16_bits(dtype: str) -> None:
     run("small-cache-backward-blocked", {"n": 48, "d": 40}, {"a": 16, "b": 32, "c": 16}, dtype)
     run("flash2-forward", {"n": 48, "d": 40}, {"B_r": 16, "B_c": 32}, dtype, mask="causal")
+
+
+ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]
+
+
+@pytest.mark.parametrize(("name", "mask"), [("flash2-backward", None), *product(ATTENTION, [None, "causal"])])
+def test_scores_are_scaled(name: str, mask: str | None) -> None:
+    blocks = dict.fromkeys(get(name).blocks, 16)
+    run(name, {"n": 40, "d": 24}, blocks, heads=1, mask=mask, scale=0.3)
 
 
 def test_every_schedule_is_a_kernel_or_says_why_not() -> None:

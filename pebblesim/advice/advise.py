@@ -17,10 +17,12 @@ from typing import Any
 
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
+from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts, pasted
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask, problem_dims
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
+from pebblesim.jobs.tiles import Tiling
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
@@ -74,6 +76,8 @@ class Advice:
         card, problem, dims, dtype, heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
+        kernels: forecasts of kernels on matrix units, the fastest first; none for other words, or where nobody measured.
+        own_kernels: the same with the reader's own tile, where a kernel can have it.
     """
 
     card: Card
@@ -85,6 +89,8 @@ class Advice:
     mask: Mask | None
     boundaries: tuple[Boundary, ...]
     useful: int
+    kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[Forecast, ...] = ()
 
     @property
     def times(self) -> int:
@@ -191,7 +197,10 @@ class Advice:
             | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
             for each in self.boundaries
         ]
-        return {**head, "boundaries": boundaries, "roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+        roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+        forecasts = {"kernels": [each.to_dict() for each in self.kernels]}
+        own = {"own_kernels": [each.to_dict() for each in self.own_kernels]}
+        return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -235,7 +244,33 @@ class Advice:
         parts = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
         parts += [self._shown(each) for each in self.boundaries]
         parts.append(self._roofline())
+        if self.kernels:
+            parts.append(self._launched())
         return "\n\n".join(parts)
+
+    def _launched(self) -> str:
+        """Forecasts of the kernels, and what to write into one's own."""
+        best = self.kernels[0]
+        useful = self.useful * self.times
+        rows = [
+            (
+                each.tiling.schedule,
+                _said(each.tiling.blocks),
+                each.tiling.warps,
+                each.tiling.stages,
+                _time(each.seconds),
+                f"{_ratio(useful, each.seconds) / 1e12:,.0f}",
+                each.binds,
+            )
+            for each in self.kernels + self.own_kernels
+        ]
+        columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
+        lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
+        lines += [
+            f"your tile: {_ratio(each.seconds, best.seconds):.2f} x the time of the first" for each in self.own_kernels
+        ]
+        lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.times)]
+        return "\n".join(lines)
 
     def _shown(self, each: Boundary) -> str:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
@@ -422,7 +457,34 @@ def advise(
         _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, seen),
     )
     useful = useful_operations(solves.name, sizes, seen)
-    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful)
+    asked = (solves.name, sizes, chosen, dtype, heads * batch, seen)
+    found, own = _kernels(*asked, blocks)
+    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, found, own)
+
+
+def _kernels(
+    problem_name: str,
+    sizes: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None,
+) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
+    """Forecasts of our kernels, and of those with a tile of the reader's."""
+    if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
+        return (), ()
+    found = forecasts(problem_name, sizes, card, dtype, heads, mask)
+    own = []
+    for each in dict.fromkeys(each.tiling.schedule for each in found):
+        if blocks and set(get(each).blocks) == set(blocks):
+            for stages in (4, 3, 2):
+                try:
+                    own.append(forecast(Tiling(each, blocks, 8, stages), sizes, card, dtype, heads, mask))
+                    break
+                except UsageError:
+                    continue
+    return found, tuple(own)
 
 
 def _boundary(

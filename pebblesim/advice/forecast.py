@@ -53,8 +53,11 @@ class LaunchForecast:
 
     @property
     def binds(self) -> str:
-        """The part that takes longest."""
-        return max(self.parts, key=lambda part: self.parts[part])
+        """L2 or memory if the rest waits for it, else the longest part of what multiprocessors do."""
+        for part in ("L2", "memory"):
+            if self.parts["launch"] + self.parts[part] >= self.seconds:
+                return part
+        return max((part for part in self.parts if part not in ("L2", "memory")), key=lambda part: self.parts[part])
 
 
 @dataclass(frozen=True)
@@ -200,3 +203,27 @@ def forecasts(
         except UsageError:
             continue
     return tuple(sorted(found, key=lambda each: each.seconds))
+
+
+PASTED = {
+    "a": "BLOCK_M",
+    "b": "BLOCK_N",
+    "c": "BLOCK_D",
+    "B_r": "BLOCK_M",
+    "B_c": "BLOCK_N",
+    "b_r": "BLOCK_M1",
+    "b_c": "BLOCK_N1",
+}
+"""What kernels call the blocks."""
+
+
+def pasted(found: Forecast, heads: int) -> list[str]:
+    """Lines to write into a kernel of one's own: its tile, how it is launched, and what each launch takes."""
+    sizes = ", ".join(f"{PASTED.get(name, name)} = {size}" for name, size in found.tiling.blocks.items())
+    lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
+    lines += [
+        f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), {launch.cost.storage.shared:,} bytes of "
+        f"shared memory, {launch.seconds * 1e6:,.0f} µs, most of it {launch.binds}"
+        for launch in found.launches
+    ]
+    return lines

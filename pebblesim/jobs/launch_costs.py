@@ -96,7 +96,7 @@ def _cost(
     return LaunchCost(
         name=launch.name,
         programs=blocks(launch, sizes, 1) * heads,
-        products={key[1]: amount * heads for key, amount in found.items() if _is(key, "products")},
+        products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=found["elementwise"] * heads,
         beside=_beside(launch.block),
         dots=found["dots"] * heads,
@@ -109,11 +109,7 @@ def _cost(
 
 
 def _sum(found: Mapping[Hashable, int], kind: str) -> int:
-    return sum(amount for key, amount in found.items() if _is(key, kind))
-
-
-def _is(key: Hashable, kind: str) -> bool:
-    return isinstance(key, tuple) and key[0] == kind
+    return sum(amount for key, amount in found.items() if isinstance(key, tuple) and key[0] == kind)
 
 
 def _beside(body: list[ir.Node]) -> bool:
@@ -133,6 +129,11 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
         yield from (node for node in body if isinstance(node, ir.Read))
         for loop in loops:
             yield from _late(loop.body)
+
+
+def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
+    computes = (node.expr for node in ir.walk(body) if isinstance(node, ir.Compute))
+    return {_width(expr, sizes, warps) for expr in computes if isinstance(expr, ir.MatMul)}
 
 
 def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int) -> int:

@@ -35,6 +35,9 @@ class Tiling:
     warps: int = 8
     stages: int = 3
 
+    def __hash__(self) -> int:
+        return hash((self.schedule, tuple(self.blocks.items()), self.warps, self.stages))
+
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages"
