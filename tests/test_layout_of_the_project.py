@@ -52,6 +52,7 @@ LEVEL = {
     ("units", "sizes"),
     ("__main__", "cli"),
     ("claims", "sparsity"),
+    ("gpu", "advice"),
     ("plots", "gpu"),
 }
 

@@ -76,7 +76,7 @@ class Advice:
         card, problem, dims, dtype, heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
-        kernels: forecasts of kernels on matrix units, the fastest first; none for other words, or where nobody measured.
+        kernels: forecasts of kernels on matrix units, the fastest first; none for other words or an unmeasured card.
         own_kernels: the same with the reader's own tile, where a kernel can have it.
     """
 
@@ -251,7 +251,7 @@ class Advice:
     def _launched(self) -> str:
         """Forecasts of the kernels, and what to write into one's own."""
         best = self.kernels[0]
-        useful = self.useful * self.times
+        useful = float(Fraction(self.useful * self.times, 10**12))
         rows = [
             (
                 each.tiling.schedule,
@@ -259,16 +259,14 @@ class Advice:
                 each.tiling.warps,
                 each.tiling.stages,
                 _time(each.seconds),
-                f"{_ratio(useful, each.seconds) / 1e12:,.0f}",
+                f"{useful / each.seconds:,.0f}",
                 each.binds,
             )
             for each in self.kernels + self.own_kernels
         ]
         columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
         lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
-        lines += [
-            f"your tile: {_ratio(each.seconds, best.seconds):.2f} x the time of the first" for each in self.own_kernels
-        ]
+        lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
         lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.times)]
         return "\n".join(lines)
 
@@ -476,11 +474,12 @@ def _kernels(
         return (), ()
     found = forecasts(problem_name, sizes, card, dtype, heads, mask)
     own = []
-    for each in dict.fromkeys(each.tiling.schedule for each in found):
-        if blocks and set(get(each).blocks) == set(blocks):
+    for like in {each.tiling.schedule: each.tiling for each in reversed(found)}.values():
+        if blocks and set(blocks) <= set(like.blocks):  # blocks that are left out are those of the fastest
             for stages in (4, 3, 2):
                 try:
-                    own.append(forecast(Tiling(each, blocks, 8, stages), sizes, card, dtype, heads, mask))
+                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
+                    own.append(forecast(tiling, sizes, card, dtype, heads, mask))
                     break
                 except UsageError:
                     continue

@@ -222,8 +222,8 @@ def pasted(found: Forecast, heads: int) -> list[str]:
     sizes = ", ".join(f"{PASTED.get(name, name)} = {size}" for name, size in found.tiling.blocks.items())
     lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
     lines += [
-        f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), {launch.cost.storage.shared:,} bytes of "
-        f"shared memory, {launch.seconds * 1e6:,.0f} µs, most of it {launch.binds}"
+        f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), "
+        f"{launch.cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
         for launch in found.launches
     ]
     return lines
