@@ -2,9 +2,10 @@
 
     python benchmarks/gpu/kernel_bytes.py -o benchmarks/gpu/kernel_bytes.jsonl
 
-Needs PyTorch, Triton and `ncu`. Each case runs in a process of its own, once unprofiled and once profiled. Caches are
-left as they are between launches; what is in L2 at the end, not yet written to memory, is driven out by a large read,
-and counted.
+With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
+
+Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
+launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pebblesim as ps
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import launch_forecast
 from pebblesim.gpu.module import module_of
+from pebblesim.jobs.l2 import l2
+from pebblesim.jobs.launch_costs import launch_costs
+from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
+from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
 
 BACKWARD = "small-cache-backward-blocked"
 TWO_PASSES = {"B_r": 128, "b_c": 128, "B_c": 128, "b_r": 128}
@@ -58,7 +64,14 @@ SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("kernel_bytes.jsonl"))
-    output = parser.parse_args().output
+    parser.add_argument("--predict", action="store_true")
+    asked = parser.parse_args()
+    output: Path = asked.output
+    if asked.predict:
+        known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        text = "".join(json.dumps(row | {"predicted": predicted(row)}) + "\n" for row in known)
+        output.write_text(text, encoding="utf-8")
+        return
     rows: list[dict[str, Any]] = []
     for number in range(len(CASES)):
         rows.append(row := measured(number))
@@ -105,6 +118,17 @@ def measured(number: int) -> dict[str, Any]:
             if what == "hbm_written" or "reduce" not in line["Kernel Name"]:  # what the large read drives out is ours
                 total[what] += round(value * SCALE[line["Metric Unit"]])
     return row | {"spilled": sum(spilled.values()), "measured": total}
+
+
+def predicted(row: dict[str, Any]) -> dict[str, int]:
+    """What the model of L2 says of memory, with as many blocks at once as fit, in the launch that moves most."""
+    card, tiling = cards.card("H200"), Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"])
+    costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
+    most = launch_forecast(max(costs, key=lambda cost: cost.moved.io), tiling.warps, card)
+    chip: dict[str, Any] = {"size": card.size("l2"), "at_once": most.resident * card.size("multiprocessors")}
+    chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
+    found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
+    return {"hbm_read": found.read, "hbm_written": found.written}
 
 
 def profiled(number: int) -> None:
