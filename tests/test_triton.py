@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -14,13 +16,14 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.errors import UsageError
 from pebblesim.gpu.race import PROBLEM, Track, source_of
-from pebblesim.gpu.results import load
+from pebblesim.gpu.results import Row, load
 from pebblesim.jobs.tiles import TILINGS
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.plots.race import race as draw
+from pebblesim.plots.race import crossing, race as draw
 from pebblesim.readings.kernels.triton import triton
 
+DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 BLOCKED = [
     "matmul-blocked",
     "matmul-tiled",
@@ -171,10 +174,75 @@ def test_a_race_says_what_it_takes() -> None:
 def test_a_race_is_drawn() -> None:
     from matplotlib.figure import Figure
 
-    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "race.jsonl")
+    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "grid.jsonl")
     axes = draw(rows, Figure(), 4096).axes
     assert [ax.get_title() for ax in axes] == ["forward, n = 4,096", "backward, n = 4,096"]
     ours = next(each for each in axes[1].get_lines() if each.get_label() == "small-cache-backward-blocked")
-    assert list(ours.get_xdata()) == [64, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
+    assert list(ours.get_xdata()) == [64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
     with pytest.raises(UsageError, match="no race without a mask at n = 7"):
         draw(rows, Figure(), 7)
+
+
+def test_the_crossing_is_drawn() -> None:
+    from matplotlib.figure import Figure
+
+    rows = load(DATA / "grid.jsonl")
+    forward, backward = crossing(rows, Figure(), 4096).axes
+    drawn = {each.get_label(): each for each in backward.get_lines()}
+    of = {(row["contender"], row["d"]): row for row in rows if row["n"] == 4096 and row["way"] == "backward"}
+    for d, ratio in zip(*drawn["dS-stored-blocked: time, measured"].get_data(), strict=True):
+        small = of["small-cache-backward-blocked", d]["seconds"]
+        assert ratio == of["dS-stored-blocked", d]["seconds"] / small
+    moved = {name: of[name, 64]["read_bytes"] + of[name, 64]["written_bytes"] for name, d in of if "blocked" in name}
+    bytes_at_64 = drawn["backward-two-pass-blocked: bytes, counted"].get_ydata()[0]
+    assert bytes_at_64 == moved["backward-two-pass-blocked"] / moved["small-cache-backward-blocked"]
+    assert list(drawn["backward-two-pass-blocked: time, measured"].get_xdata()) == [64, 96, 128, 192, 256]
+    assert "small-cache-forward-blocked" in forward.get_ylabel()
+    with pytest.raises(UsageError, match="no two schedules of ours"):
+        crossing(rows, Figure(), 7)
+
+
+def test_the_tables_of_the_document_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("report_kernels", DATA / "report_kernels.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    *tables, front = capsys.readouterr().out.strip().split("\n\n")
+    assert len(tables) == 9 and all(len(each.splitlines()) > 4 for each in tables)
+    text = (DATA.parent.parent / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for each in tables:
+        assert f"\n\n{each}\n\n" in text
+    assert f"\n\n{front}\n\n" in (DATA.parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_the_document_says_of_the_data() -> None:
+    grid, races = load(DATA / "grid.jsonl"), load(DATA / "race.jsonl")
+
+    def fastest(rows: list[Row], ours: bool, **where: object) -> float:
+        return max(
+            row.get("tflops", 0)
+            for row in rows
+            if row["contender"].startswith("torch-") != ours and all(row[key] == value for key, value in where.items())
+        )
+
+    def ahead(rows: list[Row], **where: object) -> float:
+        return fastest(rows, True, **where) / fastest(rows, False, **where)
+
+    for n in (1024, 4096, 16384):
+        assert all(1 / 2.1 < ahead(grid, way="backward", n=n, d=d) < 1 / 1.3 for d in (64, 128))
+        assert all(ahead(grid, way="backward", n=n, d=d) > 0.99 for d in (192, 256))
+        assert all(7 < ahead(grid, way="backward", n=n, d=d) < 10 for d in (320, 384, 512, 576, 768, 1024))
+        assert all(1.9 < ahead(grid, way="forward", n=n, d=d) < 3.3 for d in (320, 384, 512, 576, 768, 1024))
+    half = [
+        row
+        for row in races
+        if row["d"] == 512 and row["way"] == "backward" and "seconds" in row and "blocks" in row and row["n"] > 9999
+    ]
+    seconds = {row["mask"]: row["seconds"] for row in half}
+    assert seconds["causal"] < 0.65 * seconds[None]
+    spilled = [json.loads(line) for line in (DATA / "kernel_bytes.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in spilled:
+        if row["dims"]["n"] % 16 == 0:
+            assert row["measured"]["sm_written"] - row["counted"]["sm_written"] == row["spilled"]
+            assert abs(row["measured"]["sm_read"] / row["counted"]["sm_read"] - 1) < 0.002

@@ -27,7 +27,6 @@ CASES: list[dict[str, Any]] = [
     {"n": 1024, "d_k": 64, "largest": 1000},
     {"n": 1024, "d_k": 512, "largest": 1000},
     {"n": 1024, "d_k": 512, "largest": 1000, "causal": True, "dtype": "float16"},
-    {"n": 1, "d_k": 64, "causal": True},
     {"n": 17, "d_k": 8},
     {"n": 4096, "d_k": 256, "time": True},
     {"n": 4096, "d_k": 512, "time": True},

@@ -73,6 +73,7 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figur
         ax.set_yscale("log")
         ax.set_ylabel(f"times what {base} takes", fontsize=9)
         ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
+        ax.minorticks_off()
         ax.legend(fontsize=8, frameon=False)
     return figure
 
