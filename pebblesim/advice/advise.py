@@ -267,7 +267,7 @@ class Advice:
         columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
         lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
         lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
-        lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.times)]
+        lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
         return "\n".join(lines)
 
     def _shown(self, each: Boundary) -> str:

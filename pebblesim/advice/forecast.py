@@ -217,9 +217,11 @@ PASTED = {
 """What kernels call the blocks."""
 
 
-def pasted(found: Forecast, heads: int) -> list[str]:
+def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
     """Lines to write into a kernel of one's own: its tile, how it is launched, and what each launch takes."""
-    sizes = ", ".join(f"{PASTED.get(name, name)} = {size}" for name, size in found.tiling.blocks.items())
+    named = {PASTED.get(name, name): size for name, size in found.tiling.blocks.items()}
+    named.setdefault("BLOCK_D", 1 << (dims["d"] - 1).bit_length())  # the whole head dimension, as tiles have it
+    sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
     lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
     lines += [
         f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), "
