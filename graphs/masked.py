@@ -37,16 +37,17 @@ OF_CONSTANTS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def checked(allowed: ArrayLike, n: int) -> Bools:
-    """The pairs that a mask allows, as booleans of shape (n, n).
+def checked(allowed: ArrayLike, grid: tuple[int, int]) -> Bools:
+    """The pairs that a mask allows, as booleans of shape (n_q, n_k).
 
     Raises:
         UsageError: they are none.
     """
     table = np.asarray(allowed)
-    if table.dtype != np.bool_ or table.shape != (n, n):
+    if table.dtype != np.bool_ or table.shape != grid:
+        sizes = f"n = {grid[0]}" if grid[0] == grid[1] else f"n_q = {grid[0]}, n_k = {grid[1]}"
         raise UsageError(
-            f"a graph for n = {n} takes a mask of booleans of shape ({n}, {n}), one for each pair; got {table.dtype} "
+            f"a graph for {sizes} takes a mask of booleans of shape {grid}, one for each pair; got {table.dtype} "
             f"of shape {table.shape}."
         )
     return table

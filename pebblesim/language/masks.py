@@ -18,14 +18,17 @@ from pebblesim.files import load_numpy
 
 Array = Any
 
+Grid = tuple[int, int]
+"""The numbers of queries and of keys; (n, n) in the square case."""
+
 LARGEST_TABLE = 2**14
-"""Largest n for which a mask is spelled out pair by pair."""
+"""Largest n for which a mask is spelled out pair by pair: n² pairs, of as many queries as keys or not."""
 
 MOST_TILES = 2**24
 """Most tiles of one dimension that are looked up in a table."""
 
 KNOWN = (
-    "dense, causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
+    "dense, causal, window:W, band:W, each with :start if the diagonal starts at the first key, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
 )
 
 
@@ -43,43 +46,45 @@ class Mask(ABC):
     name: str
 
     @abstractmethod
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        """Number of tiles of a grid on the n x n pairs that have an allowed pair.
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        """Number of tiles on the pairs of so many queries and keys that have an allowed pair.
 
         Raises:
-            UsageError: the mask does not fit this n.
+            UsageError: the mask does not fit the grid.
         """
 
     @abstractmethod
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         """For each tile of rows (axis 0) or of columns (1), with how many tiles of the others it has an allowed pair.
 
         Raises:
             UsageError: as for `tiles`, or they are too many to be listed.
         """
 
-    def empty(self, n: int, block: int, axis: int) -> Array:
+    def empty(self, grid: Grid, block: int, axis: int) -> Array:
         """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
-        whole, cut = TileRange(0, n, n), TileRange(0, n, block)
-        counts = self.met(n, cut, whole) if axis == 0 else self.met(n, whole, cut, axis)
-        return (counts == 0).repeat(block)[:n]
+        cuts = [TileRange(0, n, n) for n in grid]
+        cuts[axis] = cuts[axis]._replace(block=block)
+        return (self.met(grid, *cuts, axis) == 0).repeat(block)[: grid[axis]]
 
-    def pairs(self, n: int) -> int:
-        """Z, the number of allowed pairs."""
-        return self.tiles(n, TileRange(0, n, 1), TileRange(0, n, 1))
+    def pairs(self, n_q: int, n_k: int | None = None) -> int:
+        """Z, the number of allowed pairs, of as many keys as queries if their number is not given."""
+        grid = n_q, n_q if n_k is None else n_k
+        return self.tiles(grid, TileRange(0, grid[0], 1), TileRange(0, grid[1], 1))
 
-    def allowed(self, n: int) -> Array:
-        """The mask pair by pair: booleans of shape (n, n).
+    def allowed(self, n_q: int, n_k: int | None = None) -> Array:
+        """The mask pair by pair: booleans of shape (n_q, n_k), or (n_q, n_q).
 
         Raises:
-            UsageError: n is too large to spell it out, or the mask does not fit it.
+            UsageError: there are too many pairs to spell it out, or the mask does not fit them.
         """
-        if n > LARGEST_TABLE:
+        grid = n_q, n_q if n_k is None else n_k
+        if grid[0] * grid[1] > LARGEST_TABLE**2:
             raise UsageError(f"a mask is spelled out for n up to {LARGEST_TABLE:,}; `count` takes any n.")
-        return self._allowed(n)
+        return self._allowed(grid)
 
     @abstractmethod
-    def _allowed(self, n: int) -> Array: ...
+    def _allowed(self, grid: Grid) -> Array: ...
 
     def __str__(self) -> str:
         return self.name
@@ -87,24 +92,44 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Band(Mask):
-    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows."""
+    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows.
+
+    Where there are more keys than queries, or fewer, the diagonal ends at the last query and the last key, as in
+    decoding, so that j - i is less by n_k - n_q; or it begins at the first of both, if `from_start`.
+    """
 
     name: str
     before: int | None
     after: int | None
+    from_start: bool = False
 
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+    def placed(self, grid: Grid) -> Band:
+        """The same with the limits of j - i itself."""
+        shift = 0 if self.from_start else grid[1] - grid[0]
+        before, after = self.before, self.after
+        before, after = None if before is None else before - shift, None if after is None else after + shift
+        return Band(self.name, before, after, from_start=True)
+
+    def limits(self, grid: Grid) -> tuple[int, int]:
+        """The limits of i - j and of j - i."""
+        band, no_limit = self.placed(grid), sum(grid)
+        return (
+            no_limit if band.before is None else min(no_limit, band.before),
+            no_limit if band.after is None else min(no_limit, band.after),
+        )
+
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        before, after = self.limits(grid)
         full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
         tiles = _tiles_in_band(rows.start, rows.block, full, columns, before, after)
         if rest:
             tiles += _tiles_in_band(rows.stop - rest, rest, 1, columns, before, after)
         return tiles
 
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
-        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+        before, after = self.limits(grid)
         if axis == 1:
             rows, columns, before, after = columns, rows, after, before
         starts, stops = _tiles_of(rows)
@@ -112,35 +137,39 @@ class Band(Mask):
         last = np.minimum(stops - 1 + after, columns.stop - 1) - columns.start
         return np.where(first <= last, last // columns.block - first // columns.block + 1, 0)
 
-    def empty(self, n: int, block: int, axis: int) -> Array:
+    def empty(self, grid: Grid, block: int, axis: int) -> Array:
         import numpy as np
 
-        return np.zeros((), bool)  # each row and each column has its diagonal pair
+        cuts = [TileRange(0, n, n) for n in grid]
+        cuts[axis] = cuts[axis]._replace(block=block)
+        if self.tiles(grid, *cuts) == -(-grid[axis] // block):
+            return np.zeros((), bool)
+        return super().empty(grid, block, axis)
 
-    def _allowed(self, n: int) -> Array:
+    def _allowed(self, grid: Grid) -> Array:
         import numpy as np
 
-        distance = np.arange(n)[None, :] - np.arange(n)[:, None]
-        before, after = (n if limit is None else limit for limit in (self.before, self.after))
+        before, after = self.limits(grid)
+        distance = np.arange(grid[1])[None, :] - np.arange(grid[0])[:, None]
         return (-before <= distance) & (distance <= after)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockMask(Mask):
-    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit n."""
+    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit the grid."""
 
     name: str
     table: Array = field(repr=False)
     size: tuple[int, int] | None = None
 
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        return int(self.met(n, rows, columns).sum())
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        return int(self.met(grid, rows, columns).sum())
 
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
-        sums = _sums(self, n)
-        height, width = self._size(n)
+        sums = _sums(self, grid)
+        height, width = self._size(grid)
         (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
         inside = (
             sums[bottom[:, None], right]
@@ -153,23 +182,27 @@ class BlockMask(Mask):
             return (np.bincount(row, minlength=len(top)) @ has).astype(np.int64)[column]
         return (has @ np.bincount(column, minlength=len(left))).astype(np.int64)[row]
 
-    def _allowed(self, n: int) -> Array:
-        height, width = self._size(n)
-        return self._table(n).repeat(height, axis=0).repeat(width, axis=1)[:n, :n]
+    def _allowed(self, grid: Grid) -> Array:
+        height, width = self._size(grid)
+        return self._table(grid).repeat(height, axis=0).repeat(width, axis=1)[: grid[0], : grid[1]]
 
-    def _table(self, n: int) -> Array:
+    def _table(self, grid: Grid) -> Array:
         return self.table
 
-    def _size(self, n: int) -> tuple[int, int]:
+    def _size(self, grid: Grid) -> tuple[int, int]:
         """Rows and columns of a block of pairs."""
-        table = self._table(n)
-        size = self.size or tuple(-(-n // count) for count in table.shape)
-        for count, block, what in zip(table.shape, size, ("rows", "columns"), strict=True):
+        shape = self._table(grid).shape
+        size = self.size or tuple(-(-n // count) for n, count in zip(grid, shape, strict=True))
+        square = grid[0] == grid[1]
+        for n, count, block, what, name in zip(grid, shape, size, ("rows", "columns"), ("n_q", "n_k"), strict=True):
             if -(-n // block) != count:
                 raise UsageError(
-                    f"mask {self.name} has {count} {what} of blocks, which cannot be blocks of {block} of n = {n}; "
-                    "give an array of shape (⌈n/B_r⌉, ⌈n/B_c⌉) for tiles of B_r x B_c pairs, or of (n, n)."
+                    f"mask {self.name} has {count} {what} of blocks, which cannot be blocks of {block} of "
+                    f"{'n' if square else name} = {n}; {_that_fits(grid)}."
                 )
+        if self.size is None and _is_line(grid, shape):
+            what = "row" if shape[0] == 1 else "column"
+            raise UsageError(f"mask {self.name} has shape {shape}, one {what} for all; {_that_fits(grid)}.")
         return size[0], size[1]
 
 
@@ -183,8 +216,10 @@ class BigBird(BlockMask):
     random: int = 1
     seed: int = 0
 
-    def _table(self, n: int) -> Array:
-        return _bigbird(-(-n // self.block), self.window, self.globals, self.random, self.seed)
+    def _table(self, grid: Grid) -> Array:
+        if grid[0] != grid[1]:
+            raise UsageError(f"mask {self.name} is for as many queries as keys, and these are {grid[0]} and {grid[1]}.")
+        return _bigbird(-(-grid[0] // self.block), self.window, self.globals, self.random, self.seed)
 
 
 def from_text(text: str) -> Mask | None:
@@ -196,11 +231,13 @@ def from_text(text: str) -> Mask | None:
     kind, *numbers = text.split(":")
     if text == "dense":
         return None
-    if text == "causal":
-        return Band("causal", None, 0)
-    if kind in ("window", "band") and len(numbers) == 1:
-        width = _number(text, numbers[0])
-        return Band(text, width - 1, 0) if kind == "window" else Band(text, width, width)
+    from_start = numbers[-1:] == ["start"]
+    widths = numbers[:-1] if from_start else numbers
+    if kind == "causal" and not widths:
+        return Band(text, None, 0, from_start)
+    if kind in ("window", "band") and len(widths) == 1:
+        width = _number(text, widths[0])
+        return Band(text, width - 1 if kind == "window" else width, 0 if kind == "window" else width, from_start)
     if kind == "bigbird" and len(numbers) in (4, 5):
         block, window, globals_, random, *seed = (_number(text, number) for number in numbers)
         if block < 1:
@@ -253,12 +290,27 @@ def _load(path: str) -> Array:
     return load_numpy(path, f"mask {path!r}")
 
 
+def _that_fits(grid: Grid) -> str:
+    """What an array of booleans can be."""
+    square = grid[0] == grid[1]
+    rows, columns = ("n", "n") if square else ("n_q", "n_k")
+    return (
+        f"give an array of shape (⌈{rows}/B_r⌉, ⌈{columns}/B_c⌉) for tiles of B_r x B_c pairs, or of "
+        f"({rows}, {columns}) = ({grid[0]}, {grid[1]})"
+    )
+
+
+def _is_line(grid: Grid, shape: tuple[int, ...]) -> bool:
+    """Whether a table is one row, or one column, of single keys, or queries: of another problem than this."""
+    return any(shape[one] == 1 < grid[one] and shape[other] == grid[other] > 1 for one, other in ((0, 1), (1, 0)))
+
+
 @lru_cache(maxsize=1)  # it may be large
-def _sums(mask: BlockMask, n: int) -> Array:
+def _sums(mask: BlockMask, grid: Grid) -> Array:
     """How many blocks are allowed above and to the left."""
     import numpy as np
 
-    return np.pad(np.cumsum(np.cumsum(mask._table(n), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+    return np.pad(np.cumsum(np.cumsum(mask._table(grid), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:

@@ -45,10 +45,10 @@ def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None
 for activation in ACTIVATIONS:
     problem(
         f"forward-{activation}",
-        dims=("n", "d"),
-        from_nd={"n": "n", "d": "d"},
-        inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
-        outputs={"O": ("n", "d")},
+        dims=("n_q", "n_k", "d_k", "d_v"),
+        from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
+        inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
+        outputs={"O": ("n_q", "d_v")},
         queries=("Q",),
         keys=("K", "V"),
         values=partial(forward_with, activation),
@@ -61,9 +61,9 @@ for activation in ACTIVATIONS:
 for activation in ACTIVATIONS:
     problem(
         f"backward-{activation}",
-        dims=("n", "d"),
-        from_nd={"n": "n", "d": "d"},
-        inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
+        dims=("n_q", "n_k", "d"),
+        from_nd={"n_q": "n", "n_k": "n", "d": "d"},
+        inputs={"A1": ("n_q", "d"), "A2": ("n_k", "d"), "A3": ("n_k", "d"), "dO": ("n_q", "d"), "X": ("d", "d"), "Y": ("d", "d")},
         outputs={"g": ("d", "d")},
         queries=("A1", "dO"),
         keys=("A2", "A3"),

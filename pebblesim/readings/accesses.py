@@ -333,11 +333,11 @@ class _Walker:
         (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
         if isinstance(self.mask, Band):
             nearest, furthest = left - (bottom - 1), right - 1 - top
-            before, after = self.mask.before, self.mask.after
-            met = (after is None or nearest <= after) and (before is None or furthest >= -before)
+            before, after = self.mask.limits(ir.grid(loop.range.pairs, self.sizes))
+            met = nearest <= after and furthest >= -before
         else:
             if self._pairs is None:
-                self._pairs = self.mask.allowed(self.sizes[ir.MASKED])
+                self._pairs = self.mask.allowed(*ir.grid(loop.range.pairs, self.sizes))
             met = bool(self._pairs[top:bottom, left:right].any())
         return met != loop.when.none
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
-from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
 
@@ -25,7 +24,7 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     Raises:
         UsageError: the sizes are too large for enumeration.
     """
-    allowed = mask.allowed(sizes[ir.MASKED])
+    allowed = mask.allowed(*program.grid(sizes))
     return max(_MaskedOccupancy(sizes, allowed).run(phase) for phase in program.phases)
 
 
@@ -43,7 +42,7 @@ class _MaskedOccupancy(Occupancy):
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
     def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.dim != ir.MASKED:
+        if loop.range.pairs is None:
             return super()._picked(loop, last)
         self._charge(last)
         return list(range(last + 1))
@@ -139,7 +138,7 @@ class _MaskedOccupancy(Occupancy):
         if lines is not None:
             return lines[..., self._slice(index)].sum(axis=-1)
         terms = np.asarray(self._words((index,)))
-        return terms * self._pairs(ranges) if over_pairs(ranges) else terms
+        return terms * self._pairs(ranges) if ir.over_pairs(ranges) else terms
 
     def _without_terms(self, node: ir.Compute, whole: ir.Range) -> Array:
         """Which elements of the tile that a node adds to get no terms, here or elsewhere in what the sum goes over."""
@@ -149,7 +148,7 @@ class _MaskedOccupancy(Occupancy):
         lines = self._lines(node, tile.ranges)
         if lines is not None:
             return np.asarray(~lines[..., self._slice(whole)].any(axis=-1))
-        return ~self._pairs(tile.ranges) if over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
+        return ~self._pairs(tile.ranges) if ir.over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
 
     @staticmethod
     def _index(expr: ir.Expr) -> ir.Range:
@@ -160,13 +159,13 @@ class _MaskedOccupancy(Occupancy):
         return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
-        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, n)."""
+        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, their line)."""
         expr = node.expr
         if isinstance(expr, ir.RowReduction):
-            return self.allowed[self._slice(ranges[0])] if over_pairs(expr.operand.shape) else None
+            return self.allowed[self._slice(ranges[0])] if ir.over_pairs(expr.operand.shape) else None
         assert isinstance(expr, ir.MatMul)
-        if over_pairs(expr.left.tile.ranges):
+        if ir.over_pairs(expr.left.tile.ranges):
             return (self.allowed.T if expr.left.transposed else self.allowed)[self._slice(ranges[0]), None]
-        if over_pairs(expr.right.tile.ranges):
+        if ir.over_pairs(expr.right.tile.ranges):
             return (self.allowed if expr.right.transposed else self.allowed.T)[None, self._slice(ranges[1])]
         return None

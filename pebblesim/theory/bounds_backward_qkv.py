@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
 from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
 
-DP = Product("Θ", "dO", "V", ("queries", "d", "keys"))
+DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [
-    Product("dQ", "Θ", "K", ("queries", "keys", "d")),
-    Product("dK", "Θ", "Q", ("keys", "queries", "d")),
-    Product("dV", "Σ", "dO", ("keys", "queries", "d")),
+    Product("dQ", "Θ", "K", ("queries", "keys", "d_k")),
+    Product("dK", "Θ", "Q", ("keys", "queries", "d_k")),
+    Product("dV", "Σ", "dO", ("keys", "queries", "d_v")),
 ]
-LINES = Lines(("Q", "dO"), ("K", "V"))
+LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 
 MADE, KEPT = "P made", "P kept"
 
@@ -29,7 +29,7 @@ def _qkv(case: Case) -> Iterator[Claim]:
 
 def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     """P made again, from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
-    scores = Product("Σ", "Q", "K", ("queries", "d", "keys"))
+    scores = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
     others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
     yield case.of_products("E1", "all products", [*others, *_weighted(GRADIENTS, 12, 12, 17)])
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])

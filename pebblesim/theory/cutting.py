@@ -30,18 +30,22 @@ class Pairs(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, given: Mask | int, n: int) -> Pairs:
+    def of(cls, given: Mask | int, grid: tuple[int, int]) -> Pairs:
         """Those of a mask; of a number alone, as few queries and keys as that many pairs can have.
 
         Raises:
-            UsageError: there are not so many pairs, or the mask does not fit n.
+            UsageError: there are not so many pairs, or the mask does not fit.
         """
+        n_q, n_k = grid
         if isinstance(given, Mask):
-            each, whole = TileRange(0, n, 1), TileRange(0, n, n)
-            return cls(given.pairs(n), given.tiles(n, each, whole), given.tiles(n, whole, each))
-        if not 0 <= given <= n * n:
-            raise UsageError(f"{given:,} allowed pairs were given; at n = {n:,} there are 0 to {n * n:,} of them.")
-        return cls(given, -(-given // n), -(-given // n))
+            each, whole = (tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid))
+            return cls(
+                given.pairs(n_q, n_k), given.tiles(grid, each[0], whole[1]), given.tiles(grid, whole[0], each[1])
+            )
+        if not 0 <= given <= n_q * n_k:
+            sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
+            raise UsageError(f"{given:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
+        return cls(given, -(-given // n_k), -(-given // n_q))
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ Sides = tuple[str, str, str]
 class Product(NamedTuple):
     """result[i, j] = Σ_t left[i, t] right[t, j], as the argument sees it: three families to a product.
 
-    `sides` are those of i, t and j: "queries", "keys", or a dimension of the problem. Each elementary product counts
+    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
+    which in the square case is d for d_k and d_v. Each elementary product counts
     `weight` times. An operand that is transposed, or a pair family that stands for several values of the pair, goes by
     its own name all the same.
     """
@@ -83,10 +88,14 @@ class Product(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """What a pair is made from: operands that have a row for its query, and operands that have one for its key."""
+    """What a pair is made from: operands that have a row for its query, and operands that have one for its key.
+
+    `widths` are the words in a row of each of these, in both alike.
+    """
 
     query: tuple[str, ...]
     key: tuple[str, ...]
+    widths: tuple[str, ...] = ("d", "d")
 
 
 FormBetween = tuple[str, Fraction | int, Fraction | int | None]
@@ -96,7 +105,8 @@ FormBetween = tuple[str, Fraction | int, Fraction | int | None]
 class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
-    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
+    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `beside` are words
+    of parts of matrices that are moved besides, as text and number. `free`, `tree` and
     `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved besides, and holds for
     low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
     """
@@ -108,6 +118,7 @@ class Claim(NamedTuple):
     forms: Sequence[FormBetween]
     unit: tuple[str, int] = ("", 1)
     besides: Sequence[str] = ()
+    beside: Sequence[tuple[str, int]] = ()
     free: int = 0
     tree: int | None = None
     ragged: bool = False
@@ -135,19 +146,20 @@ class Case:
     ) -> None:
         self.problem, self.dims, self.way, self.masked = problem, dims, way, pairs is not None
         self.made = made or {}
-        n = dims.get("n", 0)  # without n there are no pairs
-        self._pairs = pairs or Pairs(n**2, n, n)
+        sides = problem.pairs or ("n", "n")
+        n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
+        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
         self.outputs = tuple(way.outputs) or tuple(problem.outputs)
-        queries, keys = ("r", "c") if self.masked else ("n", "n")
+        queries, keys = ("r", "c") if self.masked else sides
+        fewer, more = sides if n_q <= n_k else sides[::-1]
         self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
-        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys}
+        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
+        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
+        for dim in ("d_k", "d_v"):
+            self._sizes.setdefault(dim, dims.get("d", 0))
+            self._texts.setdefault(dim, "d")
 
     # -- sizes, as text and as number --------------------------------------------------------------------------------
-
-    @property
-    def d(self) -> int:
-        """The head dimension."""
-        return self.dims["d"]
 
     @property
     def Z(self) -> int:
@@ -157,7 +169,7 @@ class Case:
     @property
     def Z_text(self) -> str:
         """The same as text."""
-        return "Z" if self.masked else "n**2"
+        return "Z" if self.masked else self.size(("queries", "keys"))[0]
 
     def size(self, sides: Iterable[str]) -> tuple[str, int]:
         """Elements of something that has these sides: over queries and keys it has one for each pair."""
@@ -175,11 +187,21 @@ class Case:
         return self.masked and product.sides[1] in ("queries", "keys")
 
     def trees(self, product: Product) -> tuple[str, int]:
-        """Elements of a product's result. Ragged ones may be over queries or keys, by the order of association: n."""
-        rows, _, columns = product.sides
-        if self.ragged(product):
-            rows, columns = ("n" if side in ("queries", "keys") else side for side in (rows, columns))
+        """Elements of a product's result. A sum over pairs may be one over keys or over queries, by the order of
+        association; then they are as many as for the more of these."""
+        rows, terms, columns = product.sides
+        if terms in ("queries", "keys"):
+            rows, columns = ("more" if side in ("queries", "keys") else side for side in (rows, columns))
         return self.size((rows, columns))
+
+    def terms(self, product: Product) -> tuple[str, int]:
+        """Products in a tree of its result; over pairs as many as for the fewer of queries and keys."""
+        terms = product.sides[1]
+        return self.size(("fewer" if terms in ("queries", "keys") else terms,))
+
+    def width(self, lines: Lines) -> tuple[str, int]:
+        """Words that are in each row of all that a pair is made from."""
+        return min((self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])), key=lambda width: width[1])
 
     # -- words -------------------------------------------------------------------------------------------------------
 
@@ -199,10 +221,24 @@ class Case:
             return _monomial(shape), prod(self.dims[dim] for dim in shape)
         if not self.Z:
             return "0", 0
-        if shape.count("n") == 2:
+        if shape == self.problem.pairs:
             return self.size(("queries", "keys"))
         line = "keys" if name in self.problem.keys else "queries"
-        return self.size(line if dim == "n" else dim for dim in shape)
+        return self.size(line if dim in (self.problem.pairs or ()) else dim for dim in shape)
+
+    def columns_besides(self, lines: Lines, families: Iterable[str]) -> list[tuple[str, int]]:
+        """Words of these inputs and outputs beyond as many columns as all that a pair is made from has."""
+        width, number = self.width(lines)
+        shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
+        found = []
+        for name in dict.fromkeys(families):
+            if name in shapes and len(shapes[name]) == 2 and name in self.all_words():
+                text, words = self._tensor(name)
+                own = self.dims[shapes[name][1]]
+                if own > number:
+                    rows = text.removesuffix(f"*{shapes[name][1]}")
+                    found.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
+        return found
 
     def besides(self, families: Iterable[str]) -> tuple[str, ...]:
         """Inputs and outputs that are in none of these families, nor what one of them is made from."""
@@ -232,7 +268,7 @@ class Case:
         for each, _ in sizes:
             free[each] += 1
         even = [product for product in trees if not self.ragged(product)]
-        inner = {product.sides[1]: self.size((product.sides[1],)) for product in even}
+        inner = {product.sides[1]: self.terms(product) for product in even}
         if any(product.weight < weight for product in even):
             raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
         least = min((number for _, number in inner.values()), default=1)
@@ -259,46 +295,62 @@ class Case:
         operand = product.right if product.sides[1] == "keys" else product.left
         pair = product.left if operand == product.right else product.right
         made_from = (*lines.query, *lines.key)
-        capacity = Fresh(self.d, len(lines.query), len(lines.key), joined=operand in made_from)
-        counted, _ = self._total([product])
+        (width, words), joined = self.width(lines), operand in made_from
+        capacity = Fresh(words, len(lines.query), len(lines.key), joined)
+        families = (*made_from, operand, pair, product.result)
+        if joined:  # of all matrices as many columns as the narrowest has
+            number = self.Z * words
+            columns, beside = width, self.columns_besides(lines, families)
+        else:
+            number, columns, beside = self._total([product])[0], self._texts[product.sides[2]], []
         free, least, ragged = Counter[str](), None, False
         if product.result not in self.outputs:
             text, _ = self.trees(product)
             free[text] += 1
             ragged = self.ragged(product)
-            least = None if ragged else self.size((product.sides[1],))[1]
+            least = None if ragged else self.terms(product)[1]
         return Claim(
             name,
             what,
-            counted,
+            number,
             capacity,
-            _forms_of_fresh(capacity.c, self.Z_text, _less(free)),
-            ("d²", self.d**2),
-            self.besides((*made_from, operand, pair, product.result)),
+            _forms_of_fresh(capacity.c, self.Z_text, (width, columns), _less(free)),
+            (f"{width}²", words**2),
+            self.besides(families),
+            beside,
             self.trees(product)[1] if free else 0,
             least,
             ragged,
-            why_not,
+            why_not or self._not_by_rows(lines),
             [product],
         )
 
+    def _not_by_rows(self, lines: Lines) -> str:
+        """Why a row that is made from weights may cost less than the words in it, if it may."""
+        widths = [self.size((width,)) for width in ("d_k", "d_v")]
+        if self.made and any(words > self.dims["d"] for _, words in widths):
+            return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
+        return ""
+
     def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
         """The products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
-        capacity = Gradients(self.d)
+        width, words = self.width(lines)
+        capacity = Gradients(words)
         weights = tuple(product.weight for product in products)
         if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
             raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
-        counted, _ = self._total(products)
         least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
-        form = f"{sum(weights) // 4}*{self.Z_text}*d**2/(M + {_times(least / 2, 'd**2')})"
-        families = [family for product in products for family in product[:3]]
+        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {_times(least / 2, f'{width}**2')})"
+        families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
         return Claim(
             name,
             what,
-            counted,
+            sum(weights) * self.Z * words,
             capacity,
             [(form, 0, None)],
-            besides=self.besides((*lines.query, *lines.key, *families)),
+            besides=self.besides(families),
+            beside=self.columns_besides(lines, families),
+            why_not=self._not_by_rows(lines),
             table=products,
         )
 
@@ -306,10 +358,16 @@ class Case:
         """The pairs alone, each of which needs whole lines (`Rows`)."""
         if len(lines.query) != len(lines.key):
             raise ValueError(f"{name}: rows and columns must cost the same")
-        width = len(lines.query)
-        besides = self.besides((*lines.query, *lines.key))
-        forms = _forms_of_rows(width, self.Z_text)
-        return Claim(name, what, self.Z, Rows(width * self.d), forms, ("d²", self.d**2), besides)
+        widths = Counter(self._texts[width] for width in lines.widths[: len(lines.query)])
+        words = sum(self._sizes[width] for width in lines.widths[: len(lines.query)])
+        besides, why_not = self.besides((*lines.query, *lines.key)), self._not_by_rows(lines)
+        if len(widths) == 1:
+            ((text, times),) = widths.items()
+            forms, unit = _forms_of_rows(times, text, self.Z_text), (f"{text}²", (words // times) ** 2)
+        else:
+            text = f"({' + '.join(widths)})"
+            forms, unit = _forms_of_rows(1, text, self.Z_text), (f"{text}²", words**2)
+        return Claim(name, what, self.Z, Rows(words), forms, unit, besides, why_not=why_not)
 
     def _total(self, products: Iterable[Product]) -> tuple[int, Counter[str]]:
         """Elementary products, each counted by its weight, as a number and as text."""
@@ -345,26 +403,29 @@ class Bounding:
 # -- closed forms ----------------------------------------------------------------------------------------------------
 
 
-def _forms_of_fresh(c: int, Z: str, less: str) -> list[FormBetween]:
-    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M."""
-    small, large = Fraction(c * c, 81), Fraction(c * c, 54)
+def _forms_of_fresh(c: int, Z: str, widths: tuple[str, str], less: str) -> list[FormBetween]:
+    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M.
+
+    `widths`: words of a line, and products of a pair.
+    """
+    small, large, columns = Fraction(c * c, 81), Fraction(c * c, 54), widths[1]
     return [
-        (f"{_times(Fraction(c, 4), f'{Z}*d**2')}/M{less}", large, None),
-        (f"2*{Z}*d/sqrt(M) - M{less}", 0, small),
-        (f"sqrt(27/8)*{Z}*d/sqrt(M){less}", small, large),
+        (f"{_times(Fraction(c, 4), f'{Z}*{_monomial(widths)}')}/M{less}", large, None),
+        (f"2*{Z}*{columns}/sqrt(M) - M{less}", 0, small),
+        (f"sqrt(27/8)*{Z}*{columns}/sqrt(M){less}", small, large),
     ]
 
 
-def _forms_of_rows(w: int, Z: str) -> list[FormBetween]:
+def _forms_of_rows(w: int, d: str, Z: str) -> list[FormBetween]:
     """Closed forms of `Rows` with lines of w·d words, for a large and a small M: T = M and T = 4(wd)² - M."""
     w *= w
     return [
-        (f"{_times(w, f'{Z}*d**2')}/M", 2 * w, None),
-        (f"{Z}*(1 - M/({4 * w}*d**2)) - {4 * w}*d**2 + 2*M", 0, 2 * w),
+        (f"{_times(w, f'{Z}*{d}**2')}/M", 2 * w, None),
+        (f"{Z}*(1 - M/({4 * w}*{d}**2)) - {4 * w}*{d}**2 + 2*M", 0, 2 * w),
     ]
 
 
-_ORDER = ("Z", "m", "k", "n", "r", "c", "d")
+_ORDER = ("Z", "m", "k", "n", "n_q", "n_k", "r", "c", "d", "d_k", "d_v")
 
 
 def _monomial(names: Iterable[str]) -> str:
@@ -398,4 +459,4 @@ def _less(terms: Mapping[str, int]) -> str:
 
 
 def _pairs_first(terms: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2")))
+    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2", "n_q*n_k")))
