@@ -50,7 +50,7 @@ def rss() -> int:
     return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else peak_rss()
 
 
-class Match:
+class Setup:
     """`small-cache` on its graph: everything that is ready before the first move."""
 
     def __init__(self, n: int, d: int, M: int) -> None:
@@ -83,17 +83,17 @@ def measure_games() -> list[Row]:
     """The referee alone, moves emitted and played, and the memory that takes."""
     import numpy as np
 
-    small = Match(8, 4, 24)
+    small = Setup(8, 4, 24)
     small.play(small.moves())  # compiles, or loads what was compiled
     counts, grown, allowed = [], [], []
-    for match in [Match(n, 64, 1024) for n in (64, 256)]:
+    for setup in [Setup(n, 64, 1024) for n in (64, 256)]:
         start, levels = rss(), [0]
-        counts.append(match.play(match.moves(), lambda levels=levels: levels.append(rss())))
+        counts.append(setup.play(setup.moves(), lambda levels=levels: levels.append(rss())))
         grown.append((max(levels) - start) / MIB)
-        allowed.append(match.graph.vertices / MIB + 4)  # the referee's byte for each vertex, and some buffers
-    both = counts[1] / best(lambda: match.play(match.moves()), 5)
-    chunks = np.array_split(np.concatenate([chunk.copy() for chunk in match.moves()]), 8)
-    alone = counts[1] / best(lambda: match.play(chunks), 5)
+        allowed.append(setup.graph.vertices / MIB + 4)  # the referee's byte for each vertex, and some buffers
+    both = counts[1] / best(lambda: setup.play(setup.moves()), 5)
+    chunks = np.array_split(np.concatenate([chunk.copy() for chunk in setup.moves()]), 8)
+    alone = counts[1] / best(lambda: setup.play(chunks), 5)
     game, streams = f"{counts[1] / 1e6:.1f} M moves", f"{counts[0] / 1e6:.1f} and {counts[1] / 1e6:.1f} M moves"
     memory, limits = (f"{sizes[0]:.0f} and {sizes[1]:.0f} MiB" for sizes in (grown, allowed))
     ratio = min(limit / size for limit, size in zip(allowed, grown, strict=True))

@@ -22,7 +22,7 @@ from pebblesim.game.numbering import Family
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
 from pebblesim.graphs.filling import element_edges, fill
-from pebblesim.graphs.masked import Masking, Spread
+from pebblesim.graphs.masked import Masking, Unplaced
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 
@@ -53,12 +53,12 @@ class Builder:
     """
 
     def __init__(self, summation: str = "chain", mask: Mask = None) -> None:
-        self._tree = sums.parse(summation)
+        self._tree = sums.tree_block(summation)
         self._families: dict[str, Family] = {}
         self._loop: tuple[int, int, int] | None = None  # blocks, columns of a block, columns of the last
         self._of_loop: list[Family] = []
         self._masking = None if mask is None else Masking(mask)
-        self._spread: list[Spread] = []  # under a mask, the same families
+        self._unplaced: list[Unplaced] = []  # under a mask, the same families
         self.outputs: tuple[str, ...] = ()
         self.vertices = 0
         self.edges = 0
@@ -118,10 +118,10 @@ class Builder:
         (*rows, k), (inner, *columns) = shapes = self._shape(left), self._shape(right)
         if len(rows) != 1 or len(columns) != 1 or inner != k:
             raise self._mismatch(name, (left, right), shapes)
-        spread = [self._regrouped(operand) for operand in (left, right)]
-        if min(spread) > 1:
+        blocks = [self._regrouped(operand) for operand in (left, right)]
+        if min(blocks) > 1:
             raise UsageError(f"{name} sums over {left} and {right}, which are both regrouped; only one of them may be.")
-        terms, shape = k * max(spread), (*rows, *columns)
+        terms, shape = k * max(blocks), (*rows, *columns)
         self._sum(name, "matmul", (left, right), shape, terms, tree, start, onto, row_block, pairs, leave_out)
 
     def rowsum(
@@ -154,7 +154,7 @@ class Builder:
         blocks = -(-columns // block)
         if self._masking is not None:
             self._masking.enter(block, row_block)
-        self._loop, self._of_loop, self._spread = (blocks, block, columns - (blocks - 1) * block), [], []
+        self._loop, self._of_loop, self._unplaced = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None
         for family in self._of_loop:
@@ -164,7 +164,7 @@ class Builder:
             self._place_loop(blocks)
         else:
             self._masking.leave()
-            self._place_spread(self._spread)
+            self._place_masked(self._unplaced)
 
     def _place_loop(self, blocks: int) -> None:
         """Lay out the blocks of a loop's families together."""
@@ -179,14 +179,14 @@ class Builder:
             self._place(placed, 0, family.elements * edges)
         self.vertices = of_last + last[-1]
 
-    def _place_spread(self, spreads: list[Spread]) -> None:
+    def _place_masked(self, families: list[Unplaced]) -> None:
         """The same under a mask, where every element has a place of its own."""
-        sizes = np.stack([spread.owned.sum(axis=1) for spread in spreads], axis=1)  # (blocks, families)
+        sizes = np.stack([unplaced.owned.sum(axis=1) for unplaced in families], axis=1)  # (blocks, families)
         starts = self.vertices + (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
-        for spread, first in zip(spreads, starts.T.tolist(), strict=True):
-            initial_base = self._families.get(spread.family.name, spread.family).initial_base
-            family = spread.place(first, self._families)
-            self._place(replace(family, initial_base=initial_base), int(spread.owned.sum()), spread.edges)
+        for unplaced, first in zip(families, starts.T.tolist(), strict=True):
+            initial_base = self._families.get(unplaced.family.name, unplaced.family).initial_base
+            family = unplaced.place(first, self._families)
+            self._place(replace(family, initial_base=initial_base), int(unplaced.owned.sum()), unplaced.edges)
 
     def running(self, name: str, shape: tuple[int, ...], initial: float) -> None:
         """Announce, inside a loop, a tensor that starts from a constant and refers to itself; it is defined later."""
@@ -298,12 +298,14 @@ class Builder:
             family = Family(name, op, operands, 0, shape, **(of_sum | of_loop))
             self._families[name] = family
             self._of_loop.append(family)
-            if self._masking is not None and (spread := self._masking.spread(family, self._families, pairs, leave_out)):
-                self._spread.append(spread)
+            if self._masking is not None and (
+                unplaced := self._masking.unplaced(family, self._families, pairs, leave_out)
+            ):
+                self._unplaced.append(unplaced)
             return
         family = Family(name, op, operands, self.vertices, shape, **of_sum)
-        if self._masking is not None and (spread := self._masking.spread(family, self._families, pairs, leave_out)):
-            self._place_spread([spread])
+        if self._masking is not None and (unplaced := self._masking.unplaced(family, self._families, pairs, leave_out)):
+            self._place_masked([unplaced])
             return
         whole_blocks = (family.blocks - 1) * element_edges(family, family.terms)
         edges = family.elements * (whole_blocks + element_edges(family, family.last_terms))
@@ -324,7 +326,7 @@ def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
     if block is None:
         return {}
     terms = whole(f"{name}_block", block)
-    return {"start": True, "tree": 1 if sums.parse(summation) == 1 else terms, "leave_out": True}
+    return {"start": True, "tree": 1 if sums.tree_block(summation) == 1 else terms, "leave_out": True}
 
 
 def whole(what: str, value: int) -> int:

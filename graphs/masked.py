@@ -54,7 +54,7 @@ def checked(allowed: ArrayLike, grid: tuple[int, int]) -> Bools:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spread:
+class Unplaced:
     """A family whose elements have no vertices yet; arrays have the shape (blocks, elements).
 
     Attributes:
@@ -132,8 +132,8 @@ class Masking:
         """End it."""
         self.made = None
 
-    def spread(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Spread | None:
-        """How the mask spreads a family's elements; None if it does not concern them.
+    def unplaced(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Unplaced | None:
+        """What the mask makes of a family; None if it does not concern it.
 
         Args:
             family: all of it but where it is.
@@ -165,9 +165,9 @@ class Masking:
         else:
             return None
         constant = constant.astype(np.uint8).reshape(shape)
-        return Spread(family, np.zeros(shape, np.int64), self._made(family).astype(np.int64), constant, pairs)
+        return Unplaced(family, np.zeros(shape, np.int64), self._made(family).astype(np.int64), constant, pairs)
 
-    def _sum(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Spread | None:
+    def _sum(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Unplaced | None:
         before, line = self._before(family, by_name, leave_out)
         if before is None and not pairs and self.made is None:
             return None
@@ -187,7 +187,7 @@ class Masking:
         empty = made & (terms == 0)
         owned = np.where(terms, 2 * terms - 1 + 2 * family.start + family.onto, empty & (not family.onto))
         constant = np.where(empty & (not family.onto), Op.MINUS_INFINITY if family.op == "rowmax" else Op.ZERO, 0)
-        return Spread(family, terms, owned, constant.astype(np.uint8), pairs, before, line)
+        return Unplaced(family, terms, owned, constant.astype(np.uint8), pairs, before, line)
 
     def _add_pairs(self, family: Family) -> None:
         turned = [operand for operand in family.operands if operand.endswith(".T") and _name(operand) in self.pairs]

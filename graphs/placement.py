@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.game.numbering import Family, Table
+from pebblesim.game.numbering import Family, VertexTable
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Placement(Table):
+class Placement(VertexTable):
     """A table that also knows values and constants; all arrays have the shape (blocks, elements).
 
     Attributes:

@@ -36,7 +36,7 @@ class Part:
     terms: int = 0
 
 
-def parse(summation: str) -> int | None:
+def tree_block(summation: str) -> int | None:
     """The tree block that a `summation` argument stands for; None for balanced, where it is as long as the sum.
 
     Raises:

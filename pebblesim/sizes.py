@@ -37,7 +37,7 @@ def whole(what: str, value: Any) -> int:
     return int(value)
 
 
-def parse(what: str, text: str) -> int:
+def parse_size(what: str, text: str) -> int:
     """A number such as 4096, 64k, 1M, 2^20 (k, M, G are powers of 1024).
 
     Raises:
@@ -59,7 +59,7 @@ def parse_words(text: str, dtype: str | None) -> int:
         UsageError: neither, or bytes without a data type.
     """
     if not text.strip().endswith("B"):
-        return parse("M", text)
+        return parse_size("M", text)
     if dtype is None:
         parse_bytes("M", text)
         raise UsageError(f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}.")
@@ -89,7 +89,7 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
     Args:
         what: what the sizes are of.
         text: the sizes.
-        one: reads a single one; `parse` by default.
+        one: reads a single one; `parse_size` by default.
 
     >>> several("n", "1k:4k:x2,64:192:+64")
     (1024, 2048, 4096, 64, 128, 192)
@@ -97,7 +97,7 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
     Raises:
         UsageError: it is no such list.
     """
-    read = one or (lambda size: parse(what, size))
+    read = one or (lambda size: parse_size(what, size))
     found: dict[int, None] = {}
     for part in text.split(","):
         ends = part.strip().split(":")
@@ -110,7 +110,7 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
                 "256:1M:x2 or 64:512:+64."
             )
         first, last = read(ends[0]), read(ends[1])
-        step = parse(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
+        step = parse_size(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
         if first > last or (ends[2][0] == "x" and step == 1):
             raise UsageError(
                 f"{what} = {part.strip()!r} leads nowhere; a range goes up, by a factor of 2 or more or a step."

@@ -5,7 +5,17 @@ There is nothing to normalise, so neither O nor row sums have to be kept, and ev
 
 from pebblesim.language import relu, sigmoid, step
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, rank_one_updates, resident, streamed
+from pebblesim.schedules.forward import CLOSED_ROWS as CLOSED_ROWS_FORWARD
+from pebblesim.schedules.matmul import (
+    CLOSED_RESIDENT,
+    CLOSED_STREAMED,
+    gemm_resident,
+    gemm_streamed,
+    rank_one_updates,
+    resident,
+    streamed,
+)
+from pebblesim.schedules.row_stationary import CLOSED_OF_G, CLOSED_ROWS
 
 SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"
 
@@ -33,6 +43,7 @@ def define(activation):
         source=SOURCE.format("matmul-streamed, twice,"),
         io=f"{streamed('n', 'd', 'n')} + {streamed('n', 'n', 'd')}",
         fit=[("a", "b")],
+        closed=CLOSED_STREAMED,
     )
     def small_cache_forward(m, Q, K, V, *, a, b):
         """Small cache, streamed: the activation before a tile of scores is written."""
@@ -53,6 +64,7 @@ def define(activation):
         problem=f"forward-{activation}",
         source=SOURCE.format("row-stationary-forward"),
         io="2*n*d + 2*n*d*ceiling(n/B_r)",
+        closed=CLOSED_ROWS_FORWARD,
     )
     def row_stationary_forward(m, Q, K, V, *, B_r):
         """Row-stationary: 4n²d²/M."""
@@ -75,6 +87,7 @@ def define(activation):
         source=SOURCE.format("small-cache-streamed"),
         io=SMALL_CACHE,
         fit=[("a", "b")],
+        closed=CLOSED_STREAMED,
     )
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
         """Small cache, streamed: the slope through memory."""
@@ -112,6 +125,7 @@ def define(activation):
         source=SOURCE.format("row-stationary"),
         io=ROW_STATIONARY,
         fit=["B_r", "b", ("a_g", "b_g")],
+        closed=CLOSED_ROWS | CLOSED_RESIDENT | CLOSED_OF_G,
     )
     def row_stationary(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
         """Row-stationary: 6n²d²/M."""

@@ -3,7 +3,7 @@
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
 
@@ -13,6 +13,7 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
     io="5*n*d + ceiling(n/B_c)*(5*n*d + 2*n)",
     paper=PRINTED,
     fit=["B_c", "B_r"],
+    closed={"B_r": "1", "B_c": "floor((M - 4*d - 8)/(4*d + 4))"},
     graph={"kept": "m", "dQ_block": "B_c"},
 )
 def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
@@ -44,6 +45,7 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
     source="Dao 2023 (FlashAttention-2), Algorithm 2",
     io="7*n*d + n + ceiling(n/B_c)*(4*n*d + 2*n)",
     fit=["B_c", "B_r"],
+    closed={"B_r": "1", "B_c": "floor((M - 3*d - 8)/(4*d + 6))"},
     graph={"kept": "L", "dQ_block": "B_c"},
 )
 def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
@@ -80,6 +82,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     source="ours: rows stationary for dQ, columns for dK and dV",
     io="4*n*d + 2*n + 2*n*d*ceiling(n/B_r) + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n)",
     fit=["B_r", "B_c"],
+    closed={"B_r": "floor((M - d - 4)/(3*d + 8))", "B_c": "floor((M - 2*d - 6)/(4*d + 6))"},
     graph={"kept": "l"},
 )
 def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
@@ -127,6 +130,7 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
         f" + {streamed('n', 'n', 'd')} + 2*{streamed('n', 'n', 'd', 'b', 'a')}"
     ),
     fit=[("a", "b")],
+    closed=CLOSED_STREAMED,
     graph={"kept": "l"},
 )
 def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):

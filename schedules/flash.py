@@ -8,7 +8,7 @@ Deviation: dK and dV, which dL/dX does not need, are left out.
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import PRINTED
-from pebblesim.schedules.matmul import gemm, tiled
+from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
 
 
 @schedule(
@@ -20,6 +20,7 @@ from pebblesim.schedules.matmul import gemm, tiled
     ),
     paper={"B": "floor(sqrt(M/3))", **PRINTED},
     fit=["B", "B_c", "B_r"],
+    closed={"B": CLOSED_TILE, "B_r": "1", "B_c": "floor((M - 2*d - 4)/(2*d + 6))"},
     graph={"order": "U", "kept": True, "dQ_block": "B_c"},
 )
 def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):

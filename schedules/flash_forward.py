@@ -20,6 +20,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
     io="2*n*d + ceiling(n/B_c)*(3*n*d + 4*n) + n*d + 2*n",
     paper=PRINTED,
     fit=["B_c", "B_r"],
+    closed={"B_r": "1", "B_c": "floor((M - 2*d - 8)/(2*d + 4))"},
     graph={"softmax": "flash1", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash1_forward(machine, Q, K, V, *, B_r, B_c):
@@ -62,6 +63,7 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
     paper=PRINTED,
     fit=["B_r", "B_c"],
+    closed={"B_r": "floor((M - d - 6)/(2*d + 8))", "B_c": "1"},
     graph={"softmax": "flash2", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash2_forward(m, Q, K, V, *, B_r, B_c):

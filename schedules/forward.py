@@ -2,7 +2,9 @@
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import rank_one_updates, streamed
+from pebblesim.schedules.matmul import CLOSED_STREAMED, rank_one_updates, streamed
+
+CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 
 
 @schedule(
@@ -10,6 +12,7 @@ from pebblesim.schedules.matmul import rank_one_updates, streamed
     source="Saha & Ye 2024, Algorithm 1",
     io="3*n*d*ceiling(n/B) + n**2*ceiling(d/B) + n**2 + n*d + 2*n",
     paper={"B": "floor(sqrt(M/4))"},
+    closed={"B": "floor(sqrt((M - 2)/4))"},
     graph={"softmax": "late"},
 )
 def small_cache_forward(m, Q, K, V, *, B):
@@ -45,6 +48,7 @@ def small_cache_forward(m, Q, K, V, *, B):
     source="ours: Saha & Ye's order with streamed operands",
     io=f"{streamed('n', 'd', 'n')} + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
     fit=[("a", "b")],
+    closed=CLOSED_STREAMED,
     graph={"softmax": "late"},
 )
 def small_cache_forward_streamed(m, Q, K, V, *, a, b):
@@ -76,6 +80,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
     problem="forward",
     source="ours: FlashAttention-2's order, columns of width 1, K and V streamed word by word",
     io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
+    closed=CLOSED_ROWS,
     graph={"softmax": "late"},
 )
 def row_stationary_forward(m, Q, K, V, *, B_r):

@@ -22,6 +22,8 @@ def by_rows(m, C, A, B, B_r, B_c):
     source="Li et al., Algorithm 9 (= 7, 8)",
     io="4*n*d + 2*d**2*ceiling(n/B_r) + 4*n*d + n + 2*n*d*ceiling(n/B_r) + d**2",
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
+    # The printed rule does not fit; with the roles of B_r and B_c exchanged it does.
+    closed={"B_r": "floor((M - d**2 - 3*d - 2)/(4*d + 8))", "B_c": "1"},
     graph={"kept": True, "row_block": "B_r"},
 )
 def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):

@@ -1,7 +1,14 @@
 """Linear attention: without a softmax the product can be taken from the right, and the n x n matrix never exists."""
 
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, resident, streamed
+from pebblesim.schedules.matmul import (
+    CLOSED_RESIDENT,
+    CLOSED_STREAMED,
+    gemm_resident,
+    gemm_streamed,
+    resident,
+    streamed,
+)
 
 
 @schedule(
@@ -9,6 +16,7 @@ from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, resident, s
     source="ours, for Li et al., Remark 5.1: A1 (X (A2ᵀ A3) Y)",
     io=f"{streamed('d', 'n', 'd')} + 2*{streamed('d', 'd', 'd')} + {resident('n', 'd', 'd', 'c')}",
     fit=[("a", "b"), "c"],
+    closed=CLOSED_STREAMED | {"c": CLOSED_RESIDENT["b"]},
     graph={"order": "linear"},
 )
 def linear(m, A1, A2, A3, X, Y, *, a, b, c):

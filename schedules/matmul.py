@@ -80,10 +80,17 @@ def resident(rows, terms, columns, b="b"):
     return f"({rows}*{terms}*ceiling({columns}/{b}) + {terms}*{columns} + {rows}*{columns})"
 
 
+CLOSED_TILE = "floor(sqrt((M - 2)/3))"
+CLOSED_STREAMED = {"a": "floor(sqrt(M/2)) - 1", "b": "floor(sqrt(M/2)) - 1"}
+CLOSED_RESIDENT = {"b": "floor((M - 3)/(d + 2))"}
+"""Closed block sizes of the three; a product and a new sum take two pebbles more than the words of the tiles."""
+
+
 @schedule(
     problem="matmul",
     source="Hong & Kung 1981, section 6",
     paper={"b": "floor(sqrt(M/3))"},
+    closed={"b": CLOSED_TILE},
     io=tiled("m", "k", "n", "b"),
 )
 def matmul_tiled(m, A, B, *, b):
@@ -97,6 +104,7 @@ def matmul_tiled(m, A, B, *, b):
     io=streamed("m", "k", "n"),
     paper={"a": "floor(sqrt(M + 1)) - 1", "b": "floor(sqrt(M + 1)) - 1"},
     fit=[("a", "b")],
+    closed=CLOSED_STREAMED,
 )
 def matmul_streamed(m, A, B, *, a, b):
     """Rank-1 updates of an a x b tile of C; B is streamed word by word."""

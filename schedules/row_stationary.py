@@ -8,8 +8,18 @@ the forward pass.
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_resident, gemm_streamed, resident, streamed
+from pebblesim.schedules.matmul import (
+    CLOSED_RESIDENT,
+    CLOSED_STREAMED,
+    gemm_resident,
+    gemm_streamed,
+    resident,
+    streamed,
+)
 from pebblesim.schedules.row_sums import add_row_sums
+
+CLOSED_ROWS = {"B_r": "floor((M - d - 3)/(3*d + 6))"}
+CLOSED_OF_G = {f"{block}_g": size for block, size in CLOSED_STREAMED.items()}
 
 
 def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
@@ -33,6 +43,7 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
     source="ours: rows of S, dO and dQ stationary",
     io=f"2*{resident('n', 'd', 'd')} + 4*n*d + n + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}",
     fit=["B_r", "b", ("a_g", "b_g")],
+    closed=CLOSED_ROWS | CLOSED_RESIDENT | CLOSED_OF_G,
     graph={"order": "U", "kept": True, "centred": True},
 )
 def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
@@ -65,6 +76,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
     source="ours: row-stationary, S_i from A1_i and g in memory",
     io=f"{resident('n', 'd', 'd')} + 4*n*d + n + d**2 + ceiling(n/B_r)*(3*d**2 + 2*n*d)",
     fit=["B_r", "b"],
+    closed=CLOSED_ROWS | CLOSED_RESIDENT,
     graph={"order": "U", "kept": True, "centred": True, "g_block": "B_r"},
 )
 def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
@@ -103,6 +115,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     source="ours: row-stationary, with the row sums divided out at the end",
     io=f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}",
     fit=["B_r", "b", ("a_g", "b_g")],
+    closed={"B_r": "floor((M - d - 3)/(4*d + 6))"} | CLOSED_RESIDENT | CLOSED_OF_G,
     graph={"order": "one-pass"},
 )
 def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):

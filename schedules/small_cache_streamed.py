@@ -6,7 +6,7 @@ gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
+from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.row_sums import write_row_sums
 
 
@@ -18,6 +18,7 @@ from pebblesim.schedules.row_sums import write_row_sums
         f" + {streamed('d', 'n', 'd')} + n**2 + 2*n*ceiling(n/b) + 2*n*d + n"
     ),
     fit=[("a", "b")],
+    closed=CLOSED_STREAMED,
     graph={"order": "U", "kept": True, "centred": True},
 )
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):

@@ -7,13 +7,14 @@ changes nothing of what moves: unfused kernels compute every tile and mask it af
 
 from pebblesim.language import exp, rowmax, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import gemm, tiled
+from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
 
 
 @schedule(
     problem="forward",
     source="Dao et al. 2022, Algorithm 0",
     fit=["b", "B_r"],
+    closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(n + 3))"},
     graph={"softmax": "safe"},
     io=f"{tiled('n', 'd', 'n', 'b')} + 2*n**2 + {tiled('n', 'n', 'd', 'b')}",
 )
@@ -43,6 +44,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
     problem="backward-qkv",
     source="Dao et al. 2022, Algorithm 3",
     fit=["b", "B_r"],
+    closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(2*n + 3))"},
     graph={"kept": "P"},
     io=f"{tiled('n', 'd', 'n', 'b')} + 3*n**2 + 3*{tiled('n', 'n', 'd', 'b')}",
 )

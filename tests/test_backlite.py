@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.language import masks
-from pebblesim.sparsity.result import recording
+from pebblesim.sparsity.result import selection_cost
 from pebblesim.sparsity.weights import levels, row_weights
 
 Arrays = dict[str, Any]
@@ -310,7 +310,7 @@ def test_recording_is_what_a_loop_counts(n: int, B_r: int, B_c: int) -> None:
     for _j in range(0, n, B_c):
         for _i in range(0, n, B_r):
             flags_read += 1
-    found = recording(n, B_r, B_c)
+    found = selection_cost(n, B_r, B_c)
     assert found.io == written + chosen_read + chosen_written + flags_read
     assert (found.forward_writes, found.selection_reads, found.selection_writes) == (
         written,

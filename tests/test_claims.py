@@ -11,12 +11,11 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 import pebblesim.claims
-from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Row, games, verify
+from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Verdict, games, verify
 from pebblesim.claims.claim import CLAIMS, Claim, Effort, Finding, decided, deciding, refuted, tried
 from pebblesim.claims.sparse import diagonal_game, one_per_row_game, sparse_backward_game, sparse_forward_game
 from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.language import exp
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.schedules.matmul import gemm
@@ -154,7 +153,7 @@ def test_a_finding_that_differs_from_what_is_stated_counts() -> None:
         return Finding(HOLDS, "nothing")
 
     for expects, failed in ((PROVED, 1), (FAILS, 1), (HOLDS, 0)):
-        assert Report((Row(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
+        assert Report((Verdict(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
 
 
 def test_nothing_tried_and_nothing_refuted_is_no_answer() -> None:
@@ -221,7 +220,7 @@ def test_statements_are_well_formed() -> None:
         assert each.schedule is None or each.schedule in SCHEDULES
         for expr, domain in ((each.expr, each.domain), (each.repaired, each.repaired_domain)):
             if expr and not each.title.endswith("Proposition 4"):
-                rules = CLOSED_BLOCKS.get(each.schedule or "")
+                rules = SCHEDULES[each.schedule].closed if each.schedule else None
                 ps.decide(expr, "Θ", expr, domain, rules)  # both can be read
     with pytest.raises(UsageError, match="did you mean"):
         statement("Li et al., Theorem 1.3")

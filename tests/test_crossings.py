@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.growth.overtaking import bound_exponent, overtakes
+from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.jobs import crossings
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossings import Curve, crossover, sweep
@@ -121,6 +121,18 @@ def test_an_exponent_that_is_not_there_is_not_claimed() -> None:
     assert bound_exponent()[0] == 2
     (found,) = crossover("small-cache", "no-cache", n=64, d=8, over_d=()).crossings
     assert found.exponent is None and "no block sizes in closed form" in found.proof
+
+
+def test_a_schedule_of_ones_own_with_closed_blocks_has_an_exponent() -> None:
+    flash = get("flash2-forward")
+
+    def crossing(closed: dict[str, str] | None) -> Fraction | None:
+        solves, paper = flash.problem.name, dict(flash.paper)
+        make = ps.schedule(problem=solves, source="mine", name="mine", paper=paper, graph=flash.graph, closed=closed)
+        return crossing_exponent(get("small-cache-forward"), make(flash.function))[0]
+
+    assert crossing({"B_r": "floor((M - d - 6)/(2*d + 8))", "B_c": "1"}) == 2
+    assert crossing(None) is None
 
 
 def test_schedules_that_never_cross() -> None:

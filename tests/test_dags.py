@@ -15,7 +15,8 @@ import pebblesim as ps
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
 from pebblesim.dags.generators import GENERATORS, generate
-from pebblesim.dags.optimum import MEMORY, _Run, optimum
+from pebblesim.dags.interval import Interval
+from pebblesim.dags.optimum import MEMORY, narrow, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own_bounds import OWN, bound
 from pebblesim.dags.search import pebble
@@ -83,8 +84,8 @@ def test_the_search_needs_no_good_game_to_start_from(rules: str) -> None:
         assert least is not None
         if not least:
             continue
-        run = _Run(Task(graph, M, rules), least + 1, np.empty(0, dtype=np.int64), 0, "")
-        run.search(100_000, MEMORY, 0.0, float("inf"), None)
+        run = Interval(Task(graph, M, rules), least + 1, np.empty(0, dtype=np.int64), 0, "")
+        narrow(run, 100_000, MEMORY, 0.0, float("inf"), None)
         assert (run.io, run.bound) == (least, least), (graph.vertices, graph.preds, graph.indptr, M)
         assert referee(graph, M, [run.moves], rules).io == least
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from pebblesim.errors import UsageError
 from pebblesim.files import load_numpy
-from pebblesim.language.masks import from_text as parse
+from pebblesim.language.masks import from_text
 from pebblesim.sparsity.inputs import load_head
 
 KINDS = ("stored.npz", "packed.npz", "safetensors", "npy", "mask.npy")
@@ -68,7 +68,7 @@ def read_or_refused(kind: str, data: bytes, folder: Path) -> bool:
             case "npy":
                 load_head([f"Q={path}", *(f"{name}={folder / 'good.npy'}" for name in ("K", "V"))])
             case "mask.npy":
-                mask = parse(str(path))
+                mask = from_text(str(path))
                 assert mask is not None
                 mask.allowed(7)
             case _:
@@ -136,4 +136,4 @@ def test_a_header_that_asks_for_more_memory_than_there_is(tmp_path: Path) -> Non
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776, 1048576), }"
     (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(UsageError, match=r"mask .* cannot be read: "):
-        parse(str(tmp_path / "huge.npy"))
+        from_text(str(tmp_path / "huge.npy"))

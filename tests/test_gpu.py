@@ -48,16 +48,16 @@ def run(*arguments: str) -> Any:
 def test_the_profilers_csv_is_read_in_order() -> None:
     numbers = [str(10 * at) for at in range(len(ncu.METRICS))]
     text = csv_of(["0", "7", "first(float *, int)", "1", *numbers], ["1", "7", "second", "1", "1,234", *numbers[1:]])
-    first, second = ncu.parse(text)
+    first, second = ncu.parse_launches(text)
     assert (first.kernel, second.kernel) == ("first(float *, int)", "second")
     assert first.values == {metric: 10.0 * at for at, metric in enumerate(ncu.METRICS)}
     assert second.values[ncu.SM_READ_BYTES] == 1234
 
 
 def test_a_counter_that_is_not_there_is_not_a_number() -> None:
-    (only,) = ncu.parse(csv_of(["0", "7", "k", "1", "n/a", *["5"] * (len(ncu.METRICS) - 1)]))
+    (only,) = ncu.parse_launches(csv_of(["0", "7", "k", "1", "n/a", *["5"] * (len(ncu.METRICS) - 1)]))
     assert math.isnan(only.values[ncu.SM_READ_BYTES])
-    assert ncu.parse("==PROF== nothing\n") == []
+    assert ncu.parse_launches("==PROF== nothing\n") == []
 
 
 def fake_ncu(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

@@ -610,6 +610,8 @@ ONCE = "schedule 'plain': a rule must name each of its blocks once: a, b."
     [
         ({"paper": {"c": "M"}}, "no block of schedule 'plain' is called 'c'; known: a, b."),
         ({"paper": {"a": "M"}}, ONCE),
+        ({"closed": {"c": "M"}}, "no block of schedule 'plain' is called 'c'; known: a, b."),
+        ({"closed": {"b": "M"}}, ONCE),
         ({"fit": ["a", "B"]}, "no block of schedule 'plain' is called 'B'; known: a, b."),
         ({"fit": ["a"]}, ONCE),
         ({"fit": [("a", "b"), "a"]}, ONCE),

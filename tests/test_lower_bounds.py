@@ -20,12 +20,12 @@ from pebblesim.dags.optimum import optimum
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.blocks import choose
-from pebblesim.language.masks import from_array, from_text as parse
+from pebblesim.language.masks import from_array, from_text
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
 from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
-from pebblesim.theory.lower_bounds import LowerBound, Pairs, Way, best, largest, lower_bounds, sparse_product
+from pebblesim.theory.lower_bounds import Formulation, LowerBound, Pairs, best, largest, lower_bounds, sparse_product
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 SIDES = st.integers(1, 6)
@@ -190,7 +190,7 @@ def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_bes
 
 def of_graph(
     name: str, dims: dict[str, int], rng: random.Random, mask: NDArray[np.bool_] | None = None
-) -> tuple[Cdag, Way]:
+) -> tuple[Cdag, Formulation]:
     """A graph of a problem at random among the ways of computing it, and that way; under a mask its sums are chains."""
     options: dict[str, object] = {}
     kept: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def of_graph(
         case "linear":
             options = {"order": rng.choice(["linear", "quadratic"])}
     summation = rng.choice(["chain", "balanced"]) if mask is None else "chain"
-    return graphs.build(name, summation, mask, **dims, **options), Way(kept, (), options)
+    return graphs.build(name, summation, mask, **dims, **options), Formulation(kept, (), options)
 
 
 def check_optima(
@@ -224,7 +224,7 @@ def check_optima(
         if graphs.plan(problem.name, **dims).vertices > (5 if masked else 2) * largest_graph:
             continue
         mask = np.array([rng.random() < 0.5 for _ in range(dims["n"] ** 2)]).reshape(-1, dims["n"]) if masked else None
-        graph, way = of_graph(problem.name, dims, rng, mask)
+        graph, formulation = of_graph(problem.name, dims, rng, mask)
         if graph.vertices > largest_graph:
             continue
         M = rng.choice([3, 3, 4, 4, 5, 6, 7, 8, 10, 14])
@@ -237,10 +237,10 @@ def check_optima(
         least = found.io
         judged += 1
         pairs = None if mask is None else from_array(mask)
-        compulsory, *others = lower_bounds(problem, dims, M, way, pairs)
-        of_any = [] if mask is None else lower_bounds(problem, dims, M, way, int(mask.sum()))
+        compulsory, *others = lower_bounds(problem, dims, M, formulation, pairs)
+        of_any = [] if mask is None else lower_bounds(problem, dims, M, formulation, int(mask.sum()))
         for bound in (compulsory, *others, best(problem, dims, M, None, pairs), *of_any):
-            assert bound.value <= least, (problem.name, dims, way, mask, M, bound, least)
+            assert bound.value <= least, (problem.name, dims, formulation, mask, M, bound, least)
         sharper += any(compulsory.value < bound.value for bound in others)
     return sharper
 
@@ -284,7 +284,7 @@ def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st
         choose(schedule, dims, 1)
     M = too_small.value.least_M + data.draw(st.one_of(st.integers(0, 30), st.integers(0, 20_000)))
     io = count(schedule.program, dims | choose(schedule, dims, M)).total.io
-    for bound in lower_bounds(schedule.problem, dims, M, Way.of(schedule)):
+    for bound in lower_bounds(schedule.problem, dims, M, Formulation.of(schedule)):
         assert bound.value <= io, bound
     assert best(schedule.problem, dims, M).value <= io  # the bound for every way
 
@@ -299,8 +299,8 @@ def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st
         choose(schedule, {"n": n, "d": d}, 1)
     M = too_small.value.least_M + data.draw(st.integers(0, 600))
     row = ps.count(schedule, n=n, d=d, M=M, mask=mask)
-    of_mask = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.way, mask)
-    of_number = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.way, mask.pairs(n))
+    of_mask = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.formulation, mask)
+    of_number = lower_bounds(schedule.problem, {"n": n, "d": d}, M, row.formulation, mask.pairs(n))
     for bound in (*of_mask, *of_number):
         assert bound.value <= row.io, bound
 
@@ -315,7 +315,7 @@ def test_no_schedule_moves_fewer_words_at_many_sizes(schedule: Schedule) -> None
             choose(schedule, dims, 1)
         M = too_small.value.least_M + int(rng.random() * 2 ** rng.uniform(0, 18))
         io = count(schedule.program, dims | choose(schedule, dims, M)).total.io
-        for bound in lower_bounds(schedule.problem, dims, M, Way.of(schedule)):
+        for bound in lower_bounds(schedule.problem, dims, M, Formulation.of(schedule)):
             assert bound.value <= io, (dims, M, bound)
 
 
@@ -341,7 +341,7 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
     if pairs is not None:
         Z, r, c = Pairs.of(pairs, dims["n"])
         sizes |= {"Z": Z, "r": r, "c": c}
-    ways = [None, *(Way.of(s) for s in SCHEDULES.values() if s.problem is problem)]
+    ways = [None, *(Formulation.of(s) for s in SCHEDULES.values() if s.problem is problem)]
     with localcontext() as context:
         context.prec = 200
         for bound in lower_bounds(problem, dims, M, data.draw(st.sampled_from(ways)), pairs):
@@ -354,7 +354,7 @@ def test_closed_forms_are_those_of_theory() -> None:
     """n = 65536, d = 128, by hand: 6n²d²/M - nd + 3d² and 4n²d²/M where M is large."""
     n, d = 65536, 128
     for M in (2**18, 2**20):
-        backward = best(PROBLEMS["backward"], {"n": n, "d": d}, M, Way())
+        backward = best(PROBLEMS["backward"], {"n": n, "d": d}, M, Formulation())
         assert (backward.name, backward.form.expr) == ("D2", "6*n**2*d**2/M - n*d + 3*d**2")
         assert 6 * n * n * d * d // M - n * d + 3 * d * d <= backward.value
         forward = best(PROBLEMS["forward"], {"n": n, "d": d}, M)
@@ -368,22 +368,22 @@ def by_name(bounds: list[LowerBound]) -> dict[str, LowerBound]:
 
 def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
     sizes = {"n": 4096, "d": 64}
-    regrouped = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536, Way.of(SCHEDULES["large-cache"])))
+    regrouped = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536, Formulation.of(SCHEDULES["large-cache"])))
     assert "blocks of rows" in regrouped["D1"].why_not
     assert "blocks of rows" in regrouped["D2"].why_not
     assert largest(list(regrouped.values())).name == "D3"
-    standard = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536, Way()))
+    standard = by_name(lower_bounds(PROBLEMS["backward"], sizes, 65536, Formulation()))
     assert standard["D2"].value > regrouped["D3"].value > standard["D3"].value  # which keeps O and l
     assert "M is above 16,384" in standard["D1"].why_not
-    kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Way.of(SCHEDULES["standard-backward"])))
+    kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Formulation.of(SCHEDULES["standard-backward"])))
     assert set(kept) == {"compulsory", "E5", "E6"}
-    linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Way.of(SCHEDULES["linear-quadratic"])))
+    linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Formulation.of(SCHEDULES["linear-quadratic"])))
     assert set(linear) == {"compulsory", "C1", "C2", "C3"}
     assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it
 
 
 def test_pairs_of_a_mask() -> None:
-    assert Pairs.of(parse("causal"), 10) == (55, 10, 10)
+    assert Pairs.of(from_text("causal"), 10) == (55, 10, 10)
     table = np.zeros((6, 6), bool)
     table[2, 1:4] = True
     assert Pairs.of(from_array(table), 6) == (3, 1, 3)
@@ -397,9 +397,9 @@ def test_pairs_of_a_mask() -> None:
 @given(data=st.data(), name=st.sampled_from([p for p in PROBLEMS if PROBLEMS[p].maskable]))
 def test_all_pairs_are_no_mask_but_for_d1(data: st.DataObject, name: str) -> None:
     n, d, M = (data.draw(st.integers(1, 300)) for _ in range(3))
-    way, Z = Way(), data.draw(st.integers(0, n * n))
+    formulation, Z = Formulation(), data.draw(st.integers(0, n * n))
     dense, masked, fewer = (
-        by_name(lower_bounds(PROBLEMS[name], {"n": n, "d": d}, M, way, pairs)) for pairs in (None, n * n, Z)
+        by_name(lower_bounds(PROBLEMS[name], {"n": n, "d": d}, M, formulation, pairs)) for pairs in (None, n * n, Z)
     )
     for bound in dense:
         if bound not in ("D1", "D2"):  # under a mask these leave out what may be too few

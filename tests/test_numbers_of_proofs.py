@@ -16,18 +16,18 @@ from pebblesim import graphs
 from pebblesim.graphs.cdag import Cdag, Op
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.theory.capacities import Cube, Fresh, Gradients, Rows
-from pebblesim.theory.cutting import Case, Claim, Pairs, Way
+from pebblesim.theory.cutting import Case, Claim, Formulation, Pairs
 from pebblesim.theory.lower_bounds import BOUNDS
 
 N, D = 3, 2
 
 
-def case_of(name: str, way: Way, mask: Any = None, n: int = N, d: int = D) -> Case:
+def case_of(name: str, formulation: Formulation, mask: Any = None, n: int = N, d: int = D) -> Case:
     solves = PROBLEMS[name]
     made = {each: of for each, of in BOUNDS[solves.bounds or ""].made.items() if each not in solves.inputs}
     pairs = None if mask is None else Pairs(int(mask.sum()), int(mask.any(1).sum()), int(mask.any(0).sum()))
     dims = {dim: {"k": d, "d": d, "m": n + 1}.get(dim, n) for dim in solves.dims}
-    return Case(solves, dims, way, pairs, made)
+    return Case(solves, dims, formulation, pairs, made)
 
 
 def claims_of(case: Case) -> dict[str, Claim]:
@@ -52,29 +52,29 @@ def products_of(graph: Cdag) -> dict[str, Counter[tuple[int, ...]]]:
     return made
 
 
-GRAPHS = [  # problem, way, graph options, bound on all products, weights that are not those of the others
-    ("forward", Way(), {}, "C2", {}),
-    ("projected-forward", Way(), {}, "C2", {}),
-    ("forward-relu", Way(), {}, "C2", {}),
-    ("linear", Way(graph={"order": "quadratic"}), {"order": "quadratic"}, "C2", {}),
-    ("linear", Way(), {}, "L1", {}),
-    ("matmul", Way(), {}, "B", {}),
-    ("backward", Way(), {"order": "U"}, "D1", {}),
-    ("backward", Way(), {"order": "T"}, "D1", {}),
-    ("backward-sigmoid", Way(), {}, "D1", {}),
-    ("backward-qkv", Way(), {"kept": "l"}, "E1", {"dQ": 12, "dK": 12}),
-    ("projected-backward-qkv", Way(), {"kept": "L"}, "E1", {"dQ": 12, "dK": 12}),
-    ("backward-qkv", Way(kept=("P",)), {"kept": "P"}, "E5", {}),
-    ("projected-backward-qkv", Way(kept=("P",)), {"kept": "P"}, "E5", {}),
+GRAPHS = [  # problem, formulation, graph options, bound on all products, weights that are not those of the others
+    ("forward", Formulation(), {}, "C2", {}),
+    ("projected-forward", Formulation(), {}, "C2", {}),
+    ("forward-relu", Formulation(), {}, "C2", {}),
+    ("linear", Formulation(graph={"order": "quadratic"}), {"order": "quadratic"}, "C2", {}),
+    ("linear", Formulation(), {}, "L1", {}),
+    ("matmul", Formulation(), {}, "B", {}),
+    ("backward", Formulation(), {"order": "U"}, "D1", {}),
+    ("backward", Formulation(), {"order": "T"}, "D1", {}),
+    ("backward-sigmoid", Formulation(), {}, "D1", {}),
+    ("backward-qkv", Formulation(), {"kept": "l"}, "E1", {"dQ": 12, "dK": 12}),
+    ("projected-backward-qkv", Formulation(), {"kept": "L"}, "E1", {"dQ": 12, "dK": 12}),
+    ("backward-qkv", Formulation(kept=("P",)), {"kept": "P"}, "E5", {}),
+    ("projected-backward-qkv", Formulation(kept=("P",)), {"kept": "P"}, "E5", {}),
 ]
 
 
-@pytest.mark.parametrize(("name", "way", "options", "bound", "weights"), GRAPHS)
+@pytest.mark.parametrize(("name", "formulation", "options", "bound", "weights"), GRAPHS)
 @pytest.mark.parametrize("n", [3, 1])
 def test_products_and_trees_are_those_of_the_graph(
-    name: str, way: Way, options: dict[str, Any], bound: str, weights: dict[str, int], n: int
+    name: str, formulation: Formulation, options: dict[str, Any], bound: str, weights: dict[str, int], n: int
 ) -> None:
-    case = case_of(name, way, n=n)
+    case = case_of(name, formulation, n=n)
     claim = claims_of(case)[bound]
     graph = graphs.build(name, **case.dims, **options)
     made = products_of(graph)
@@ -95,12 +95,12 @@ def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObj
     mask = data.draw(allowed_pairs(N))
     if not mask.any():
         mask[0, 0] = True
-    name, way, options, bound, weights = data.draw(
+    name, formulation, options, bound, weights = data.draw(
         st.sampled_from([each for each in GRAPHS if each[2] != {"order": "T"}])
     )
     if not PROBLEMS[name].maskable:
         return
-    case = case_of(name, way, mask)
+    case = case_of(name, formulation, mask)
     claim = claims_of(case)[bound]
     made = products_of(graphs.build(name, mask=mask, **case.dims, **options))
     made.pop("g", None)
@@ -119,14 +119,14 @@ def test_ragged_trees_are_enough_in_either_order(order: str, row: bool) -> None:
     """One query meets all keys, or one key all queries: the trees of T are over keys, those of dQ over queries."""
     mask = np.zeros((N, N), bool)
     mask[(0, slice(None)) if row else (slice(None), 0)] = True
-    case = case_of("backward", Way(), mask)
+    case = case_of("backward", Formulation(), mask)
     made = products_of(graphs.build("backward", mask=mask, **case.dims, order=order))
     assert claims_of(case)["D1"].free >= sum(len(each) for tensor, each in made.items() if tensor != "g")
     assert claims_of(case)["D2"].free >= len(made["T" if order == "T" else "dQ"])
 
 
 def test_what_is_counted_of_every_way_is_whole_where_rows_are_regrouped() -> None:
-    case = case_of("backward", Way(graph={"row_block": 1}))
+    case = case_of("backward", Formulation(graph={"row_block": 1}))
     claims = claims_of(case)
     made = products_of(graphs.build("backward", **case.dims, row_block=1))
     whole = {tensor: each for tensor, each in made.items() if tensor in ("S", "h", "Z", "q")}
@@ -136,22 +136,22 @@ def test_what_is_counted_of_every_way_is_whole_where_rows_are_regrouped() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "way", "options", "bounds"),
+    ("name", "formulation", "options", "bounds"),
     [
-        ("forward", Way(), {}, ("C1", "C3")),
-        ("projected-forward", Way(), {}, ("C1", "C3")),
-        ("linear", Way(graph={"order": "quadratic"}), {"order": "quadratic"}, ("C1", "C3")),
-        ("backward", Way(), {}, ("D2", "D3")),
-        ("backward-relu", Way(), {}, ("D2", "D3")),
-        ("backward-qkv", Way(), {"kept": "l"}, ("E2", "E4")),
-        ("projected-backward-qkv", Way(), {"kept": "l"}, ("E2", "E4")),
+        ("forward", Formulation(), {}, ("C1", "C3")),
+        ("projected-forward", Formulation(), {}, ("C1", "C3")),
+        ("linear", Formulation(graph={"order": "quadratic"}), {"order": "quadratic"}, ("C1", "C3")),
+        ("backward", Formulation(), {}, ("D2", "D3")),
+        ("backward-relu", Formulation(), {}, ("D2", "D3")),
+        ("backward-qkv", Formulation(), {"kept": "l"}, ("E2", "E4")),
+        ("projected-backward-qkv", Formulation(), {"kept": "l"}, ("E2", "E4")),
     ],
 )
 def test_a_pair_costs_the_lines_that_the_graph_makes_it_from(
-    name: str, way: Way, options: dict[str, Any], bounds: tuple[str, str]
+    name: str, formulation: Formulation, options: dict[str, Any], bounds: tuple[str, str]
 ) -> None:
     """As many as matrix products make values of pairs; the third matrix is one of them or another one."""
-    case = case_of(name, way)
+    case = case_of(name, formulation)
     one, pairs = (claims_of(case)[bound] for bound in bounds)
     families = graphs.build(name, **case.dims, **options).families
     of_pairs = [family for family in families if family.op == "matmul" and family.shape == (N, N)]
@@ -170,9 +170,9 @@ def test_a_pair_costs_the_lines_that_the_graph_makes_it_from(
 def tables() -> Iterator[tuple[str, Claim]]:
     for name, solves in PROBLEMS.items():
         if solves.bounds is not None:
-            for way in BOUNDS[solves.bounds].ways.values():
+            for formulation in BOUNDS[solves.bounds].ways.values():
                 for mask in (None, np.tri(N, dtype=bool)) if solves.maskable else (None,):
-                    for claim in claims_of(case_of(name, way, mask)).values():
+                    for claim in claims_of(case_of(name, formulation, mask)).values():
                         if isinstance(claim.capacity, Cube):
                             yield f"{name} {claim.name}", claim
 
@@ -232,7 +232,7 @@ def test_the_best_split_makes_as_many_products_as_fit(
 ) -> None:
     """In units of d words for lines and of d² for the rest, so that d = 1 stands for all."""
     d = 1000
-    capacity = claims_of(case_of(name, Way(), d=d))[bound].capacity
+    capacity = claims_of(case_of(name, Formulation(), d=d))[bound].capacity
     fit = capacity(int(x * d * d)) / d**3
     found = most_of(products, kinds, x)
     assert 0.99 * fit <= found <= 1.0001 * fit
@@ -257,7 +257,7 @@ def test_no_kind_of_row_and_column_makes_more_products_of_gradients_than_fit() -
         assert made <= 4 * words
         tight += made == 4 * words
     assert tight > 0
-    claim = claims_of(case_of("backward-qkv", Way()))["E3"]
+    claim = claims_of(case_of("backward-qkv", Formulation()))["E3"]
     assert claim.products == sum(Gradients.weights) * N * N * D == 48 * N * N * D
     assert [each.weight for each in claim.table] == [dQ, dK, dV]
     e, d = 50, 7  # carried: half·√e·Y ≤ 2eY/d + half²/8·dY, with equality where √e = half·d/4

@@ -11,7 +11,7 @@ from strategies import SUMMATIONS, allowed_pairs, sizes
 import pebblesim as ps
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
-from pebblesim.jobs.play import match
+from pebblesim.jobs.play import set_up
 from pebblesim.jobs.recording import Recording, record
 from pebblesim.language.masks import from_array
 from pebblesim.language.registry import SCHEDULES, get
@@ -49,10 +49,10 @@ def test_the_steps_of_a_game_are_its_moves(chosen) -> None:
 def test_the_steps_of_a_masked_game_are_its_moves(pairs, block: int) -> None:
     n, allowed = pairs
     mask = from_array(allowed)
-    board = match("flash2-forward", n=n, d=2, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
-    families = board.graph.families
-    whole = outcome(chunk.copy() for chunk in moves(board.program, board.sizes, families, mask=mask))
-    assert outcome(step.moves.copy() for step in steps(board.program, board.sizes, families, mask=mask)) == whole
+    setup = set_up("flash2-forward", n=n, d=2, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
+    families = setup.graph.families
+    whole = outcome(chunk.copy() for chunk in moves(setup.program, setup.sizes, families, mask=mask))
+    assert outcome(step.moves.copy() for step in steps(setup.program, setup.sizes, families, mask=mask)) == whole
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------

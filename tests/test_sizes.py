@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import UsageError
-from pebblesim.growth.tropical import parse as in_symbols
-from pebblesim.sizes import BYTES, evaluate_rule, parse, parse_words, whole
+from pebblesim.growth.tropical import parse
+from pebblesim.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from pebblesim.sizes import BYTES, evaluate_rule, parse, parse_words, whole
     ],
 )
 def test_sizes_that_are_understood(text: str, value: int) -> None:
-    assert parse("n", text) == value
+    assert parse_size("n", text) == value
     assert parse_words(text, None) == value
 
 
@@ -45,14 +45,14 @@ def test_sizes_that_are_understood(text: str, value: int) -> None:
 def test_sizes_that_are_not(text: str) -> None:
     message = f"n = {text!r} was given; n must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
     with pytest.raises(UsageError) as refusal:
-        parse("n", text)
+        parse_size("n", text)
     assert str(refusal.value) == message
 
 
 @given(value=st.integers(1, 2**70), at=st.integers(0, 3))
 def test_suffixes_are_powers_of_1024(value: int, at: int) -> None:
-    assert parse("n", f"{value}{['', 'k', 'M', 'G'][at]}") == value * 1024**at
-    assert parse("n", f"{value:,}") == parse("n", f"{value:_}") == value
+    assert parse_size("n", f"{value}{['', 'k', 'M', 'G'][at]}") == value * 1024**at
+    assert parse_size("n", f"{value:,}") == parse_size("n", f"{value:_}") == value
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_an_expression_is_no_program_in_any_arithmetic(text: str) -> None:
     with pytest.raises((SyntaxError, NameError, TypeError, ValueError)):
         evaluate_rule(text, {"n": 1})
     with pytest.raises(UsageError, match="is no expression in"):
-        in_symbols(text)
+        parse(text)
 
 
 @given(M=st.integers(1, 10**9), d=st.integers(1, 10**6))
@@ -187,5 +187,5 @@ def test_numbers_in_a_text_are_those_of_the_arithmetic(M: int, d: int) -> None:
     text = "M/2 + d*1/3 - 7/6*(-d)**3"
     value = Fraction(M, 2) + Fraction(d, 3) + Fraction(7, 6) * d**3
     assert function_of(text, ["M", "d"], {"number": Fraction})(M, d) == value
-    assert in_symbols(text).subs({"M": M, "d": d}) == value
+    assert parse(text).subs({"M": M, "d": d}) == value
     assert names_in(text) == {"M", "d"}

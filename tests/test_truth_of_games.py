@@ -20,7 +20,7 @@ from pebblesim import graphs
 from pebblesim.errors import PebblesimError, TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
-from pebblesim.jobs.play import match, smaller
+from pebblesim.jobs.play import set_up, smaller
 from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.readings.numbers import numbers
@@ -493,11 +493,11 @@ def test_smaller_sizes_are_cut_alike(name: str) -> None:
     for sizes in every:
         for sides in (3, 8, 13):
             blocks = {block: sides * (1 + at) for at, block in enumerate(schedule.blocks)}
-            board = match(schedule, M=10**9, blocks=blocks, **sizes)
-            small = smaller(board.program, board.sizes)
-            for size, was in board.sizes.items():
+            setup = set_up(schedule, M=10**9, blocks=blocks, **sizes)
+            small = smaller(setup.program, setup.sizes)
+            for size, was in setup.sizes.items():
                 assert 1 <= small[size] <= was
-            for dim in board.dims:
+            for dim in setup.dims:
                 assert small[dim] <= 40
                 for block in schedule.blocks:
                     assert small[block] <= 1 + len(blocks)

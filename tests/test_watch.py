@@ -56,7 +56,7 @@ def test_the_page_holds_the_game(name: str, more: dict[str, Any]) -> None:
         assert game.graph.describe(vertex) == f"{tensor['name']}[{block}{index}]{part}"
         assert bool(decoded(content, "value")[vertex]) == (part in ("", " (not allowed)", " (no terms)"))
     roles = {tensor["name"]: tensor["role"] for tensor in content["tensors"]}
-    algorithm = game.match.schedule
+    algorithm = game.setup.schedule
     assert {name for name, role in roles.items() if role == "input"} >= set(algorithm.inputs)
     assert {name for name, role in roles.items() if role == "output"} == set(algorithm.program.outputs)
 

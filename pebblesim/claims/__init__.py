@@ -39,11 +39,23 @@ from pebblesim.claims.claim import (
 from pebblesim.claims.errata import errata
 from pebblesim.errors import PebblesimError, UsageError
 
-__all__ = ["AGREES", "CLAIMS", "COMPUTED", "FAILS", "HOLDS", "PROVED", "UNDECIDED", "Report", "Row", "value", "verify"]
+__all__ = [
+    "AGREES",
+    "CLAIMS",
+    "COMPUTED",
+    "FAILS",
+    "HOLDS",
+    "PROVED",
+    "UNDECIDED",
+    "Report",
+    "Verdict",
+    "value",
+    "verify",
+]
 
 
 @dataclass(frozen=True)
-class Row:
+class Verdict:
     """A claim and what was found."""
 
     claim: Claim
@@ -71,7 +83,7 @@ class Row:
 class Report:
     """All rows."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Verdict, ...]
 
     @property
     def errata(self) -> str:
@@ -127,9 +139,9 @@ def verify(
     return Report(tuple(rows))
 
 
-def _judged(claim: Claim, effort: Effort) -> Row:
+def _judged(claim: Claim, effort: Effort) -> Verdict:
     try:
         finding = claim.judge(effort)
     except PebblesimError as error:
-        return Row(claim, UNDECIDED, f"{type(error).__name__}: {error}")
-    return Row(claim, finding.status, finding.evidence)
+        return Verdict(claim, UNDECIDED, f"{type(error).__name__}: {error}")
+    return Verdict(claim, finding.status, finding.evidence)

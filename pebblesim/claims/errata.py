@@ -9,7 +9,7 @@ from pebblesim.claims.claim import FAILS
 from pebblesim.theory.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 
 if TYPE_CHECKING:
-    from pebblesim.claims import Row
+    from pebblesim.claims import Verdict
 
 HEAD = f"""\
 # Errata
@@ -88,7 +88,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
 )
 
 
-def errata(rows: Iterable[Row]) -> str:
+def errata(rows: Iterable[Verdict]) -> str:
     """The page, from the rows of claims that are false."""
     wrong = [row for row in rows if row.claim.erratum and row.status == FAILS]
     parts = [HEAD]
@@ -101,7 +101,7 @@ def errata(rows: Iterable[Row]) -> str:
     return "\n".join(parts)
 
 
-def _sections(rows: list[Row]) -> Iterator[str]:
+def _sections(rows: list[Verdict]) -> Iterator[str]:
     """One section for all claims that say the same and fail for the same reason."""
     same: dict[tuple[str, str, Erratum], list[str]] = {}
     for row in rows:

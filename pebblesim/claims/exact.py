@@ -19,7 +19,6 @@ from pebblesim.claims.claim import (
     shown,
 )
 from pebblesim.errors import PebblesimError
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 from pebblesim.theory.literature import OUTSIDE, UNCLEAR, Erratum, statement
@@ -228,7 +227,7 @@ for _name, (_terms, _d, _at) in _LEADING.items():
 def _linear(effort: Effort) -> Finding:
     bound = statement("Li et al., Remark 5.1").expr
     assert bound
-    blocks = CLOSED_BLOCKS["linear"]
+    blocks = get("linear").closed
     region = fitting("n >= d", blocks)
     found = refuted(deciding('ps.formula("linear").io', "Ω", bound, region, blocks))
     words, line = shown('ps.count("linear", n=4096, d=64, M=8192).io')
@@ -247,8 +246,8 @@ def _activations(effort: Effort) -> Finding:
                 f'ps.formula("{name}").io',
                 "O",
                 bound,
-                fitting(f"n >= d, {side}", CLOSED_BLOCKS[name]),
-                CLOSED_BLOCKS[name],
+                fitting(f"n >= d, {side}", get(name).closed),
+                get(name).closed,
             )
             for kind in ("relu", "sigmoid")
             for way in ("", "forward-")
@@ -259,7 +258,7 @@ def _activations(effort: Effort) -> Finding:
 
 @claim("linear attention", "ours", "A1 (X (A2ᵀ A3) Y) moves Θ(nd + nd²/√M) words for n ≥ d, M ≥ d²", PROVED)
 def _linear_words(effort: Effort) -> Finding:
-    blocks = CLOSED_BLOCKS["linear"]
+    blocks = get("linear").closed
     region, theta = fitting("n >= d, M >= d**2", blocks), problem("linear").theta
     assert theta
     return decided(deciding('ps.formula("linear").io', "Θ", theta.expr, region, blocks))

@@ -19,12 +19,11 @@ from pebblesim.claims.claim import (
     tried,
 )
 from pebblesim.errors import Infeasible
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.jobs.count import count
 from pebblesim.jobs.derive import formula
 from pebblesim.jobs.play import play
 from pebblesim.language.problems import PROBLEMS
-from pebblesim.language.registry import SCHEDULES, Schedule, get
+from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.sizes import evaluate_rule
 from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
 
@@ -120,20 +119,21 @@ def _closed_blocks(effort: Effort) -> Finding:
     from pebblesim.readings.peak import peak_red
 
     random, number = Random(2), 0
-    for name, rules in CLOSED_BLOCKS.items():
-        schedule = get(name)
+    schedules = [schedule for schedule in SCHEDULES.values() if schedule.closed]
+    for schedule in schedules:
         for _ in range(effort.some(10, 300)):
             sizes = drawn(schedule, random, random.choice([9, 300]), random.choice([50, 5000, 100000]))
             M = sizes.pop("M")
-            blocks = {block: evaluate_rule(rule, {**sizes, "M": M}) for block, rule in rules.items()}
+            blocks = {block: evaluate_rule(rule, {**sizes, "M": M}) for block, rule in schedule.closed.items()}
             if min(blocks.values()) < 1:
                 continue
             number += 1
             words = count(schedule, M=M, blocks=blocks, **sizes)  # type: ignore[arg-type]
             fit = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
             if peak_red(schedule.program, {**sizes, **blocks}) > M or fit.io > words.io:
-                return Finding(FAILS, f'ps.count("{name}", {in_sizes(sizes)}, M={M}, blocks={blocks}) against "fit"')
-    return tried(number, f"{number} sizes for {len(CLOSED_BLOCKS)} schedules")
+                text = f'ps.count("{schedule.name}", {in_sizes(sizes)}, M={M}, blocks={blocks})'
+                return Finding(FAILS, f'{text} against "fit"')
+    return tried(number, f"{number} sizes for {len(schedules)} schedules")
 
 
 @claim(

@@ -38,7 +38,7 @@ from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.peak import peak_red
 from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
-from pebblesim.theory.lower_bounds import Way, largest, lower_bounds
+from pebblesim.theory.lower_bounds import Formulation, largest, lower_bounds
 
 _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
 """Any sizes do: what is taken from the bounds is their text, with the domain in which it holds."""
@@ -219,7 +219,7 @@ class _Against:
     def below(self, schedule: Schedule, M: int, sizes: dict[str, int]) -> Finding | None:
         """FAILS if the count is below a bound."""
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
-        way = Way.of(schedule)
+        way = Formulation.of(schedule)
         text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
         for bound in lower_bounds(schedule.problem, words.dims, M, way):
             if bound.value > words.io:
@@ -307,7 +307,7 @@ def _optimum(effort: Effort) -> Finding:
         for M in range(least_M, least_M + effort.some(2, 5)):
             least = optimum(graph, M=M, states=effort.some(100_000, 4_000_000))
             words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
-            above = largest(lower_bounds(schedule.problem, sizes, M, Way.of(schedule)))
+            above = largest(lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule)))
             given = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
             line = f'ps.optimum("{schedule.problem.name}", {given}).io → {least.io}'
             line += f", from {above.value} ({above.name}) to {words} of {schedule.name}"

@@ -25,7 +25,6 @@ from pebblesim.claims.claim import (
     refuted,
     shown,
 )
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.language.registry import get
 from pebblesim.theory.literature import LARGE, MISPRINT, SMALL, STATEMENTS, Erratum, Statement, statement
 
@@ -38,13 +37,13 @@ def _form(schedule: str, phase: str | None) -> str:
 
 def _reaches(schedule: str, relation: str, bound: str, region: str, phase: str | None = None) -> str:
     """The text that decides a relation between the I/O of a schedule with closed blocks and a bound."""
-    blocks = CLOSED_BLOCKS[schedule]
+    blocks = get(schedule).closed
     return deciding(_form(schedule, phase), relation, bound, fitting(region, blocks), blocks)
 
 
 def _printed(of: Statement) -> Mapping[str, str]:
     assert of.schedule
-    return dict(get(of.schedule).paper) or CLOSED_BLOCKS[of.schedule]
+    return get(of.schedule).paper or get(of.schedule).closed
 
 
 def _register(of: Statement) -> None:
@@ -59,7 +58,7 @@ def _register(of: Statement) -> None:
     CLAIMS.append(Claim(of.name, of.source, in_words(of, of.expr, stated), expects, of.erratum, as_stated))
     if of.repaired:
         schedule = of.by or of.schedule
-        bound, blocks = of.repaired, CLOSED_BLOCKS[schedule]
+        bound, blocks = of.repaired, get(schedule).closed
         region = fitting(of.repaired_domain, blocks)
 
         def as_repaired(effort: Effort) -> Finding:

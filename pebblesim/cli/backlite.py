@@ -13,7 +13,7 @@ from pebblesim.cli.options import command, family, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import parse_size, parse_words
 
 app = family()
 
@@ -79,14 +79,16 @@ def backlite(
         raise UsageError(f"--seed {seed} was given; a seed is 0 or more.")
 
     values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
-    sizes = {name: parse(name, value) for name, value in pairs(block, "--block")}
+    sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
     from pebblesim.sparsity.backward import backlite as run
     from pebblesim.sparsity.inputs import load_head, synthetic_head
 
     arrays = (
-        load_head(inputs, indices, seed) if inputs else synthetic_head(parse("n", str(n)), parse("d", str(d)), seed)
+        load_head(inputs, indices, seed)
+        if inputs
+        else synthetic_head(parse_size("n", str(n)), parse_size("d", str(d)), seed)
     )
     with progress_bar("running") as progress:
         found = run(

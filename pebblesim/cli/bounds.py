@@ -22,7 +22,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import listed, print_json, print_table
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.jobs.bounding import Bounds
@@ -58,7 +58,7 @@ def bounds(
     from pebblesim.language.registry import get
 
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
-    dims, Z = sizes.dims, None if pairs is None else parse("--pairs", pairs)
+    dims, Z = sizes.dims, None if pairs is None else parse_size("--pairs", pairs)
 
     def at(M: int) -> Bounds:
         return bound(problem, M=M, schedule=schedule, mask=mask, pairs=Z, **dims)

@@ -23,7 +23,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import print_json, progress_bar, progress_line
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -184,8 +184,8 @@ def optimum(
     from pebblesim.game.referee import referee
 
     name, graph = made.graph(source)
-    most = None if states is None else parse("--states", states)
-    room = parse_words(memory, "float8") if memory[-1:] == "B" else parse("--memory", memory)  # a byte each
+    most = None if states is None else parse_size("--states", states)
+    room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_line("searching") as line:
 
         def tell(done: float, bound: int, io: int, kept: int) -> None:

@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import print_json, print_table
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.files import whole_file
-from pebblesim.sizes import dtype_of, parse, parse_words
+from pebblesim.sizes import dtype_of, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
@@ -162,7 +162,9 @@ def race(
 
     if n is None or d is None:
         raise UsageError("a race takes -n and -d, such as -n 16384 -d 512.")
-    track = Track("backward" if backward else "forward", parse("n", n), parse("d", d), heads, mask, dtype_of(dtype))
+    track = Track(
+        "backward" if backward else "forward", parse_size("n", n), parse_size("d", d), heads, mask, dtype_of(dtype)
+    )
     rows = run(track, output)
     if as_json:
         print_json({"rows": rows})
@@ -239,7 +241,7 @@ def crossover(
     names = tuple(schedules or ("small-cache", "flash"))
     if len(names) != 2:
         raise UsageError(f"crossover compares two schedules, and got {len(names)}.")
-    dims, sizes = Sizes(n, d).dims, sorted({parse("M", text) for text in at.split(",")})
+    dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in at.split(",")})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
     found = points(rows, names)

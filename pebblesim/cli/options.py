@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pebblesim.errors import UsageError
-from pebblesim.sizes import parse, parse_words
+from pebblesim.sizes import parse_size, parse_words
 
 
 def complete_schedule(incomplete: str) -> list[str]:
@@ -107,8 +107,8 @@ class Sizes(Group):
     @cached_property
     def dims(self) -> dict[str, int]:
         """Sizes by the names that were given."""
-        short = {name: parse(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
-        named = {name: parse(name, value) for name, value in pairs(self.size, "--size")}
+        short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
+        named = {name: parse_size(name, value) for name, value in pairs(self.size, "--size")}
         if short and named:
             raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
         return short | named
@@ -143,7 +143,7 @@ class BlockChoice(Group):
             raise UsageError(
                 f"--blocks {self.blocks} chooses all blocks; leave it out to choose some yourself with --block."
             )
-        return {name: parse(name, value) for name, value in pairs(self.block, "--block")}
+        return {name: parse_size(name, value) for name, value in pairs(self.block, "--block")}
 
 
 @dataclass(frozen=True)

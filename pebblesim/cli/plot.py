@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -29,7 +29,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.plots.style import check, save
-from pebblesim.sizes import dtype_of, parse, parse_words, several
+from pebblesim.sizes import dtype_of, parse_size, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
@@ -147,7 +147,7 @@ def race(
     from pebblesim.plots.race import race as draw
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty, parse("n", str(n))), output, size=(10, 4.6))
+    save(lambda empty: draw(rows, empty, parse_size("n", str(n))), output, size=(10, 4.6))
     print(f"written {output}")
 
 
@@ -159,13 +159,9 @@ def occupancy(
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the red pebbles over the moves of a game, the peak marked."""
-    check(output)
-    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import occupancy as draw
 
-    recording = record(schedule, **game.arguments)
-    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 3.8))
-    print(f"written {output}")
+    _draw_game(schedule, game, draw, output, height=3.8)
 
 
 @command(app, example="pebblesim plot tiles small-cache -n 40 -d 16 -M 300 -o tiles.png")
@@ -176,13 +172,9 @@ def tiles(
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw which entries of each tensor are in cache when."""
-    check(output)
-    from pebblesim.jobs.recording import record
     from pebblesim.plots.game import tiles as draw
 
-    recording = record(schedule, **game.arguments)
-    save(lambda empty: draw(recording, _titled(empty, recording)), output, size=(8, 6.2))
-    print(f"written {output}")
+    _draw_game(schedule, game, draw, output, height=6.2)
 
 
 @command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
@@ -249,12 +241,21 @@ def _small(board: Any) -> Any:
     return board
 
 
-def _titled(figure: Any, game: Recording) -> Any:
-    """Axes with the game's title; one that ended in an illegal move says so."""
-    ax = figure.subplots()
-    story = f"\nillegal {game.game.violation.message}" if game.game.violation else ""
-    ax.set_title(game.title + story, fontsize=11, wrap=True)
-    return ax
+def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], output: Path, height: float) -> None:
+    """A picture of a game with its title; one that ended in an illegal move says so."""
+    check(output)
+    from pebblesim.jobs.recording import record
+
+    game = record(schedule, **choice.arguments)
+
+    def picture(empty: Any) -> None:
+        ax = empty.subplots()
+        story = f"\nillegal {game.game.violation.message}" if game.game.violation else ""
+        ax.set_title(game.title + story, fontsize=11, wrap=True)
+        draw(game, ax)
+
+    save(picture, output, size=(8, height))
+    print(f"written {output}")
 
 
 def _compared(

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pebblesim.dags.interval import Interval
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
-
-if TYPE_CHECKING:
-    from pebblesim.dags.optimum import _Run
 
 MOST_STEPS = 150
 """Vertices to compute in the largest graph that is given to the solver."""
 
 
-def solve(run: _Run, end: float, tell: Callable[[], None]) -> None:
+def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
     """Narrow the interval of a run until it is proven or the time is up."""
     task = run.task
     if task.steps > MOST_STEPS:
@@ -53,7 +51,7 @@ def solve(run: _Run, end: float, tell: Callable[[], None]) -> None:
         bounded(solver.best_objective_bound)
 
 
-def _keep(run: _Run, plan: _Plan, value: Callable[[Any], int]) -> None:
+def _keep(run: Interval, plan: _Plan, value: Callable[[Any], int]) -> None:
     """Take the game that the solver has found, if it is better."""
     board, found = run.task.board, []
     times = {v: value(time) for v, time in plan.time_of.items()}
@@ -83,7 +81,7 @@ class _Plan(NamedTuple):
     written: dict[int, Any]
 
 
-def _model(run: _Run, cp_model: Any) -> tuple[Any, _Plan]:
+def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
     """The program, and what its variables mean."""
     task = run.task
     graph, board = task.graph, task.board
@@ -147,7 +145,7 @@ def _model(run: _Run, cp_model: Any) -> tuple[Any, _Plan]:
     return model, plan
 
 
-def _times(run: _Run) -> dict[int, int]:
+def _times(run: Interval) -> dict[int, int]:
     """When the best game so far computes each vertex."""
     kinds, moved = unpack(run.moves)
     computed = moved[kinds == COMPUTE].tolist()

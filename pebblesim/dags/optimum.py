@@ -12,17 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags.bounds import Case
+from pebblesim.dags.interval import Interval
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
-from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.sizes import whole
@@ -139,12 +138,12 @@ def optimum(
         return _sum(parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
     first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=4)
-    run = _Run(task, first.io, first.moves, first.bound.value, first.bound.source)
+    run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
     if first.interrupted:
         run.ended = "interrupted"
     elif not run.proven:
         try:
-            run.search(states, whole("memory", memory), began, end, progress)
+            narrow(run, states, whole("memory", memory), began, end, progress)
         except KeyboardInterrupt:
             run.ended = "interrupted"
     game = referee(graph, M, [run.moves], rules)
@@ -213,189 +212,25 @@ def _sum(
     )
 
 
-class _Run:
-    """The interval so far, and the game at its upper end."""
+def narrow(run: Interval, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
+    """Search until the interval is a point, the time is up or the memory full; arguments as for `optimum`."""
 
-    def __init__(self, task: Task, io: int, moves: NDArray[np.int64], bound: int, proof: str) -> None:
-        self.task, self.io, self.moves, self.bound, self.proof = task, io, moves, bound, proof
-        self.states, self.ended = 0, "time"
+    def tell() -> None:
+        if progress is not None:
+            part = 0.0 if end == float("inf") else min(1.0, (time.monotonic() - began) / (end - began))
+            progress(part, run.bound, run.io, run.states)
 
-    @property
-    def proven(self) -> bool:
-        return self.io == self.bound
+    if run.task.rules == "partial":
+        from pebblesim.dags.optimum_partial import search_partial
 
-    def raise_to(self, bound: int, proof: str) -> None:
-        if bound > self.bound:
-            self.bound, self.proof = min(bound, self.io), proof
+        search_partial(run, memory // 400 if states is None else states, end, tell)
+        return
+    from pebblesim.dags.optimum_states import search_states
 
-    def search(self, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
-        def tell() -> None:
-            if progress is not None:
-                part = 0.0 if end == float("inf") else min(1.0, (time.monotonic() - began) / (end - began))
-                progress(part, self.bound, self.io, self.states)
+    program = run.task.rules == "no-recompute" and find_spec("ortools") is not None
+    half = began + (end - began) / 2
+    search_states(run, states, memory, half if program and end < float("inf") else end, tell)
+    if program and not run.proven and time.monotonic() < end:
+        from pebblesim.dags.constraints import solve
 
-        if self.task.rules == "partial":
-            from pebblesim.dags.optimum_partial import search_partial
-
-            search_partial(self, memory // 400 if states is None else states, end, tell)
-            return
-        program = self.task.rules == "no-recompute" and find_spec("ortools") is not None
-        half = began + (end - began) / 2
-        self._astar(states, memory, half if program and end < float("inf") else end, tell)
-        if program and not self.proven and time.monotonic() < end:
-            from pebblesim.dags.constraints import solve
-
-            solve(self, end, tell)
-
-    def _astar(self, states: int | None, memory: int, end: float, tell: Callable[[], None]) -> None:
-        """States in the order of the I/O so far and to come."""
-        from pebblesim.dags import optimum_kernel as kernel
-
-        game, vertex = _game(self.task)
-        words = len(game.inputs)
-        per_state = 24 * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
-        limit = max(2, memory // per_state if states is None else states)
-        room = min(limit, 100_000)
-        tree = _tree(kernel, room, words, self.io)
-        kernel.begin(game, tree)
-        while True:
-            how, last = kernel.search(game, tree, 2_000)
-            self.states = int(tree.count[0])
-            self.raise_to(int(tree.count[2]), f"search: every game begins in one of {self.states:,} states")
-            tell()
-            if how == kernel.FOUND:
-                self.bound = self.io = int(tree.costs[last])
-                self.proof = f"search: no state of less I/O is left, of {self.states:,}"
-                self.moves = _moves(self.task, tree, int(last), words, vertex)
-                return
-            if how == kernel.NONE:
-                self.bound, self.proof = self.io, f"search: no game is better, of {self.states:,} states"
-                return
-            if how == kernel.FULL:
-                if room >= limit:
-                    self.ended = "memory"
-                    return
-                room = min(limit, 2 * room)
-                tree = _larger(kernel, tree, room)
-            if time.monotonic() > end:
-                return
-
-
-def _tree(kernel: Any, room: int, words: int, below: int) -> Any:
-    size = 1
-    while size < 2 * room:
-        size *= 2
-    return kernel.Tree(
-        states=np.empty((room, 3 * words), dtype=np.uint64),
-        parents=np.empty(room, dtype=np.int32),
-        vias=np.empty(room, dtype=np.int16),
-        costs=np.empty(room, dtype=np.int32),
-        closed=np.empty(room, dtype=np.uint8),
-        table=np.full(size, -1, dtype=np.int32),
-        entry=np.empty(2 * room, dtype=np.int32),
-        follows=np.empty(2 * room, dtype=np.int32),
-        heads=np.full(below, -1, dtype=np.int32),
-        count=np.zeros(3, dtype=np.int64),
-    )
-
-
-def _larger(kernel: Any, old: Any, room: int) -> Any:
-    """The same tree with room for more states."""
-    new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads))
-    nodes, free = int(old.count[0]), int(old.count[1])
-    for name in ("states", "parents", "vias", "costs", "closed"):
-        getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
-    for name in ("entry", "follows"):
-        getattr(new, name)[:free] = getattr(old, name)[:free]
-    new.heads[:] = old.heads
-    new.count[:] = old.count
-    kernel.rehash(new.table, new.states, nodes)
-    return new
-
-
-def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
-    """What the kernel searches: the vertices that matter, renumbered in topological order; and their old numbers."""
-    from pebblesim.dags.optimum_kernel import Game
-
-    graph = task.graph
-    is_input, is_output = task.board.input == 1, task.board.output == 1
-    case = Case(task, task.M)
-    matters = (task.needed == 1) | (is_input & case.used)
-    vertex = task.order[matters[task.order]].astype(np.int64)
-    number = {int(v): k for k, v in enumerate(vertex)}
-    n = len(vertex)
-    before = [
-        []
-        if is_input[v]
-        else sorted({number[int(u)] for u in graph.preds[int(graph.indptr[v]) : int(graph.indptr[v + 1])].tolist()})
-        for v in vertex
-    ]
-    preds = [_mask(us) for us in before]
-    succs, above, below = [0] * n, [0] * n, [0] * n
-    for v, us in enumerate(before):
-        for u in us:
-            succs[u] |= 1 << v
-            above[v] |= above[u] | 1 << u
-    for v in range(n - 1, -1, -1):
-        for u in before[v]:
-            below[u] |= below[v] | 1 << v
-    sets = {
-        "preds": preds,
-        "succs": succs,
-        "keeps": [_mask(u for u in range(n) if succs[u] & below[v]) for v in range(n)],
-        "above": above,
-        "early": [_mask(u for u in range(n) if succs[u] & above[v]) for v in range(n)],
-    }
-    words = max(1, -(-n // 64))
-    ends = {
-        "inputs": _mask(k for k, v in enumerate(vertex) if is_input[v]),
-        "outputs": _mask(k for k, v in enumerate(vertex) if is_output[v] and not is_input[v]),
-    }
-    game = Game(
-        **{name: np.array([_row(mask, words) for mask in masks], dtype=np.uint64) for name, masks in sets.items()},
-        **{name: _row(mask, words) for name, mask in ends.items()},
-        degree=np.array([len(us) for us in before], dtype=np.int64),
-        M=min(task.M, max(n, 1)),
-        once=task.rules == "no-recompute",
-    )
-    return game, vertex
-
-
-def _moves(task: Task, tree: Any, last: int, words: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The moves between states, from the first to this one."""
-    path: list[tuple[int, int, int]] = []
-    while last >= 0:
-        row = tree.states[last]
-        path.append((int(tree.vias[last]), _number(row[:words]), _number(row[words : 2 * words])))
-        last = int(tree.parents[last])
-    game, _ = _game(task)
-    outputs = _number(game.outputs)
-    found: list[tuple[int, int]] = []
-    for (_, red, blue), (v, new_red, new_blue) in pairwise(path[::-1]):
-        operands = _number(game.preds[v])
-        for u in _members(red & ~new_red & ~operands):
-            if new_blue & ~blue & 1 << u:
-                found.append((WRITE, u))
-            found.append((DELETE, u))
-        found += [(READ, u) for u in _members(operands & ~red)]
-        found.append((COMPUTE, v))
-        if outputs & ~blue & 1 << v:
-            found.append((WRITE, v))
-        found += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
-    return np.array([pack(kind, int(vertex[v])) for kind, v in found], dtype=np.int64)
-
-
-def _mask(vertices: Any) -> int:
-    return sum(1 << v for v in set(vertices))
-
-
-def _members(mask: int) -> list[int]:
-    return [v for v in range(mask.bit_length()) if mask >> v & 1]
-
-
-def _row(mask: int, words: int) -> NDArray[np.uint64]:
-    return np.array([mask >> 64 * k & (2**64 - 1) for k in range(words)], dtype=np.uint64)
-
-
-def _number(row: NDArray[np.uint64]) -> int:
-    return sum(int(word) << 64 * k for k, word in enumerate(row))
+        solve(run, end, tell)

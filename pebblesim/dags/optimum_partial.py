@@ -11,14 +11,12 @@ import heapq
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations, count, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pebblesim.dags.interval import Interval
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
-
-if TYPE_CHECKING:
-    from pebblesim.dags.optimum import _Run
 
 
 class _State(NamedTuple):
@@ -32,7 +30,7 @@ class _State(NamedTuple):
 class _Board:
     """The terms of a graph, and what follows from the terms that are in."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Interval) -> None:
         board, self.M = run.task.board, run.task.M
         n = run.task.graph.vertices
         self.labels = run.task.labels.tolist()
@@ -104,7 +102,7 @@ class _Board:
         return -1
 
 
-def search_partial(run: _Run, limit: int, end: float, tell: Callable[[], None]) -> None:
+def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], None]) -> None:
     """Narrow the interval of a run; `limit` is the most states to keep."""
     board = _Board(run)
     first = _State(0, 0, 0)

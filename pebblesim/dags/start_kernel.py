@@ -27,6 +27,29 @@ def heights(indptr: Any, preds: Any, order: Any) -> Any:
 
 
 @njit(cache=True)
+def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, out: Any, count: Any) -> Any:
+    """Compute v behind what it needs, the operand with the largest key first; how many vertices are in `out` then."""
+    top = 0
+    stack[0] = v
+    while top >= 0:
+        v = stack[top]
+        best = -1
+        for e in range(indptr[v], indptr[v + 1]):
+            u = preds[e]
+            if not done[u] and (best < 0 or key[u] > key[best]):
+                best = u
+        if best >= 0:
+            top += 1
+            stack[top] = best
+        else:
+            done[v] = 1
+            out[count] = v
+            count += 1
+            top -= 1
+    return count
+
+
+@njit(cache=True)
 def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) -> Any:
     """Each vertex as late as its first use allows, the operand with the largest key first."""
     n = indptr.size - 1
@@ -34,26 +57,9 @@ def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) ->
     out = np.empty(n, dtype=np.int64)
     stack = np.empty(n + 1, dtype=np.int64)
     count = 0
-    for s in sinks:
-        if done[s]:
-            continue
-        top = 0
-        stack[0] = s
-        while top >= 0:
-            v = stack[top]
-            best = -1
-            for e in range(indptr[v], indptr[v + 1]):
-                u = preds[e]
-                if not done[u] and (best < 0 or key[u] > key[best]):
-                    best = u
-            if best >= 0:
-                top += 1
-                stack[top] = best
-            else:
-                done[v] = 1
-                out[count] = v
-                count += 1
-                top -= 1
+    for v in sinks:
+        if not done[v]:
+            count = _compute(v, indptr, preds, key, done, stack, out, count)
     return out[:count]
 
 
@@ -104,24 +110,7 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
         for k in range(number):
             keys[k] = height[found[k]] * (number + 1) + k
         for k in np.argsort(keys):
-            if done[found[k]] or waits[found[k]]:
-                continue
-            top = 0
-            stack[0] = found[k]
-            while top >= 0:
-                v = stack[top]
-                best = -1
-                for e in range(indptr[v], indptr[v + 1]):
-                    u = preds[e]
-                    if not done[u] and (best < 0 or height[u] > height[best]):
-                        best = u
-                if best >= 0:
-                    top += 1
-                    stack[top] = best
-                else:
-                    done[v] = 1
-                    out[count] = v
-                    count += 1
-                    top -= 1
+            if not done[found[k]] and not waits[found[k]]:
+                count = _compute(found[k], indptr, preds, height, done, stack, out, count)
         begin = end
     return out[:count]

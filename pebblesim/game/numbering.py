@@ -42,8 +42,8 @@ takes, for column c, the block of a running vector that c falls into. The blocks
 together: the first blocks of all of them, then the second ones, and so on, so that vertices are in topological order.
 
 *Under a mask* rows i and columns j of scores meet only where the mask allows the pair (i, j). Elements then differ in
-their number of vertices, so a family carries a `Table` instead of relying on strides; elements still come in row-major
-order and a block after the other, and each owns consecutive vertices as above, for its own number of terms.
+their number of vertices, so a family carries a `VertexTable` instead of relying on strides; elements still come in
+row-major order and a block after the other, and each owns consecutive vertices as above, for its own number of terms.
 - A tensor over pairs, such as S, A, f and p, has all its n x n elements; those not allowed are one vertex each, a
   constant 0 without predecessors. Inputs over pairs are as ever.
 - A sum over pairs, such as l = A·1, O = P V or dV = Pᵀ dO, takes the allowed terms of its line (its row or column of
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class VertexTable:
     """Where the elements of a family are under a mask.
 
     Attributes:
@@ -131,7 +131,7 @@ class Family:
     running: int = 0
     initial: float | None = None
     initial_base: int = -1
-    table: Table | None = field(default=None, compare=False)
+    table: VertexTable | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.blocks == 1:

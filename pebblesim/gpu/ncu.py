@@ -128,13 +128,13 @@ def profile(
         except subprocess.TimeoutExpired:
             raise UsageError(f"ncu was still running after {timeout} s; measure smaller sizes.") from None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = parse(text)
+    found = parse_launches(text)
     if not found or done.returncode:
         raise UsageError(_complaint(text, done.stdout + done.stderr, done.returncode))
     return found
 
 
-def parse(text: str) -> list[Profiled]:
+def parse_launches(text: str) -> list[Profiled]:
     """The launches in ncu's CSV, in order: lines that start with ==, a header, a line of units, and a line for each."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if not lines:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from pebblesim.growth.closed_blocks import CLOSED_BLOCKS
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.literature import statement
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
     """(x, proof) where b overtakes a at M = Θ(d^x) for n ≥ d and M ≤ nd; (None, reason) where that is not so.
 
-    The block sizes are those of `CLOSED_BLOCKS`, within a constant factor of the largest.
+    The block sizes are the schedules' closed ones, within a constant factor of the largest.
     """
     from sympy import Symbol
 
     from pebblesim.readings.formula import formula
 
-    missing = [each.name for each in (a, b) if each.name not in CLOSED_BLOCKS]
+    missing = [each.name for each in (a, b) if not each.closed]
     if missing:
         return None, f"no block sizes in closed form are known for {', '.join(missing)}"
     forms: list[Expression] = []
@@ -34,7 +33,7 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
     for each in (a, b):
         own = {name: f"{name}_of_{each.name}" for name in each.blocks}  # both may have a B
         forms.append(formula(each.program).io.xreplace({Symbol(old): Symbol(new) for old, new in own.items()}))
-        rules |= {own[name]: rule for name, rule in CLOSED_BLOCKS[each.name].items()}
+        rules |= {own[name]: rule for name, rule in each.closed.items()}
     return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules)
 
 

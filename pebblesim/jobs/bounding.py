@@ -18,14 +18,14 @@ from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
+    Formulation,
     LowerBound,
     Pairs,
-    Way,
     best_of_ways,
+    formulation_in_words,
     largest,
     least_of_ways,
     lower_bounds,
-    way_in_words,
 )
 
 
@@ -142,9 +142,13 @@ def bounds(
     if seen is not None and pairs is not None:
         raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
     given = seen if pairs is None else pairs
-    way = None if algorithm is None else Way.of(algorithm)
-    lower = lower_bounds(solves, sizes, M, way, given)
-    ways = best_of_ways(solves, sizes, M, given) if way is None else {way_in_words(solves, way): largest(lower)}
+    formulation = None if algorithm is None else Formulation.of(algorithm)
+    lower = lower_bounds(solves, sizes, M, formulation, given)
+    ways = (
+        best_of_ways(solves, sizes, M, given)
+        if formulation is None
+        else {formulation_in_words(solves, formulation): largest(lower)}
+    )
     return Bounds(
         problem=solves.name,
         dims=sizes,
@@ -154,7 +158,7 @@ def bounds(
         theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,
         ways=ways,
-        best=least_of_ways(ways) if way is None else largest(lower),
+        best=least_of_ways(ways) if formulation is None else largest(lower),
     )
 
 

@@ -17,7 +17,7 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
-from pebblesim.theory.lower_bounds import LowerBound, Way, best
+from pebblesim.theory.lower_bounds import Formulation, LowerBound, best
 from pebblesim.units import Traffic
 
 
@@ -37,7 +37,7 @@ class Counted:
         work: operations of each kind, such as "mul" and "exp".
         mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
             exceeds.
-        way: how it computes, as far as lower bounds can tell.
+        formulation: how it computes, as far as lower bounds can tell.
     """
 
     schedule: str
@@ -55,7 +55,7 @@ class Counted:
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
     mask: Mask | None = None
-    way: Way = field(default_factory=Way)
+    formulation: Formulation = field(default_factory=Formulation)
 
     @property
     def operations(self) -> int:
@@ -115,7 +115,7 @@ class Counted:
     @cached_property
     def lower_bound(self) -> LowerBound:
         """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
-        return best(self._solves, self.dims, max(self.M, self.peak_red), self.way, self.mask)
+        return best(self._solves, self.dims, max(self.M, self.peak_red), self.formulation, self.mask)
 
     @cached_property
     def every_way(self) -> LowerBound:
@@ -237,5 +237,5 @@ def counted(
         phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
         work=work(program, {**dims, **blocks}, mask),
         mask=mask,
-        way=Way.of(algorithm),
+        formulation=Formulation.of(algorithm),
     )

@@ -26,7 +26,7 @@ MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True)
-class Match:
+class Setup:
     """A schedule and the graph it is played on: all there is before the first move.
 
     Attributes:
@@ -73,7 +73,7 @@ class Match:
         return {"summation": self.summation, "mask": self.allowed, **self.dims, **options}
 
 
-def match(
+def set_up(
     schedule: str | Schedule,
     *,
     M: int,
@@ -81,11 +81,11 @@ def match(
     blocks: BlockRule = "fit",
     mask: AnyMask | None = None,
     **dims: int,
-) -> Match:
+) -> Setup:
     """Set up a game; arguments and errors as for `play`."""
     seen = masks.of(mask)
     algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
-    return Match(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
+    return Setup(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,12 @@ def play(
     from pebblesim.readings.numbers import numbers
     from pebblesim.readings.pebbles import moves, source_of
 
-    board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
-    predicted = _predicted(board.program, board.sizes, summation, board.mask)
-    cdag = board.graph
-    game = Referee(cdag, board.M, rules, idle=False)
-    what = board.program, board.sizes, cdag.families
-    stream = moves(*what, write_takes_red=game.write_takes_red, mask=board.mask)
+    setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
+    predicted = _predicted(setup.program, setup.sizes, summation, setup.mask)
+    cdag = setup.graph
+    game = Referee(cdag, setup.M, rules, idle=False)
+    what = setup.program, setup.sizes, cdag.families
+    stream = moves(*what, write_takes_red=game.write_takes_red, mask=setup.mask)
     outcome = None
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside: the moves of an illegal game are worth keeping, too
@@ -212,24 +212,24 @@ def play(
                 if progress:
                     progress((game.reads + game.writes) / predicted["io"])
         except IllegalMove as illegal:
-            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=board.mask)
+            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=setup.mask)
             outcome = illegal.game if made_by is None else _with_source(illegal.game, where_is(made_by.line))
             if strict:
                 raise IllegalMove(outcome) from None
-    run_at = _sizes_to_run(board)
+    run_at = _sizes_to_run(setup)
     return Played(
-        schedule=board.schedule.name,
-        dims=board.dims,
-        blocks=board.blocks,
+        schedule=setup.schedule.name,
+        dims=setup.dims,
+        blocks=setup.blocks,
         summation=summation,
         game=outcome or game.finish(),
         predicted=predicted,
-        graph_values_match=_values_match(board.schedule, board.dims, board.mask, cdag.evaluate),
+        graph_values_match=_values_match(setup.schedule, setup.dims, setup.mask, cdag.evaluate),
         schedule_values_match=_values_match(
-            board.schedule, run_at, board.mask, lambda inputs: numbers(board.program, run_at, inputs, board.mask)
+            setup.schedule, run_at, setup.mask, lambda inputs: numbers(setup.program, run_at, inputs, setup.mask)
         ),
         run_at=run_at,
-        mask=board.mask,
+        mask=setup.mask,
     )
 
 
@@ -271,16 +271,16 @@ def _values_match(
     return all(map(close, algorithm.program.outputs))
 
 
-def _sizes_to_run(board: Match) -> dict[str, int]:
-    """The sizes at which the schedule is run: the board's own, or, if that takes too long, smaller ones."""
+def _sizes_to_run(setup: Setup) -> dict[str, int]:
+    """The sizes at which the schedule is run: the setup's own, or, if that takes too long, smaller ones."""
     steps = sum(
         amount
-        for phase in board.program.phases
-        for amount in totals(phase.body, board.sizes, lambda node, place: [("steps", 1)], board.mask).values()
+        for phase in setup.program.phases
+        for amount in totals(phase.body, setup.sizes, lambda node, place: [("steps", 1)], setup.mask).values()
     )
-    if steps <= MOST_STEPS or not isinstance(board.mask, masks.Band | None):
-        return board.sizes
-    return smaller(board.program, board.sizes)
+    if steps <= MOST_STEPS or not isinstance(setup.mask, masks.Band | None):
+        return setup.sizes
+    return smaller(setup.program, setup.sizes)
 
 
 def smaller(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from pebblesim.game.moves import unpack
 from pebblesim.game.referee import BLUE, RED, RULES, Game, IllegalMove, Referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.arguments import AnyMask, BlockRule
-from pebblesim.jobs.play import Match, match
+from pebblesim.jobs.play import Setup, set_up
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.pebbles import steps
 from pebblesim.readings.text import numbered
@@ -35,7 +35,7 @@ class Recording:
     """A game from its first move to its last legal one. Moves are numbered from 1; "at move t" is behind move t.
 
     Attributes:
-        match: what was played.
+        setup: what was played.
         game: the referee's outcome.
         moves: the legal moves, packed (see `pebblesim.game.moves`).
         text: the pseudo-code, line by line.
@@ -44,7 +44,7 @@ class Recording:
         turns: one row for each iteration of a loop: moves in front of it, index of the loop's line, number of the tile.
     """
 
-    match: Match
+    setup: Setup
     game: Game
     moves: Ints
     text: tuple[str, ...]
@@ -55,15 +55,15 @@ class Recording:
     @property
     def graph(self) -> Cdag:
         """The graph it was played on."""
-        return self.match.graph
+        return self.setup.graph
 
     @property
     def title(self) -> str:
         """Schedule and sizes, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
-        sizes = {**self.match.dims, "M": self.match.M, **self.match.blocks}
-        parts = [self.match.schedule.name, *(f"{name} = {size:,}" for name, size in sizes.items())]
-        parts += [f"mask {self.match.mask}"] if self.match.mask else []
-        parts += [f"summation {self.match.summation}"] if self.match.summation != "chain" else []
+        sizes = {**self.setup.dims, "M": self.setup.M, **self.setup.blocks}
+        parts = [self.setup.schedule.name, *(f"{name} = {size:,}" for name, size in sizes.items())]
+        parts += [f"mask {self.setup.mask}"] if self.setup.mask else []
+        parts += [f"summation {self.setup.summation}"] if self.setup.summation != "chain" else []
         parts += [f"rules {self.game.rules}"] if self.game.rules != "hong-kung" else []
         return ", ".join(parts)
 
@@ -168,14 +168,14 @@ def record(
     Raises:
         Infeasible, UsageError: as for `play`, or the game is too long.
     """
-    board = match(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
-    if board.plan.vertices > most:
-        raise _too_long(f"it has {board.plan.vertices:,} vertices", most)
-    referee = Referee(board.graph, board.M, rules, idle=False)
-    text, line_of = numbered(board.program)
+    setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
+    if setup.plan.vertices > most:
+        raise _too_long(f"it has {setup.plan.vertices:,} vertices", most)
+    referee = Referee(setup.graph, setup.M, rules, idle=False)
+    text, line_of = numbered(setup.program)
     chunks, starts, lines, turns, done = [np.empty(0, np.int64)], [], [], [], 0
     taken = referee.write_takes_red
-    for step in steps(board.program, board.sizes, board.graph.families, write_takes_red=taken, mask=board.mask):
+    for step in steps(setup.program, setup.sizes, setup.graph.families, write_takes_red=taken, mask=setup.mask):
         if step.tile is not None:
             turns.append((done, line_of[step.node], step.tile))
             continue
@@ -192,7 +192,7 @@ def record(
         done = illegal.game.moves
     kept = [number for number, start in enumerate(starts) if start < done]
     return Recording(
-        match=board,
+        setup=setup,
         game=referee.finish(),
         moves=moves[:done],
         text=tuple(text),

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
@@ -43,6 +44,8 @@ class Schedule:
         fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
         graph: options of the graph it is a game on, where a name of a block stands for that block's size.
         io: its I/O in words as the source states it, in the dimensions and blocks; None where no source does.
+        closed: block sizes that are feasible and within a constant factor of the largest, expressions as for `paper`:
+            what proofs about growth reason on, since `fit` is a search and has no expression. Empty if none are known.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Schedule:
     fit: tuple[tuple[str, ...], ...] = ()
     graph: Mapping[str, object] = field(default_factory=dict)
     io: str | None = None
+    closed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -118,6 +122,7 @@ def schedule(
     fit: Sequence[str | tuple[str, ...]] | None = None,
     graph: Mapping[str, object] | None = None,
     io: str | None = None,
+    closed: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Schedule]:
     """Register a function as a schedule of a problem.
 
@@ -130,6 +135,8 @@ def schedule(
         graph: options for the graph builder of the problem.
         io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)". It is stated beside
             what `formula` derives, never in place of it: the tests compare the two.
+        closed: block sizes in closed form that growth is proved for, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
+            samples that they are feasible and that `fit` moves no more words.
 
     Raises:
         UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
@@ -156,16 +163,27 @@ def schedule(
             if given not in (*solves.inputs, *solves.kept):
                 raise UnknownName(f"input of problem {problem!r}", given, (*solves.inputs, *solves.kept))
         groups = tuple((g,) if isinstance(g, str) else tuple(g) for g in (blocks if fit is None else fit))
-        for given in (*(paper or {}), *(b for group in groups for b in group)):
+        rules = [[b for group in groups for b in group], *(list(rule) for rule in (paper, closed) if rule)]
+        for given in chain.from_iterable(rules):
             if given not in blocks:
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
-        if sorted(b for group in groups for b in group) != sorted(blocks) or (paper and set(paper) != set(blocks)):
+        if any(sorted(rule) != sorted(blocks) for rule in rules):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
         for given in re.findall(r"[A-Za-z_]\w*", io or ""):
             if given not in (*solves.dims, *blocks, *ROUNDING):
                 raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
         made = Schedule(
-            called, solves, source, function, inputs, blocks, dict(paper or {}), groups, dict(graph or {}), io
+            called,
+            solves,
+            source,
+            function,
+            inputs,
+            blocks,
+            paper=dict(paper or {}),
+            fit=groups,
+            graph=dict(graph or {}),
+            io=io,
+            closed=dict(closed or {}),
         )
         SCHEDULES[called] = made
         return made

@@ -67,7 +67,7 @@ def data(game: Recording) -> dict[str, Any]:
         "verdict": str(outcome).rpartition("verdict")[2].strip(),
         "complete": outcome.complete,
         "violation": outcome.violation.message if outcome.violation else None,
-        "M": game.match.M,
+        "M": game.setup.M,
         "kinds": KINDS,
         "after": game.after,
         "text": game.text,

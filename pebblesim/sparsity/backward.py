@@ -27,7 +27,7 @@ from pebblesim.readings.numbers import numbers
 from pebblesim.readings.peak import peak_red
 from pebblesim.sizes import whole
 from pebblesim.sparsity.inputs import Array, checked, synthetic_head
-from pebblesim.sparsity.result import BackLite, Calibrated, Row, recording
+from pebblesim.sparsity.result import BackLite, Calibrated, SparsePass, selection_cost
 from pebblesim.sparsity.similarity import Similarity, similarities, without
 from pebblesim.sparsity.weights import RULES, Levels, allowed, levels, row_weights
 
@@ -138,7 +138,7 @@ class _Head:
         self.sizes = {**self.dims, **self.blocks}
         self.M = whole("M", M) if M is not None else peak_red(self.schedule.program, self.sizes)
         self.dense = count(self.schedule, M=self.M, blocks=self.blocks, **self.dims)
-        self.recording = recording(n, self.blocks["B_r"], self.blocks["B_c"])
+        self.recording = selection_cost(n, self.blocks["B_r"], self.blocks["B_c"])
 
     def run(self, steps: _Steps) -> None:
         """The exact passes, forward and backward, and the weights."""
@@ -158,12 +158,12 @@ class _Head:
         self.p = row_weights(self.inputs["Q"], self.inputs["K"], self.inputs["L"], **self.blocks)
         steps.done()
 
-    def play(self, parameter: float, ranking: Levels, kept: Array) -> Row:
+    def play(self, parameter: float, ranking: Levels, kept: Array) -> SparsePass:
         """The schedule under the mask of the tiles that stay."""
         mask = masks.from_array(kept, f"{ranking.rule}:{parameter:g}", (self.blocks["B_r"], self.blocks["B_c"]))
         counted = count(self.schedule, M=self.M, blocks=self.blocks, mask=mask, **self.dims)
         found = self._gradients(numbers(self.schedule.masked, self.sizes, self.inputs, mask))
-        return Row(
+        return SparsePass(
             parameter=parameter,
             tiles=kept.size,
             dropped=int(kept.size - np.count_nonzero(kept)),

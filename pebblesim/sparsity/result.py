@@ -12,7 +12,7 @@ from pebblesim.sparsity.similarity import Similarity
 
 
 @dataclass(frozen=True)
-class Recording:
+class SelectionCost:
     """What choosing the tiles costs besides the two passes, in words; a tile's flag is counted as a word.
 
     Attributes:
@@ -36,14 +36,14 @@ class Recording:
         return self.forward_writes + self.selection_reads + self.selection_writes + self.backward_reads
 
 
-def recording(n: int, B_r: int, B_c: int) -> Recording:
+def selection_cost(n: int, B_r: int, B_c: int) -> SelectionCost:
     """The cost of choosing tiles of B_r x B_c pairs."""
     T_r, T_c = -(-n // B_r), -(-n // B_c)
-    return Recording(n * T_c, n * T_c + n, T_r * T_c, T_r * T_c, 5 * n * T_c - T_r * T_c)
+    return SelectionCost(n * T_c, n * T_c + n, T_r * T_c, T_r * T_c, 5 * n * T_c - T_r * T_c)
 
 
 @dataclass(frozen=True)
-class Row:
+class SparsePass:
     """The backward pass for one value of the rule's parameter.
 
     Attributes:
@@ -106,7 +106,7 @@ class Calibrated:
     """
 
     limits: Similarity
-    row: Row
+    row: SparsePass
     start: float
     stop: float
     masks: int
@@ -128,8 +128,8 @@ class BackLite:
     blocks: Mapping[str, int]
     rule: str
     dense: Counted
-    recording: Recording
-    rows: Sequence[Row]
+    recording: SelectionCost
+    rows: Sequence[SparsePass]
     calibrated: Calibrated | None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),
@@ -25,7 +25,7 @@ DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 def _backward(case: Case) -> Iterator[Claim]:
     """Under a mask the products of g are left out of D1, as a row or column of few pairs is made for little."""
-    regrouped = _which(case.way) == REGROUPED
+    regrouped = _which(case.formulation) == REGROUPED
     why_not = (
         "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
     )
@@ -36,14 +36,14 @@ def _backward(case: Case) -> Iterator[Claim]:
     yield case.of_pairs("D3", "pairs", LINES)
 
 
-def _which(way: Way) -> str:
-    return REGROUPED if way.graph.get("row_block") is not None else DIRECT
+def _which(formulation: Formulation) -> str:
+    return REGROUPED if formulation.graph.get("row_block") is not None else DIRECT
 
 
 BACKWARD = Bounding(
     ("A1", "A2", "A3", "dO", "X", "Y", "g"),
     _backward,
-    ways={DIRECT: Way(), REGROUPED: Way(graph={"row_block": 1})},
+    ways={DIRECT: Formulation(), REGROUPED: Formulation(graph={"row_block": 1})},
     which=_which,
     made={"S": "A1", "h": "A3"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
-from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
 DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [
@@ -24,7 +24,7 @@ def _weighted(products: list[Product], *weights: int) -> list[Product]:
 
 def _qkv(case: Case) -> Iterator[Claim]:
     made = PROJECTIONS if case.made else []
-    yield from _from_P(case, made) if _which(case.way) == KEPT else _with_scores(case, made)
+    yield from _from_P(case, made) if _which(case.formulation) == KEPT else _with_scores(case, made)
 
 
 def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
@@ -46,14 +46,14 @@ def _from_P(case: Case, made: list[Product]) -> Iterator[Claim]:
     yield case.of_products("E6", "products of dQ, dK and dV, P kept", one_family)
 
 
-def _which(way: Way) -> str:
-    return KEPT if "P" in way.kept else MADE
+def _which(formulation: Formulation) -> str:
+    return KEPT if "P" in formulation.kept else MADE
 
 
 BACKWARD_QKV = Bounding(
     ("Q", "K", "V", "dO", "dQ", "dK", "dV"),
     _qkv,
-    ways={MADE: Way(), KEPT: Way(kept=("P",))},
+    ways={MADE: Formulation(), KEPT: Formulation(kept=("P",))},
     which=_which,
     made=PROJECTED,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pebblesim.theory import bounds_products
-from pebblesim.theory.cutting import Bounding, Case, Claim, Lines, Product, Way
+from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
 SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d_v"))
@@ -33,15 +33,15 @@ def _forward(case: Case) -> Iterator[Claim]:
 
 
 def _linear(case: Case) -> Iterator[Claim]:
-    if _order(case.way) == "linear order":
+    if _order(case.formulation) == "linear order":
         yield bounds_products.linear(case)
         return
     scores, output = SCORES._replace(left="S", right="A2"), OUTPUT._replace(right="h")
     yield from _bounds(case, (_LINEAR_S, _LINEAR_h), scores, output)
 
 
-def _order(way: Way) -> str:
-    return f"{way.graph.get('order', 'linear')} order"
+def _order(formulation: Formulation) -> str:
+    return f"{formulation.graph.get('order', 'linear')} order"
 
 
 PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
@@ -50,7 +50,7 @@ FORWARD = Bounding(("Q", "K", "V", "O"), _forward, made=PROJECTED)
 LINEAR = Bounding(
     ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,
-    ways={f"{order} order": Way(graph={"order": order}) for order in ("linear", "quadratic")},
+    ways={f"{order} order": Formulation(graph={"order": order}) for order in ("linear", "quadratic")},
     which=_order,
     made={"S": "A1", "h": "A3"},
 )

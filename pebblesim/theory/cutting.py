@@ -49,7 +49,7 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
+class Formulation:
     """How a problem is computed, as far as the bounds can tell.
 
     Attributes:
@@ -63,7 +63,7 @@ class Way:
     graph: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Way:
+    def of(cls, schedule: Schedule) -> Formulation:
         """That of a schedule: from its signature, what it writes, and its graph options."""
         return cls(schedule.kept, schedule.program.outputs, schedule.graph)
 
@@ -130,7 +130,7 @@ class Case:
     """A problem at given sizes, computed in some way, with or without a mask.
 
     Attributes:
-        problem, dims, way: as given.
+        problem, dims, formulation: as given.
         masked: whether there is a mask, or a number of pairs.
         outputs: what is written.
         made: of each matrix that is made from an input and weights, that input.
@@ -140,16 +140,16 @@ class Case:
         self,
         problem: Problem,
         dims: Mapping[str, int],
-        way: Way,
+        formulation: Formulation,
         pairs: Pairs | None,
         made: Mapping[str, str] | None = None,
     ) -> None:
-        self.problem, self.dims, self.way, self.masked = problem, dims, way, pairs is not None
+        self.problem, self.dims, self.formulation, self.masked = problem, dims, formulation, pairs is not None
         self.made = made or {}
         sides = problem.pairs or ("n", "n")
         n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
         self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
-        self.outputs = tuple(way.outputs) or tuple(problem.outputs)
+        self.outputs = tuple(formulation.outputs) or tuple(problem.outputs)
         queries, keys = ("r", "c") if self.masked else sides
         fewer, more = sides if n_q <= n_k else sides[::-1]
         self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
@@ -248,7 +248,7 @@ class Case:
 
     def all_words(self) -> tuple[str, ...]:
         """All inputs, what is kept, and all outputs."""
-        return (*self.problem.inputs, *self.way.kept, *self.outputs)
+        return (*self.problem.inputs, *self.formulation.kept, *self.outputs)
 
     # -- bounds ------------------------------------------------------------------------------------------------------
 
@@ -387,15 +387,15 @@ class Bounding:
         names: the inputs, or what is made from them, and the outputs that the bounds speak of.
         claims: the bounds on a case.
         ways: the ways of computing that have bounds of their own, by name.
-        which: the name of the one that a way is.
+        which: the name of the one that a formulation is.
         made: of each matrix that may be made from an input and weights, that input.
         proofs: where they are proved.
     """
 
     names: tuple[str, ...]
     claims: Callable[[Case], Iterator[Claim]]
-    ways: Mapping[str, Way] = field(default_factory=lambda: {"": Way()})
-    which: Callable[[Way], str] = lambda way: ""
+    ways: Mapping[str, Formulation] = field(default_factory=lambda: {"": Formulation()})
+    which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
     proofs: str = "docs/lower-bounds.md"
 

@@ -17,9 +17,19 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
 from pebblesim.theory.capacities import Cube, least_words
-from pebblesim.theory.cutting import Bounding, Case, Claim, Pairs, Way
+from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Pairs
 
-__all__ = ["Form", "LowerBound", "Pairs", "Way", "best", "largest", "lower_bounds", "sparse_product", "way_in_words"]
+__all__ = [
+    "Form",
+    "Formulation",
+    "LowerBound",
+    "Pairs",
+    "best",
+    "formulation_in_words",
+    "largest",
+    "lower_bounds",
+    "sparse_product",
+]
 
 BOUNDS = {
     "matmul": bounds_products.MATMUL,
@@ -81,22 +91,26 @@ class LowerBound:
 
 
 def lower_bounds(
-    problem: Problem, dims: Mapping[str, int], M: int, way: Way | None = None, pairs: Mask | int | None = None
+    problem: Problem,
+    dims: Mapping[str, int],
+    M: int,
+    formulation: Formulation | None = None,
+    pairs: Mask | int | None = None,
 ) -> list[LowerBound]:
     """All lower bounds on a problem, the compulsory one first.
 
     Args:
         problem, dims: what is computed, and its sizes.
         M: red pebbles.
-        way: how it is computed. By default all bounds of all ways with nothing kept but what makes the way: first those
-            that all ways have, then those of each, which name it.
+        formulation: how it is computed. By default all bounds of all ways with nothing kept but what makes the way:
+            first those that all ways have, then those of each, which name it.
         pairs: a mask, or Z, the number of allowed pairs, whichever these are; all n² by default.
 
     Raises:
         UsageError: the problem has no pairs, or not so many.
     """
-    if way is not None:
-        return [bound for bound, _ in _of_way(problem, dims, M, way, pairs)]
+    if formulation is not None:
+        return [bound for bound, _ in _of_way(problem, dims, M, formulation, pairs)]
     ways = _of_ways(problem, dims, M, pairs)
     if len(ways) == 1:
         return [replace(bound, way="") for of_one in ways.values() for bound, _ in of_one]
@@ -109,14 +123,18 @@ def lower_bounds(
 
 
 def best(
-    problem: Problem, dims: Mapping[str, int], M: int, way: Way | None = None, pairs: Mask | int | None = None
+    problem: Problem,
+    dims: Mapping[str, int],
+    M: int,
+    formulation: Formulation | None = None,
+    pairs: Mask | int | None = None,
 ) -> LowerBound:
     """The largest lower bound that applies; arguments and errors as for `lower_bounds`.
 
-    Without a way it holds for every way: the least, over the ways, of the largest on each.
+    Without one it holds for every way: the least, over the ways, of the largest on each.
     """
-    if way is not None:
-        return largest(lower_bounds(problem, dims, M, way, pairs))
+    if formulation is not None:
+        return largest(lower_bounds(problem, dims, M, formulation, pairs))
     return least_of_ways(best_of_ways(problem, dims, M, pairs))
 
 
@@ -141,11 +159,11 @@ def largest(bounds: Sequence[LowerBound]) -> LowerBound:
     return max(bounds, key=lambda bound: bound.value)
 
 
-def way_in_words(problem: Problem, way: Way) -> str:
+def formulation_in_words(problem: Problem, formulation: Formulation) -> str:
     """A way of computing: what bounds depend on, what is kept, and what is written besides the outputs."""
-    kept = ", ".join(way.kept)
-    extra = ", ".join(name for name in way.outputs if name not in problem.outputs)
-    which = _bounding(problem).which(way)
+    kept = ", ".join(formulation.kept)
+    extra = ", ".join(name for name in formulation.outputs if name not in problem.outputs)
+    which = _bounding(problem).which(formulation)
     parts = (which, kept and kept not in which and f"{kept} kept", extra and f"{extra} written")
     return "; ".join(part for part in parts if part)
 
@@ -196,17 +214,20 @@ def _of_ways(
     problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None
 ) -> dict[str, list[tuple[LowerBound, bool]]]:
     """Of each way of computing all bounds, and whether they are claimed of it."""
-    return {name: list(_of_way(problem, dims, M, way, pairs)) for name, way in _bounding(problem).ways.items()}
+    return {
+        name: list(_of_way(problem, dims, M, formulation, pairs))
+        for name, formulation in _bounding(problem).ways.items()
+    }
 
 
 def _of_way(
-    problem: Problem, dims: Mapping[str, int], M: int, way: Way, pairs: Mask | int | None
+    problem: Problem, dims: Mapping[str, int], M: int, formulation: Formulation, pairs: Mask | int | None
 ) -> Iterator[tuple[LowerBound, bool]]:
     if pairs is not None and not problem.maskable:
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys, so it takes no mask.")
-    bounding, of_way = _bounding(problem), way_in_words(problem, way)
+    bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Case(problem, dims, way, None if pairs is None else Pairs.of(pairs, problem.grid(dims)), made)
+    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, problem.grid(dims)), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
         yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not

@@ -18,7 +18,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.skislope import skislope
 from pebblesim.readings.count import count
-from pebblesim.theory.lower_bounds import Way, best, best_of_ways, lower_bounds
+from pebblesim.theory.lower_bounds import Formulation, best, best_of_ways, lower_bounds
 
 EVERY = "every way of computing"
 
@@ -77,7 +77,7 @@ def test_no_bound_for_its_way_or_every_way_exceeds_a_count_at_any_size(schedule:
         M = error.least_M
         blocks = choose(schedule, dims, M)
     words = count(schedule.program, dims | blocks).total.io
-    for bound in (*lower_bounds(schedule.problem, dims, M, Way.of(schedule)), best(schedule.problem, dims, M)):
+    for bound in (*lower_bounds(schedule.problem, dims, M, Formulation.of(schedule)), best(schedule.problem, dims, M)):
         assert bound.value <= words, (dims, M, bound)
 
 
