@@ -41,8 +41,8 @@ def declare(
         dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
             as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
         g_block: the same for g over blocks of that many rows, unless the order is "T".
-        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. A g in blocks, by row_block or g_block,
-            then leaves out what has no allowed pair.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. A g in blocks, by row_block or
+            g_block, then leaves out what has no allowed pair.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.

@@ -79,4 +79,3 @@ def _probabilities(b: Builder, n_q: int, n_k: int, d_v: int, kept: str) -> None:
         b.elementwise("Sm", "sub", "S", "m")
         b.elementwise("A", "exp", "Sm")
         b.elementwise("P", "div", "A", "l_m")
-

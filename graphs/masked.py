@@ -110,23 +110,21 @@ class Masking:
     """What a builder knows of a mask.
 
     Args:
-        allowed: booleans of shape (n, n), the pairs that may meet.
+        allowed: booleans of shape (n_q, n_k), the pairs that may meet.
     """
 
     def __init__(self, allowed: Bools) -> None:
         self.allowed = allowed
         self.pairs: set[str] = set()  # the tensors over pairs
-        self.made: Bools | None = None  # in a loop, of shape (blocks, n): whether a row has that block
+        self.made: Bools | None = None  # in a loop, of shape (blocks, n_q): whether a row has that block
 
     def enter(self, block: int, row_block: int | None) -> None:
         """Begin a loop over blocks of columns, with rows in tiles."""
         if row_block is None:
             raise UsageError("under a mask, a loop over columns needs a row_block: rows come in tiles there, too.")
-        n, row_block = len(self.allowed), min(len(self.allowed), row_block)
-        meets = np.logical_or.reduceat(
-            np.logical_or.reduceat(self.allowed, range(0, n, row_block)), range(0, n, block), 1
-        )
-        self.made = meets.repeat(row_block, axis=0)[:n].T
+        (n_q, n_k), row_block = self.allowed.shape, min(len(self.allowed), row_block)
+        tall = np.logical_or.reduceat(self.allowed, range(0, n_q, row_block))
+        self.made = np.logical_or.reduceat(tall, range(0, n_k, block), 1).repeat(row_block, axis=0)[:n_q].T
 
     def leave(self) -> None:
         """End it."""

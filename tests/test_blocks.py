@@ -366,7 +366,7 @@ def test_what_tiles_of_a_band_come_to_at_least(
     mask = Band("band", *limits)
     least, most = sorted((min(a, n), min(b, n)))
     for rows in range(least, most + 1):
-        seen = [mask.tiles(n, TileRange(i, min(n, i + rows), n), TileRange(0, n, 1)) for i in range(0, n, rows)]
+        seen = [mask.tiles((n, n), TileRange(i, min(n, i + rows), n), TileRange(0, n, 1)) for i in range(0, n, rows)]
         heights = [min(rows, n - i) for i in range(0, n, rows)]
         covered, area = sum(seen), sum(h * w for h, w in zip(heights, seen, strict=True))
         assert _covered(n, least, most, *limits) <= covered == _covered(n, rows, rows, *limits)

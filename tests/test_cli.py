@@ -316,7 +316,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
         ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d; it got d = 4."),
         ("count small-cache -M 24", "problem 'backward' takes the sizes n, d; it got none."),
-        (f"{SMALL} -M 24 --size q=3", "give the sizes with -n and -d, or each by its name with --size, not both."),
+        (f"{SMALL} -M 24 --size q=3", "problem 'backward' takes the sizes n and d, or n_q, n_k, d, where n and d stand for those that are not given; it got n = 8, d = 4, q = 3."),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),

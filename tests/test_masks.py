@@ -29,7 +29,7 @@ def test_tiles_are_those_that_have_a_pair_in_the_table(data: st.DataObject) -> N
         for i in range(rows.start, rows.stop, rows.block)
         for j in range(columns.start, columns.stop, columns.block)
     )
-    assert mask.tiles(n, rows, columns) == seen
+    assert mask.tiles((n, n), rows, columns) == seen
     assert mask.pairs(n) == table.sum()
 
 
@@ -54,7 +54,7 @@ def test_tiles_of_64_x_128_lose_up_to_half_of_what_a_narrow_band_saves() -> None
     n = 4096
     for name, tiles, pairs in (("causal", 0.5156, 0.5001), ("window:256", 0.0908, 0.0606)):
         mask = masks.of(name)
-        found = mask.tiles(n, TileRange(0, n, 64), TileRange(0, n, 128)) / (n // 64 * (n // 128))
+        found = mask.tiles((n, n), TileRange(0, n, 64), TileRange(0, n, 128)) / (n // 64 * (n // 128))
         assert (round(found, 4), round(mask.pairs(n) / n**2, 4)) == (tiles, pairs)
 
 

@@ -217,6 +217,11 @@ def list_schedules(as_json: AsJson = False) -> None:
             print(f"  {each.name:<{wide}}  {each.summary}{needs}")
 
 
+Rectangular = Annotated[
+    bool, typer.Option("--rectangular", help="In all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
+]
+
+
 @command(app, example="pebblesim formula small-cache")
 def formula(
     schedule: ScheduleName,
@@ -225,6 +230,7 @@ def formula(
         str | None,
         typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
     ] = None,
+    rectangular: Rectangular = False,
     as_json: AsJson = False,
 ) -> None:
     """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
@@ -233,7 +239,7 @@ def formula(
 
     if latex and as_json:
         raise UsageError("--latex and --json print the same in two ways; choose one.")
-    algorithm, closed = get(schedule), ps.formula(schedule, mask)
+    algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
         texts = {name: str(expr) for name, expr in lines.items()}
@@ -259,15 +265,15 @@ def formula(
 
 
 @command(app, example="pebblesim show large-cache")
-def show(schedule: ScheduleName, as_json: AsJson = False) -> None:
+def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
     """Print a schedule as pseudo-code."""
     import pebblesim as ps
     from pebblesim.language.registry import get
 
     algorithm = get(schedule)
     if as_json:
-        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule)})
+        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)})
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(ps.show(schedule))
+    print(ps.show(schedule, rectangular=rectangular))

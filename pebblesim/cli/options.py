@@ -42,7 +42,7 @@ Problem = Annotated[
 N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
 D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
 BySize = Annotated[
-    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. m=25.", metavar="DIM=N")
+    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. n_q=1.", metavar="DIM=N")
 ]
 M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
 Dtype = Annotated[
@@ -109,8 +109,8 @@ class Sizes(Group):
         """Sizes by the names that were given."""
         short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
         named = {name: parse_size(name, value) for name, value in pairs(self.size, "--size")}
-        if short and named:
-            raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+        if twice := sorted(set(short) & set(named)):
+            raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
         return short | named
 
 

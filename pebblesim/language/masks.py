@@ -28,7 +28,8 @@ MOST_TILES = 2**24
 """Most tiles of one dimension that are looked up in a table."""
 
 KNOWN = (
-    "dense, causal, window:W, band:W, each with :start if the diagonal starts at the first key, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
+    "dense, causal, window:W, band:W (each with :start if its diagonal starts at the first key, not at the last), "
+    "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
 )
 
 
@@ -63,9 +64,8 @@ class Mask(ABC):
 
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
         """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
-        cuts = [TileRange(0, n, n) for n in grid]
-        cuts[axis] = cuts[axis]._replace(block=block)
-        return (self.met(grid, *cuts, axis) == 0).repeat(block)[: grid[axis]]
+        rows, columns = _lines(grid, block, axis)
+        return (self.met(grid, rows, columns, axis) == 0).repeat(block)[: grid[axis]]
 
     def pairs(self, n_q: int, n_k: int | None = None) -> int:
         """Z, the number of allowed pairs, of as many keys as queries if their number is not given."""
@@ -140,9 +140,7 @@ class Band(Mask):
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
         import numpy as np
 
-        cuts = [TileRange(0, n, n) for n in grid]
-        cuts[axis] = cuts[axis]._replace(block=block)
-        if self.tiles(grid, *cuts) == -(-grid[axis] // block):
+        if self.tiles(grid, *_lines(grid, block, axis)) == -(-grid[axis] // block):
             return np.zeros((), bool)
         return super().empty(grid, block, axis)
 
@@ -288,6 +286,13 @@ def _load(path: str) -> Array:
     if not Path(path).is_file():
         raise UsageError(f"mask {path!r}: there is no such file.")
     return load_numpy(path, f"mask {path!r}")
+
+
+def _lines(grid: Grid, block: int, axis: int) -> tuple[TileRange, TileRange]:
+    """Tiles of rows (axis 0) or of columns (1), against the whole other side."""
+    cuts = [TileRange(0, n, n) for n in grid]
+    cuts[axis] = cuts[axis]._replace(block=block)
+    return cuts[0], cuts[1]
 
 
 def _that_fits(grid: Grid) -> str:

@@ -23,10 +23,18 @@ Shape = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Theta:
-    """An expression inside Θ, as text that sympy can parse, with its source."""
+    """An expression inside Θ, as text that sympy can parse, with its source.
+
+    `rectangle` is it in the problem's own dimensions, where `expr` is the square case; empty if that is not known.
+    """
 
     expr: str
     source: str
+    rectangle: str = ""
+
+    def in_rectangle(self) -> Theta | None:
+        """The expression in the problem's own dimensions; None if that is not known."""
+        return Theta(self.rectangle, f"{self.source}; schedules and bounds for n_q ≠ n_k") if self.rectangle else None
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Its value, a real number to 28 digits, of any magnitude."""
@@ -40,7 +48,9 @@ class Theta:
 
     def of_pairs(self) -> Theta:
         """The same under a mask that allows Z pairs."""
-        return Theta(self.expr.replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²")
+        return Theta(
+            self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²"
+        )
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,12 @@ class Problem:
             return
         given = {**self.inputs, **self.kept}
         lined = [name for name, shape in given.items() if sum(dim in self.pairs for dim in shape) == 1]
-        sides = [(name, dim) for names, dim in zip((self.queries, self.keys), self.pairs, strict=True) for name in names]
-        if sorted(name for name, _ in sides) != sorted(lined) or any(given[name][0] != dim for name, dim in sides if name in given):
+        sides = [
+            (name, dim) for names, dim in zip((self.queries, self.keys), self.pairs, strict=True) for name in names
+        ]
+        if sorted(name for name, _ in sides) != sorted(lined) or any(
+            given[name][0] != dim for name, dim in sides if name in given
+        ):
             of = " or ".join(dict.fromkeys(self.pairs))
             raise UsageError(
                 f"problem {self.name!r}: each input with one row for each index of {of} ({', '.join(lined)}) "
@@ -114,7 +128,9 @@ class Problem:
     def pairs(self) -> Pairs | None:
         """The dimension of queries and that of keys, from the shapes of those inputs; None without."""
         shapes = {**self.inputs, **self.kept}
-        sides = [next((shapes[name][0] for name in names if name in shapes), None) for names in (self.queries, self.keys)]
+        sides = [
+            next((shapes[name][0] for name in names if name in shapes), None) for names in (self.queries, self.keys)
+        ]
         queries, keys = sides[0] or sides[1], sides[1] or sides[0]
         return None if queries is None or keys is None else (queries, keys)
 
@@ -130,9 +146,18 @@ class Problem:
         def shapes(tensors: Mapping[str, Shape]) -> dict[str, Shape]:
             return {name: tuple(names[dim] for dim in shape) for name, shape in tensors.items()}
 
-        tensors = {what: shapes(getattr(self, what)) for what in ("inputs", "kept", "outputs", "extra")}
         dims = tuple(dict.fromkeys(names[dim] for dim in self.dims))
-        return replace(self, dims=dims, from_nd={dim: dim for dim in dims}, rectangle=self, **tensors)
+        own = replace(self, theta=self.theta and self.theta.in_rectangle())
+        return replace(
+            self,
+            dims=dims,
+            from_nd={dim: dim for dim in dims},
+            rectangle=own,
+            inputs=shapes(self.inputs),
+            kept=shapes(self.kept),
+            outputs=shapes(self.outputs),
+            extra=shapes(self.extra),
+        )
 
     def in_dims(self, given: Iterable[str]) -> Problem:
         """The problem in those dimensions: as it was declared if they are its own, otherwise this, its square case."""

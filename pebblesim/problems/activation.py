@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 
 ACTIVATIONS = ("relu", "sigmoid")
 """Elementwise activations in the place of exp, without normalisation."""
 
 SOURCE = "Li et al., arXiv 2410.09397, Remark 5.1"
-THETA = repaired("Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COMPULSORY}")
+THETA = partial(repaired, "Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COMPULSORY}")
 
 
 def activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
@@ -54,7 +54,7 @@ for activation in ACTIVATIONS:
         values=partial(forward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:forward_{activation}",
-        theta=THETA,
+        theta=THETA(rectangle=OF_QKV),
         bounds="forward",
     )
 
@@ -63,13 +63,20 @@ for activation in ACTIVATIONS:
         f"backward-{activation}",
         dims=("n_q", "n_k", "d"),
         from_nd={"n_q": "n", "n_k": "n", "d": "d"},
-        inputs={"A1": ("n_q", "d"), "A2": ("n_k", "d"), "A3": ("n_k", "d"), "dO": ("n_q", "d"), "X": ("d", "d"), "Y": ("d", "d")},
+        inputs={
+            "A1": ("n_q", "d"),
+            "A2": ("n_k", "d"),
+            "A3": ("n_k", "d"),
+            "dO": ("n_q", "d"),
+            "X": ("d", "d"),
+            "Y": ("d", "d"),
+        },
         outputs={"g": ("d", "d")},
         queries=("A1", "dO"),
         keys=("A2", "A3"),
         values=partial(backward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:backward_{activation}",
-        theta=THETA,
+        theta=THETA(rectangle=OF_BACKWARD),
         bounds="backward",
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
 from pebblesim.problems.softmax import softmax
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -38,6 +38,6 @@ problem(
     values=reference,
     source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
     graph="pebblesim.graphs.backward:declare",
-    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1, {COMPULSORY}"),
+    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1, {COMPULSORY}", rectangle=OF_BACKWARD),
     bounds="backward",
 )

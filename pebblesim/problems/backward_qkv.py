@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
 from pebblesim.problems import forward
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -30,6 +30,6 @@ problem(
     values=reference,
     source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
     graph="pebblesim.graphs.backward_qkv:declare",
-    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}"),
+    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}", rectangle=OF_QKV),
     bounds="backward-qkv",
 )

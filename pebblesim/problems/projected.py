@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import repaired
+from pebblesim.theory.theta import OF_PROJECTED, repaired
 
 
 def projected(
@@ -42,6 +42,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
             THEOREMS[core.name],
             f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
             "d**2*n/sqrt(M) + ",
+            OF_PROJECTED,
         ),
         bounds=core.bounds,
     )

@@ -159,7 +159,7 @@ class _MaskedOccupancy(Occupancy):
         return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
-        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, their line)."""
+        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, line)."""
         expr = node.expr
         if isinstance(expr, ir.RowReduction):
             return self.allowed[self._slice(ranges[0])] if ir.over_pairs(expr.operand.shape) else None

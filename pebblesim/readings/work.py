@@ -54,7 +54,7 @@ def _operations(
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
         made = sums[node.tile]
-        if at.mask is None or _apart(made.expr, constants) is None or at.mask.pairs(*at.grid(node.tile.ranges)):
+        if at.mask is None or _apart(made.expr, constants) is None or at.mask.pairs(*at.grid((index_of(made.expr),))):
             yield "add", -_with_terms(made, node.tile.ranges, at, at_start=True)
     if not isinstance(node, ir.Compute):
         return

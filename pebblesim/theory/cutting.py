@@ -38,7 +38,9 @@ class Pairs(NamedTuple):
         """
         n_q, n_k = grid
         if isinstance(given, Mask):
-            each, whole = (tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid))
+            each, whole = (
+                tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
+            )
             return cls(
                 given.pairs(n_q, n_k), given.tiles(grid, each[0], whole[1]), given.tiles(grid, whole[0], each[1])
             )
@@ -118,12 +120,12 @@ class Claim(NamedTuple):
     forms: Sequence[FormBetween]
     unit: tuple[str, int] = ("", 1)
     besides: Sequence[str] = ()
-    beside: Sequence[tuple[str, int]] = ()
     free: int = 0
     tree: int | None = None
     ragged: bool = False
     why_not: str = ""
     table: Sequence[Product] = ()
+    beside: Sequence[tuple[str, int]] = ()
 
 
 class Case:
@@ -201,7 +203,10 @@ class Case:
 
     def width(self, lines: Lines) -> tuple[str, int]:
         """Words that are in each row of all that a pair is made from."""
-        return min((self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])), key=lambda width: width[1])
+        return min(
+            (self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])),
+            key=lambda width: width[1],
+        )
 
     # -- words -------------------------------------------------------------------------------------------------------
 
@@ -317,12 +322,12 @@ class Case:
             _forms_of_fresh(capacity.c, self.Z_text, (width, columns), _less(free)),
             (f"{width}²", words**2),
             self.besides(families),
-            beside,
             self.trees(product)[1] if free else 0,
             least,
             ragged,
             why_not or self._not_by_rows(lines),
             [product],
+            beside,
         )
 
     def _not_by_rows(self, lines: Lines) -> str:
