@@ -272,7 +272,9 @@ def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJs
 
     algorithm = get(schedule)
     if as_json:
-        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)})
+        print_json(
+            {"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)}
+        )
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")

@@ -20,6 +20,7 @@ from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
+from pebblesim.theory.certificates import private_families
 
 
 class Pairs(NamedTuple):
@@ -107,10 +108,11 @@ FormBetween = tuple[str, Fraction | int, Fraction | int | None]
 class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
-    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `beside` are words
-    of parts of matrices that are moved besides, as text and number. `free`, `tree` and
-    `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved besides, and holds for
-    low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
+    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
+    `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
+    products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
+    `unit` is what M is compared with, as text and as number. `beside` are words of parts of matrices that are moved
+    besides, each as text and number.
     """
 
     name: str
@@ -118,13 +120,14 @@ class Claim(NamedTuple):
     products: int
     capacity: Capacity
     forms: Sequence[FormBetween]
-    unit: tuple[str, int] = ("", 1)
+    unit: tuple[str, Fraction | int] = ("", 1)
     besides: Sequence[str] = ()
     free: int = 0
     tree: int | None = None
     ragged: bool = False
     why_not: str = ""
     table: Sequence[Product] = ()
+    light: int | None = None
     beside: Sequence[tuple[str, int]] = ()
 
 
@@ -276,6 +279,7 @@ class Case:
         inner = {product.sides[1]: self.terms(product) for product in even}
         if any(product.weight < weight for product in even):
             raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
+        _check(name, counted, weight)
         least = min((number for _, number in inner.values()), default=1)
         form = f"{_doubled(text, weight)}{_less(free)} - M"
         names = sorted({text for text, _ in inner.values()}, reverse=True)
@@ -294,6 +298,77 @@ class Case:
             why_not,
             counted,
         )
+
+    def of_light_pairs(
+        self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
+    ) -> Claim:
+        """The products of pairs, where free episodes of the pairs' families may weigh less than 1.
+
+        Matrices that are made from an input and weights cost no less than that input's rows, so their own products are
+        not counted, and they have no free episodes that count. What the pairs' products make may have some.
+
+        Args:
+            name, what, why_not: of the claim.
+            lines: what pairs are made from.
+            products: those that are counted.
+            tree: products in a row of so many that a free episode of a pair makes, by their weights, at least.
+        """
+        weight = max(product.weight for product in products)
+        of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
+        _check(name, products, weight, frozenset(of_pairs))
+        others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
+        families, total = len(of_pairs), sum(product.weight for product in products)
+        (width, words), less = self.width(lines), _less(Counter(text for text, _ in others.values()))
+        pairs = _less({self.Z_text: families})
+        counted, texts = self._total(products)
+        if len(self._widths(products)) == 1:
+            ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
+            lightest = min(ratio, worth)  # √ω, in units of d/√M
+            factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
+            small, large, unit = (
+                lightest**2,
+                f"{_times(factor, f'{self.Z_text}*{width}**2')}/M",
+                (f"{width}²", words**2),
+            )
+        else:  # √ω in units of 1/√M: what a free episode makes, or half of what a pair has to make
+            each, number = self._of_each_pair(products)
+            root, text = min(
+                (Fraction(2 * tree * words, weight), _times(Fraction(2 * tree, weight), width)),
+                (Fraction(number, weight * families), f"({each})/{weight * families}"),
+            )
+            large = f"{self.Z_text}*(2*({each})*({text})/{weight} - {families}*({text})**2)/M"
+            small, unit = Fraction(1), (f"({text})²", root**2)
+        return Claim(
+            name,
+            what,
+            counted,
+            Cube(weight),
+            [
+                (f"{_doubled(texts, weight)}{pairs}{less} - M", 0, small),
+                (f"{large}{less} - M - 1", small, None),
+            ],
+            unit,
+            self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
+            families * self.Z + sum(number for _, number in others.values()),
+            tree * words,
+            bool(others),
+            why_not or self._not_by_rows(lines),
+            products,
+            light=families * self.Z,
+        )
+
+    def _widths(self, products: Iterable[Product]) -> set[str]:
+        """The sides of products that are neither queries nor keys, as text."""
+        return {self._texts[side] for product in products for side in product.sides if side not in ("queries", "keys")}
+
+    def _of_each_pair(self, products: Iterable[Product]) -> tuple[str, int]:
+        """Products of one pair, by their weights, as text and number."""
+        texts, number = Counter[str](), 0
+        for product in products:
+            (side,) = (side for side in product.sides if side not in ("queries", "keys"))
+            texts[self._texts[side]] += product.weight
+            number += product.weight * self._sizes[side]
+        return _sum(texts), number
 
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
         """The products of pairs with one matrix, where a pair that is made needs whole lines (`Fresh`)."""
@@ -403,6 +478,17 @@ class Bounding:
     which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
     proofs: str = "docs/lower-bounds.md"
+
+
+def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:
+    """What keeps a capacity from being claimed that is not proved.
+
+    Raises:
+        ValueError: no choice of private families proves it.
+    """
+    table = tuple((product[:3], product.weight) for product in products)
+    if private_families(table, weight, light) is None:
+        raise ValueError(f"{name}: nothing proves that {weight} (X/3)^(3/2) products are the most")
 
 
 # -- closed forms ----------------------------------------------------------------------------------------------------
