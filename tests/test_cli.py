@@ -302,6 +302,7 @@ def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
 
 WHOLE = "must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
 SMALL = "count small-cache -n 8 -d 4"
+SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, of which n and d stand for those that are not given;"
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 
@@ -314,11 +315,11 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count small-cache -n eight -d 4 -M 24", f"n = 'eight' was given; n {WHOLE}"),
         (f"{SMALL} -M -3", f"M = '-3' was given; M {WHOLE}"),
         (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
-        ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d; it got d = 4."),
-        ("count small-cache -M 24", "problem 'backward' takes the sizes n, d; it got none."),
+        ("count small-cache -d 4 -M 24", f"{SIZES} it got d = 4."),
+        ("count small-cache -M 24", f"{SIZES} it got none."),
         (
             f"{SMALL} -M 24 --size q=3",
-            "problem 'backward' takes the sizes n and d, or n_q, n_k, d, where n and d stand for those that are not given; it got n = 8, d = 4, q = 3.",
+            f"{SIZES} it got n = 8, d = 4, q = 3.",
         ),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),

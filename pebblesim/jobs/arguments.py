@@ -74,7 +74,7 @@ def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str
 
 def _sizes_taken(solves: Problem) -> str:
     if solves.rectangle:
-        return f"n and d, or {', '.join(solves.rectangle.dims)}, where n and d stand for those that are not given"
+        return f"n, d, or {', '.join(solves.rectangle.dims)}, of which n and d stand for those that are not given"
     meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
     short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
     return f"{', '.join(solves.dims)}{short}"

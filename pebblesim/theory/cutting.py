@@ -325,11 +325,8 @@ class Case:
             ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
             lightest = min(ratio, worth)  # √ω, in units of d/√M
             factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
-            small, large, unit = (
-                lightest**2,
-                f"{_times(factor, f'{self.Z_text}*{width}**2')}/M",
-                (f"{width}²", words**2),
-            )
+            large = f"{_times(factor, f'{self.Z_text}*{width}**2')}/M"
+            small, of_unit, unit = lightest**2, f"{width}²", Fraction(words**2)
         else:  # √ω in units of 1/√M: what a free episode makes, or half of what a pair has to make
             each, number = self._of_each_pair(products)
             root, text = min(
@@ -337,7 +334,7 @@ class Case:
                 (Fraction(number, weight * families), f"({each})/{weight * families}"),
             )
             large = f"{self.Z_text}*(2*({each})*({text})/{weight} - {families}*({text})**2)/M"
-            small, unit = Fraction(1), (f"({text})²", root**2)
+            small, of_unit, unit = Fraction(1), f"({text})²", root**2
         return Claim(
             name,
             what,
@@ -347,7 +344,7 @@ class Case:
                 (f"{_doubled(texts, weight)}{pairs}{less} - M", 0, small),
                 (f"{large}{less} - M - 1", small, None),
             ],
-            unit,
+            (of_unit, unit),
             self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
             families * self.Z + sum(number for _, number in others.values()),
             tree * words,
@@ -402,7 +399,7 @@ class Case:
             ragged,
             why_not or self._not_by_rows(lines),
             [product],
-            beside,
+            beside=beside,
         )
 
     def _not_by_rows(self, lines: Lines) -> str:
