@@ -360,8 +360,11 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),
         ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
         ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
-        ("graph backward -n 4 -d 2 --option colour=1", "got an unexpected keyword argument 'colour'; it takes n, d, "),
-        ("graph backward -n 4", "problem 'backward' takes the sizes n, d; it got n = 4."),
+        (
+            "graph backward -n 4 -d 2 --option colour=1",
+            "got an unexpected keyword argument 'colour'; it takes n_q, n_k, d, ",
+        ),
+        ("graph backward -n 4", f"{SIZES} it got n = 4."),
     ],
 )
 def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesim, tmp_path: Path) -> None:

@@ -313,22 +313,25 @@ class _Remembered(Mask):
     def _allowed(self, grid: Grid) -> Any:
         return self.mask.allowed(*grid)
 
+    def grouped(self, rows: int, grid: Grid) -> Mask:
+        return self.mask.grouped(rows, grid)
+
     def widths(self, grid: Grid, least: int, most: int) -> int:
         """For tiles of `least` to `most` rows, the columns that each must see, added up."""
-        if isinstance(self.mask, Band) and grid[0] == grid[1]:
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             return _covered(grid[0], least, most, self.mask.before, self.mask.after)
         return -(-self.pairs(*grid) // most)
 
     def heights(self, grid: Grid, least: int, most: int) -> int:
         """For tiles of `least` to `most` columns, the rows that must see each, added up."""
-        if isinstance(self.mask, Band) and grid[0] == grid[1]:
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             return _covered(grid[0], least, most, self.mask.after, self.mask.before)
         return -(-self.pairs(*grid) // most)
 
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """The pairs of the tiles that meet, of sizes between these."""
         n, found = grid[0], self.pairs(*grid)
-        if isinstance(self.mask, Band) and grid[0] == grid[1]:
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             before, after = self.mask.before, self.mask.after
             found = max(_area(n, *tall, before, after, found), _area(n, *wide, after, before, found))
         return found

@@ -82,6 +82,12 @@ class Counted:
         return None if self.mask is None else self.mask.pairs(*self._solves.grid(self.dims))
 
     @property
+    def all_pairs(self) -> int:
+        """The number of pairs, allowed or not."""
+        queries, keys = self._solves.grid(self.dims)
+        return queries * keys
+
+    @property
     def io(self) -> int:
         """Reads and writes together, in words."""
         return self.reads + self.writes

@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +87,10 @@ class Mask(ABC):
     @abstractmethod
     def _allowed(self, grid: Grid) -> Array: ...
 
+    @abstractmethod
+    def grouped(self, rows: int, grid: Grid) -> Mask:
+        """The same for so many rows in the place of each query of the grid, one after the other."""
+
     def __str__(self) -> str:
         return self.name
 
@@ -95,20 +100,25 @@ class Band(Mask):
     """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows.
 
     Where there are more keys than queries, or fewer, the diagonal ends at the last query and the last key, as in
-    decoding, so that j - i is less by n_k - n_q; or it begins at the first of both, if `from_start`.
+    decoding, so that j - i is less by n_k - n_q; or it begins at the first of both, if `from_start`. So many `rows`
+    stand for each query i.
     """
 
     name: str
     before: int | None
     after: int | None
     from_start: bool = False
+    rows: int = 1
 
     def placed(self, grid: Grid) -> Band:
         """The same with the limits of j - i itself."""
-        shift = 0 if self.from_start else grid[1] - grid[0]
+        shift = 0 if self.from_start else grid[1] - grid[0] // self.rows
         before, after = self.before, self.after
         before, after = None if before is None else before - shift, None if after is None else after + shift
-        return Band(self.name, before, after, from_start=True)
+        return Band(self.name, before, after, True, self.rows)
+
+    def grouped(self, rows: int, grid: Grid) -> Band:
+        return Band(self.name, self.before, self.after, self.from_start, self.rows * rows)
 
     def limits(self, grid: Grid) -> tuple[int, int]:
         """The limits of i - j and of j - i."""
@@ -121,21 +131,26 @@ class Band(Mask):
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
         before, after = self.limits(grid)
         full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
-        tiles = _tiles_in_band(rows.start, rows.block, full, columns, before, after)
+        tiles, alike = 0, self.rows // gcd(self.rows, rows.block)  # each so many tiles on, they lie alike
+        for start in range(rows.start, rows.start + min(alike, full) * rows.block, rows.block):
+            first, count = start // self.rows, -(-(rows.start + full * rows.block - start) // (alike * rows.block))
+            height, step = (start + rows.block - 1) // self.rows + 1 - first, alike * rows.block // self.rows
+            tiles += _tiles_in_band(first, step, height, count, columns, before, after)
         if rest:
-            tiles += _tiles_in_band(rows.stop - rest, rest, 1, columns, before, after)
+            first = (rows.stop - rest) // self.rows
+            tiles += _tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
         return tiles
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
         before, after = self.limits(grid)
-        if axis == 1:
-            rows, columns, before, after = columns, rows, after, before
-        starts, stops = _tiles_of(rows)
-        first = np.maximum(starts - before, columns.start) - columns.start
-        last = np.minimum(stops - 1 + after, columns.stop - 1) - columns.start
-        return np.where(first <= last, last // columns.block - first // columns.block + 1, 0)
+        if axis == 0:
+            starts, stops = _tiles_of(rows)
+            first, last = starts // self.rows - before, (stops - 1) // self.rows + after
+            return _cut_by(first, last, columns)
+        starts, stops = _tiles_of(columns)
+        return _cut_by((starts - after) * self.rows, (stops + before) * self.rows - 1, rows)
 
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
         import numpy as np
@@ -148,7 +163,7 @@ class Band(Mask):
         import numpy as np
 
         before, after = self.limits(grid)
-        distance = np.arange(grid[1])[None, :] - np.arange(grid[0])[:, None]
+        distance = np.arange(grid[1])[None, :] - np.arange(grid[0])[:, None] // self.rows
         return (-before <= distance) & (distance <= after)
 
 
@@ -183,6 +198,10 @@ class BlockMask(Mask):
     def _allowed(self, grid: Grid) -> Array:
         height, width = self._size(grid)
         return self._table(grid).repeat(height, axis=0).repeat(width, axis=1)[: grid[0], : grid[1]]
+
+    def grouped(self, rows: int, grid: Grid) -> BlockMask:
+        height, width = self._size(grid)
+        return BlockMask(self.name, self._table(grid), (height * rows, width))
 
     def _table(self, grid: Grid) -> Array:
         return self.table
@@ -357,22 +376,31 @@ def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) ->
     return table
 
 
-def _tiles_in_band(first: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
-    """Number of column tiles that meet the band, over `count` row tiles of one height, the first at row `first`.
+def _cut_by(first: Array, last: Array, tiles: TileRange) -> Array:
+    """How many tiles have an index of first ... last, for each of these."""
+    import numpy as np
+
+    first = np.maximum(first, tiles.start) - tiles.start
+    last = np.minimum(last, tiles.stop - 1) - tiles.start
+    return np.where(first <= last, last // tiles.block - first // tiles.block + 1, 0)
+
+
+def _tiles_in_band(first: int, step: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
+    """Number of column tiles that meet the band, over `count` row tiles of one height, each `step` after the other.
 
     The rows of a tile at r see the columns r - before ... r + height - 1 + after, as far as there are such.
     """
     # Only those tiles count that see a column at all.
-    start = max(0, -(-(columns.start - after - height + 1 - first) // height))
-    stop = min(count, -(-(columns.stop + before - first) // height))
+    start = max(0, -(-(columns.start - after - height + 1 - first) // step))
+    stop = min(count, -(-(columns.stop + before - first) // step))
     if start >= stop or columns.start >= columns.stop:
         return 0
     wide = columns.stop - columns.start
     all_tiles = -(-wide // columns.block)
     behind = first + height + after - columns.start  # where the columns that tile 0 sees end
-    up_to_the_end = sum_of_ceilings(start, stop, height, behind, columns.block, wide, all_tiles)
+    up_to_the_end = sum_of_ceilings(start, stop, step, behind, columns.block, wide, all_tiles)
     ahead = first - before - columns.start  # where they begin
-    before_the_start = sum_of_ceilings(start, stop, height, ahead - columns.block + 1, columns.block, wide, all_tiles)
+    before_the_start = sum_of_ceilings(start, stop, step, ahead - columns.block + 1, columns.block, wide, all_tiles)
     return up_to_the_end - before_the_start
 
 

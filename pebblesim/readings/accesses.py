@@ -332,7 +332,8 @@ class _Walker:
         self.bounds[loop.range] = start, stop
         (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
         if isinstance(self.mask, Band):
-            nearest, furthest = left - (bottom - 1), right - 1 - top
+            rows = self.mask.rows
+            nearest, furthest = left - (bottom - 1) // rows, right - 1 - top // rows
             before, after = self.mask.limits(ir.grid(loop.range.pairs, self.sizes))
             met = nearest <= after and furthest >= -before
         else:

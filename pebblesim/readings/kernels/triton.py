@@ -107,7 +107,7 @@ def triton(
     """
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
-    if mask is not None and not isinstance(mask, Band):
+    if mask is not None and (not isinstance(mask, Band) or mask.rows > 1):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
     mask = mask and mask.placed(program.grid(sizes))
     made = launches(program, masked=True)
