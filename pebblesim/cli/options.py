@@ -14,7 +14,6 @@ import typer
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
-
 if TYPE_CHECKING:
     from pebblesim.jobs.heads import Heads
 

@@ -77,13 +77,18 @@ class Heads:
         own = solves.rectangle
         if own is None or own.pairs is None or set(own.inputs) - {*own.queries, *own.keys}:
             raise UsageError(
-                f"problem {solves.name!r} has more inputs than queries, keys and values, which heads could share; leave "
-                "out the number of heads of keys and values, or count each head for itself."
+                f"problem {solves.name!r} has more inputs than queries, keys and values, which heads could share; "
+                "leave out the number of heads of keys and values, or count each head for itself."
             )
         sizes = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
         grid = own.grid(sizes)
         sizes[own.pairs[0]] *= self.together
         return sizes, mask and mask.grouped(self.together, grid)
+
+    def to_dict(self, words: int) -> dict[str, Any]:
+        """The numbers, and what so many words of those that are counted as one come to, for `--json`."""
+        given = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
+        return {**given, "separate": self.separate, "times": self.times, "total": words * self.times}
 
     def __str__(self) -> str:
         shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"

@@ -142,7 +142,6 @@ class Band(Mask):
         return tiles
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
-        import numpy as np
 
         before, after = self.limits(grid)
         if axis == 0:

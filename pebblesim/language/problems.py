@@ -48,9 +48,9 @@ class Theta:
 
     def of_pairs(self) -> Theta:
         """The same under a mask that allows Z pairs."""
-        return Theta(
-            self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²"
-        )
+        pairs = "n_q·n_k" if "n_q*n_k" in self.expr else "n²"
+        expr = self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z")
+        return Theta(expr, f"{self.source}; under a mask with Z pairs for {pairs}")
 
 
 @dataclass(frozen=True)
