@@ -141,3 +141,23 @@ def test_heads_of_other_problems_need_no_sharing() -> None:
     assert Heads(8, batch=2).times == 16
     with pytest.raises(UsageError, match="heads = 0 was given"):
         Heads(0)
+
+
+def test_a_packed_batch_by_hand() -> None:
+    """Sequences of 300, 500 and 224 tokens in one call: a block of queries reads the keys of the sequences it is in."""
+    counted = ps.count(
+        "flash2-forward", n=1024, d=64, M=2**15, mask="lengths:300,500,224", blocks={"B_r": 128, "B_c": 32}
+    )
+    assert counted.pairs == 300**2 + 500**2 + 224**2
+    lengths, tiles = (300, 500, 224), 0
+    for i in range(0, 1024, 128):
+        seen, start = set(), 0
+        for length in lengths:
+            if i < start + length and i + 128 > start:
+                seen |= {j // 32 for j in range(start, start + length)}
+            start += length
+        tiles += len(seen)
+    assert counted.reads == 1024 * 64 + 2 * 32 * 64 * tiles
+    causal = ps.count("flash2-forward", n=1024, d=64, M=2**15, mask="lengths:300,500,224:causal")
+    assert causal.pairs == sum(n * (n + 1) // 2 for n in lengths)
+    assert causal.io < counted.io

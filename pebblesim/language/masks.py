@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ MOST_TILES = 2**24
 
 KNOWN = (
     "dense, causal, window:W, band:W (each with :start if its diagonal starts at the first key, not at the last), "
+    "lengths:3,5,8 (sequences, each for itself, or :causal behind it), "
     "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
 )
 
@@ -222,6 +224,94 @@ class BlockMask(Mask):
         return size[0], size[1]
 
 
+@dataclass(frozen=True)
+class Packed(Mask):
+    """Sequences one behind the other, each of which sees itself alone, or what a band leaves of that.
+
+    Attributes:
+        name: as a text.
+        queries, keys: length of each sequence.
+        band: which pairs of a sequence are allowed; None for all.
+    """
+
+    name: str
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    band: Band | None = None
+
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        return int(self.met(grid, rows, columns).sum())
+
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+        """Each tile meets one interval of the others in each sequence, and intervals may end and begin in one tile."""
+        import numpy as np
+
+        lines, others = (rows, columns) if axis == 0 else (columns, rows)
+        starts, stops = _tiles_of(lines)
+        found, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
+        own = self._sequences(grid)
+        for sequence in own:
+            (start, stop), (low, high) = sequence if axis == 0 else sequence[::-1]
+            here = slice(*np.searchsorted(stops, [start, stop - 1], "right"))  # the tiles with lines of it
+            here = slice(here.start, min(len(starts), here.stop + 1))
+            first, last = np.maximum(starts[here], start), np.minimum(stops[here], stop) - 1
+            left, right = self._seen(first - start, last - start, sequence, axis)
+            left, right = np.maximum(left, 0) + low, np.minimum(right, high - low - 1) + low
+            left, right = (
+                np.maximum(left, others.start) - others.start,
+                np.minimum(right, others.stop - 1) - others.start,
+            )
+            some = (first <= last) & (left <= right)
+            from_, to = left // others.block, right // others.block
+            found[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
+            behind[here] = np.where(some, to, behind[here])
+        return found
+
+    def pairs(self, n_q: int, n_k: int | None = None) -> int:
+        lengths = zip(*self._lengths((n_q, n_q if n_k is None else n_k)), strict=True)
+        return sum(q * k if self.band is None else self.band.pairs(q, k) for q, k in lengths)
+
+    def grouped(self, rows: int, grid: Grid) -> Packed:
+        band = self.band and self.band.grouped(rows, grid)
+        return Packed(self.name, tuple(rows * length for length in self.queries), self.keys, band)
+
+    def _seen(self, first: Array, last: Array, sequence: tuple[Grid, Grid], axis: int) -> tuple[Array, Array]:
+        """The interval of keys, or queries, that lines of a sequence see."""
+        import numpy as np
+
+        if self.band is None:
+            return np.zeros_like(first), np.full_like(first, sum(map(sum, sequence)))
+        lengths = [stop - start for start, stop in sequence]
+        before, after = self.band.limits((lengths[0], lengths[1]))
+        group = self.band.rows
+        if axis == 0:
+            return first // group - before, last // group + after
+        return (first - after) * group, (last + before + 1) * group - 1
+
+    def _allowed(self, grid: Grid) -> Array:
+        import numpy as np
+
+        table = np.zeros(grid, bool)
+        for (top, bottom), (left, right) in self._sequences(grid):
+            own = bottom - top, right - left
+            table[top:bottom, left:right] = True if self.band is None else self.band.allowed(*own)
+        return table
+
+    def _lengths(self, grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        for n, lengths, what in zip(grid, (self.queries, self.keys), ("queries", "keys"), strict=True):
+            if sum(lengths) != n:
+                raise UsageError(
+                    f"mask {self.name} is of {sum(lengths):,} {what}, and there are {n:,}; the lengths of sequences "
+                    "add up to all rows, those of keys behind a slash if they differ: lengths:1,1/40,60."
+                )
+        return self.queries, self.keys
+
+    def _sequences(self, grid: Grid) -> list[tuple[Grid, Grid]]:
+        """Where each sequence begins and ends, among the queries and among the keys."""
+        ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
+        return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class BigBird(BlockMask):
     """Zaheer et al. 2020: in blocks, a window about the diagonal, a few global rows and columns, and random ones."""
@@ -259,6 +349,8 @@ def from_text(text: str) -> Mask | None:
         if block < 1:
             raise UsageError(f"mask {text!r}: a block has at least one row.")
         return BigBird(text, None, (block, block), block, window, globals_, random, *seed)
+    if kind == "lengths" and numbers:
+        return _packed(text, numbers[0], numbers[1:])
     if text.endswith(".npy"):
         return from_array(_load(text), Path(text).name)
     raise UsageError(f"mask {text!r} is not known; it is {KNOWN}.")
@@ -298,6 +390,17 @@ def _number(text: str, number: str) -> int:
     if not re.fullmatch(r"\d{1,18}", number) or (int(number) < 1 and not text.startswith(("band", "bigbird"))):
         raise UsageError(f"mask {text!r}: {number!r} is not a whole number that it can be made with; it is {KNOWN}.")
     return int(number)
+
+
+def _packed(text: str, lengths: str, within: list[str]) -> Packed:
+    sides = [tuple(_number(text, each) for each in side.split(",")) for side in lengths.split("/")]
+    band = from_text(":".join(within)) if within else None
+    if len(sides) > 2 or len(sides[0]) != len(sides[-1]) or not isinstance(band, Band | None):
+        raise UsageError(
+            f"mask {text!r}: it is lengths:3,5,8 for sequences of that many rows, or lengths:1,1/40,60 for queries and "
+            "keys; :causal, :window:W or :band:W may follow."
+        )
+    return Packed(text, sides[0], sides[-1], band)
 
 
 def _load(path: str) -> Array:
