@@ -56,7 +56,7 @@ MaskText = Annotated[
     str | None,
     typer.Option(
         "--mask",
-        help="Allowed pairs: causal, window:W, band:W, lengths:3,5,8, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], FILE.npy.",
+        help="Allowed pairs: causal, window:W, band:W, lengths:3,5,8, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM, FILE.npy.",
         metavar="MASK",
     ),
 ]
