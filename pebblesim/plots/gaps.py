@@ -55,9 +55,10 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
     )
     for number, (first, last, name) in enumerate(_stretches(rows)):
         ax.axvspan(first, last, ymax=0.06, color="0.85" if number % 2 else "0.72", linewidth=0)
-        middle = {"xycoords": ("data", "axes fraction"), "fontsize": 7, "ha": "center", "va": "center"}
         if last / first > (M[-1] / M[0]) ** 0.03:
-            ax.annotate(name.replace("compulsory", "once"), ((first * last) ** 0.5, 0.03), **middle)
+            short = name.replace("compulsory", "once")
+            where = ((first * last) ** 0.5, 0.03)
+            ax.annotate(short, where, xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="center")
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
     ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), xlim=(M[0], M[-1]), ylabel=found.problem)
     ax.grid(alpha=0.25, linewidth=0.5)
