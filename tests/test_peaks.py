@@ -271,7 +271,7 @@ def test_sums_without_terms_whose_tile_gets_another_value(n: int, d: int) -> Non
     assert played.passed
 
 
-@pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2)])
+@pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2), (5, 13, 3)])
 def test_the_last_full_tile_can_be_the_fullest(k: int, n: int, b: int) -> None:
     """Of one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""
     assert n % b == 1
