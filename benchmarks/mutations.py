@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAD = """\
 # What was broken on purpose, and what found it
 
-Each line is a change to the source of a bound, a claim, the decider, a reading or the game that makes it say too much or
+Each line is a change to the source of a bound, a claim, the decider, a reading or the game, which then says too much or
 too little. It is applied by `benchmarks/mutations.py`, which writes this page: the check named last is the first that
 failed of those that the mutation was given, cheapest first. `verify` stands for claims of `pebblesim verify`, by name.
 What is known of S-partitions takes the extra `exact`.
