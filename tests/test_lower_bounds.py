@@ -175,6 +175,19 @@ def test_the_segments_chosen_are_valid_and_near_the_best(
     assert max(0, found) >= 0.8 * most - 3
 
 
+def test_trees_of_unknown_size_may_all_be_as_small_as_makes_them_cheap_to_make_again() -> None:
+    rng = random.Random(1)
+    for _ in range(25):
+        d, M, trees = rng.randint(1, 20), rng.randint(2, 12), rng.randint(1, 60)
+        capacity = rng.choice([Cube(), FRESH_16(d), FRESH_24(d), Rows(d)])
+        N, most, X = rng.randint(1, 200), 0, 2 * M - 1
+        while capacity(X) < N:
+            cheap = -(-capacity(X) // (X - M + 1))
+            most = max(most, (cheap and fewest_words(N, capacity, M, X, trees, cheap)) or 0)
+            X += 1
+        assert (least_words(N, capacity, M, trees, None, ragged=True) or 0) <= most
+
+
 def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_best() -> None:
     rng = random.Random(5)
     for _ in range(40):
