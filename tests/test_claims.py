@@ -13,7 +13,13 @@ import pebblesim as ps
 import pebblesim.claims
 from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Verdict, games, verify
 from pebblesim.claims.claim import CLAIMS, Claim, Effort, Finding, decided, deciding, refuted, tried
-from pebblesim.claims.sparse import diagonal_game, one_per_row_game, sparse_backward_game, sparse_forward_game
+from pebblesim.claims.sparse import (
+    diagonal_game,
+    one_per_row_game,
+    rank_one_game,
+    sparse_backward_game,
+    sparse_forward_game,
+)
 from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.language import exp
@@ -68,6 +74,31 @@ def test_what_the_paper_says_itself_is_no_erratum(report: Report) -> None:
     domains = {each.name: each.domain for each in STATEMENTS if each.source == "Li et al."}
     assert domains["Lemma D.4"] == domains["Theorem D.5"] == "M >= d**2, M <= n*d"
     assert all(domains[f"Lemma C.{k}"] == "M <= d**2" for k in (5, 7, 9, 11))
+
+
+def test_the_errata_are_fair_to_their_authors(report: Report) -> None:
+    """What main results rest on is no misprint, and a step is judged with all that its lemma gives it."""
+    errata = {row.claim.name: row for row in report.rows if row.claim.erratum}
+    for row in errata.values():
+        assert row.claim.erratum
+        if row.claim.erratum.kind in (MISPRINT, UNCLEAR):
+            assert row.claim.erratum.matters.startswith("no"), row.claim.name
+    assert "(Z_A + Z_X)**2/M" in errata["Lemma F.2, minimum of sums"].evidence
+    # Lemma F.1 has a source that proves it for the worst operands; what was derived from it has none.
+    instead = {each.name: each.erratum.instead for each in STATEMENTS if each.erratum}
+    assert "worst case" in instead["Lemma F.1"]
+    for name in ("Lemma F.2", "Theorem F.3", "Theorem F.4", "Theorem 4.5", "Theorem 1.2"):
+        assert "worst case" not in instead[name] and "nothing is proved here" in instead[name]
+
+
+@pytest.mark.parametrize(("n", "d"), [(16, 16), (24, 9), (20, 20)])
+def test_products_of_nonzeros_bound_one_product_only(n: int, d: int) -> None:
+    """A1 X is made again for each key from a column and a row; each entry of A1 X A2ᵀ costs two words."""
+    M = 2 * d + 5
+    game = rank_one_game(n, d, M)
+    assert game.complete and game.peak_red == M - 1
+    assert game.io == d + n * d + 2 * n * n
+    assert game.io < 2 * (n * d + n * n * d) / M**0.5 - M
 
 
 def test_a_proof_has_no_conditions_left_out(report: Report) -> None:

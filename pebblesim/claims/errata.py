@@ -50,6 +50,17 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         ),
     ),
     (
+        "Theorem E.9, A1 X",
+        "Lemma E.7, on a product of two inputs, is used for (A1 X) A2ᵀ, where A1 X is computed",
+        Erratum(
+            UNCLEAR,
+            "a row of A1 X takes d vertices of a dominator set in either way, as its own entries or as the row of A1 "
+            "that they are made from, so that the lemma's argument holds there, too",
+            "the theorem",
+            "no",
+        ),
+    ),
+    (
         "Theorem E.10, proof",
         "whenever a red pebble is placed on an entry of A1 X A2ᵀ, a blue one is too, which adds n² words",
         Erratum(
@@ -81,7 +92,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
     ("Algorithm 3", "has an input f", Erratum(MISPRINT, "it does not use it", "all", "no")),
     ("Algorithm 9", "calls a Phase 4", Erratum(MISPRINT, "it is Phase 2, Algorithm 8", "all", "no")),
     (
-        "Algorithms 7 and 8",
+        "Algorithm 8",
         "h_j and p_ij are never deleted",
         Erratum(MISPRINT, "both are to be deleted with A2_j", "all", "no"),
     ),

@@ -58,7 +58,7 @@ def _cosma(effort: Effort) -> Finding:
     "Algorithm 6 is a game under the rule that an input or output move replaces a pebble",
     FAILS,
     Erratum(
-        FALSE,
+        UNCLEAR,
         "Hong & Kung's rules, under which both colours may stand on a vertex",
         "every O and Ω: what a game saves by two colours is at most a factor 2",
         "no: the rules are Hong & Kung's in all but these words",

@@ -26,7 +26,7 @@ from pebblesim.claims.claim import (
     shown,
 )
 from pebblesim.language.registry import get
-from pebblesim.theory.literature import LARGE, MISPRINT, SMALL, STATEMENTS, Erratum, Statement, statement
+from pebblesim.theory.literature import FALSE, LARGE, SMALL, STATEMENTS, Erratum, Statement, statement
 
 
 def _form(schedule: str, phase: str | None) -> str:
@@ -149,8 +149,9 @@ def _table_1(effort: Effort) -> Finding:
 
 
 _ROWS = Erratum(
-    MISPRINT,
-    "T_c = ⌈d/B_c⌉ and ⌈n/B_c⌉; T_r = ⌈n/B_r⌉ = O(nd/M + n/d), since B_r is at most d",
+    FALSE,
+    "T_r = ⌈n/B_r⌉ = O(nd/M + n/d), since B_r is at most d; T_c is a misprint for ⌈d/B_c⌉ and ⌈n/B_c⌉, as in the "
+    "algorithms' own lines",
     "Lemma D.2: T_r d² = O(nd + nd³/M) all the same",
     "Theorem D.5 does, through Lemma D.4, where T_r counts with nd words",
 )

@@ -65,6 +65,8 @@ class Constants:
                 case ir.Move(tile=tile, source=source):
                     self.held[tile] = self.held.get(source, {})
                     self.waiting.pop(tile, None)
+                    if source in self.waiting:
+                        self.waiting[tile] = self.waiting.pop(source)
                 case ir.Compute(target=target, expr=ir.Elementwise() as expr):
                     self._put(target.tile, self._elementwise(expr), target.ranges)
                     self.waiting.pop(target.tile, None)

@@ -6,6 +6,7 @@ element to element in their terms. A sum without terms holds no pebble until som
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
+from pebblesim.readings.masked_constants import Constants
 from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
 from pebblesim.readings.totals import over_pairs
 
@@ -25,16 +27,16 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     Raises:
         UsageError: the sizes are too large for enumeration.
     """
-    allowed = mask.allowed(sizes[ir.MASKED])
-    return max(_MaskedOccupancy(sizes, allowed).run(phase) for phase in program.phases)
+    allowed, left_out = mask.allowed(sizes[ir.MASKED]), Constants(program, sizes, mask).left_out
+    return max(_MaskedOccupancy(sizes, allowed, left_out).run(phase) for phase in program.phases)
 
 
 class _MaskedOccupancy(Occupancy):
     """Runs a phase on numbers of pebbles, element by element where sums differ."""
 
-    def __init__(self, sizes: ir.Sizes, allowed: Array) -> None:
+    def __init__(self, sizes: ir.Sizes, allowed: Array, left_out: Mapping[int, Array]) -> None:
         super().__init__(sizes, "chain")
-        self.allowed = allowed
+        self.allowed, self.left_out = allowed, left_out
         self.done: dict[ir.Tile, Array] = {}  # of a sum in progress, whether its elements have got terms
         self.empty: dict[ir.Tile, Array] = {}  # ... and whether they never will
         self.apart: dict[ir.Tile, Array] = {}  # of a sum kept apart, whether its elements have terms
@@ -67,22 +69,24 @@ class _MaskedOccupancy(Occupancy):
             case ir.Delete(tile=tile):
                 self.done.pop(tile, None)
             case ir.Write(tile=tile):
-                self._fill(tile)
+                self._fill(tile, tile.ranges)
             case ir.Move(tile=tile, source=source):
-                self._fill(source)
+                self._fill(source, source.ranges)
                 self.done.pop(tile, None)
                 hand_over(self.apart, source, tile)
             case ir.Compute(target=target, expr=expr, mode=mode):
-                for ref in ir.refs(expr):
-                    self._fill(ref.tile)
-                if mode == "assign":
-                    self._fill(target.tile)
+                for ref in (*ir.refs(expr), *([target] if mode == "assign" else ())):
+                    self._fill(ref.tile, ref.ranges)
 
-    def _fill(self, tile: ir.Tile) -> None:
-        """The sums without terms become constants."""
+    def _fill(self, tile: ir.Tile, ranges: ir.Ranges) -> None:
+        """The sums without terms become constants; where only a part is looked at, others are still in progress."""
         if tile in self.done:
-            shape = self.done.pop(tile).shape
-            self._hold(tile, int(np.broadcast_to(self.empty[tile], shape).sum()))
+            done, part = self.done[tile], self._within(ranges, tile)
+            without = (self.empty[tile] & ~done)[part]
+            self._hold(tile, int(without.sum()))
+            done[part] |= without
+            if ranges == tile.ranges:
+                del self.done[tile]
 
     def _compute(self, node: ir.Compute) -> None:
         tile, expr, ranges = node.target.tile, node.expr, node.target.ranges
@@ -108,7 +112,7 @@ class _MaskedOccupancy(Occupancy):
         most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + max(term, 2), 0))
         self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, most)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
-        if node.mode == "new" or tile in self.done:
+        if node.mode == "new" or (tile in self.done and tile not in self.values):
             whole = kept_apart(self._index(expr), self.within[tile])
             without = self._without_terms(node, whole)
             if isinstance(expr, ir.MatMul) and whole.parent is not None:
@@ -139,6 +143,8 @@ class _MaskedOccupancy(Occupancy):
         if lines is not None:
             return lines[..., self._slice(index)].sum(axis=-1)
         terms = np.asarray(self._words((index,)))
+        if id(node) in self.left_out:
+            terms -= np.broadcast_to(self.left_out[id(node)], len(self.allowed))[self._slice(index)].sum()
         return terms * self._pairs(ranges) if over_pairs(ranges) else terms
 
     def _without_terms(self, node: ir.Compute, whole: ir.Range) -> Array:

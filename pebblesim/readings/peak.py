@@ -141,12 +141,16 @@ class Occupancy:
         whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
         start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
         picked = self._picked(loop, last)
+        parts = {tile: (tile in self.values, self.within.get(tile, frozenset())) for tile in _changed_in_parts(loop)}
         self.open.append(rng)
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
             self.length[rng] = min(block, whole - index * block)
             if not self._runs(loop.when):
                 continue
+            for tile, (is_value, within) in parts.items():  # the next part is still what it was before the loop
+                (self.values.add if is_value else self.values.discard)(tile)
+                self.within[tile] = within
             before = dict(self.live)
             self._body(loop.body)
             following = picked[position + 1] if position + 1 < len(picked) else index + 1
@@ -275,6 +279,25 @@ def _outermost(index: ir.Range) -> ir.Range:
     while index.parent is not None and index.parent.parent is not None:
         index = index.parent
     return index
+
+
+@cache
+def _changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
+    """The tiles of which each iteration gives a part of its own another value."""
+
+    def of_loop(rng: ir.Range | None) -> bool:
+        while rng is not None and rng is not loop.range:
+            rng = rng.parent
+        return rng is not None
+
+    return frozenset(
+        node.target.tile
+        for node in ir.walk(loop.body)
+        if isinstance(node, ir.Compute)
+        and node.mode == "assign"
+        and any(map(of_loop, node.target.ranges))
+        and not any(map(of_loop, node.target.tile.ranges))
+    )
 
 
 @cache

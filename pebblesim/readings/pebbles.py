@@ -390,8 +390,8 @@ class _Assembler:
     def _body(self, body: list[ir.Node]) -> None:
         for node in body:
             self.node = node
-            for tile in _looked_at(node) if self.mask is not None else ():
-                self._fill(tile)
+            for part in _looked_at(node) if self.mask is not None else ():
+                self._fill(*part)
             match node:
                 case ir.Loop(range=rng, body=inner, when=when):
                     of_tiles = {"ROWS": self._range(rng), **self._condition(when)}
@@ -444,11 +444,11 @@ class _Assembler:
         met = {"MET_ROWS": self._range(when.rows), "MET_COLUMNS": self._range(when.columns)}
         return met | {"MET": int(not when.none)}
 
-    def _fill(self, tile: ir.Tile) -> None:
+    def _fill(self, tile: ir.Tile, ranges: ir.Ranges) -> None:
         """Sums that the mask leaves without terms are constants; they are there once somebody looks at them."""
         number = self.family.get(tile)
         if number is not None and self.table[number].table is not None and self.table[number].terms:
-            self._emit(vm.FILL, FAMILY=number, **self._tile(tile))
+            self._emit(vm.FILL, FAMILY=number, **(self._tile(tile) | self._where(ranges)))
 
     def _each(self, kind: int, tile: ir.Tile, **columns: int) -> None:
         self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile), **columns)
@@ -621,15 +621,13 @@ class _Assembler:
             )
 
 
-def _looked_at(node: ir.Node) -> Iterator[ir.Tile]:
-    """The tiles whose values a primitive uses."""
+def _looked_at(node: ir.Node) -> Iterator[tuple[ir.Tile, ir.Ranges]]:
+    """The tiles whose values a primitive uses, and of which ranges."""
     match node:
         case ir.Write(tile=tile) | ir.Move(source=tile):
-            yield tile
+            yield tile, tile.ranges
         case ir.Compute(target=target, expr=expr, mode=mode):
-            yield from (ref.tile for ref in ir.refs(expr))
-            if mode == "assign":
-                yield target.tile
+            yield from ((ref.tile, ref.ranges) for ref in (*ir.refs(expr), *([target] if mode == "assign" else ())))
 
 
 def _changed(program: ir.Program) -> Iterator[ir.Tile]:

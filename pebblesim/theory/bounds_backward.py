@@ -20,6 +20,13 @@ G = Product("g", "A1", "dQ", ("d", "queries", "d"))
 
 LINES = Lines(("S", "dO"), ("A2", "h"))
 
+ONE_FAMILY = [
+    Product("Π", "S", "A2", ("queries", "d", "keys"), 12),
+    Product("Π", "dO", "h", ("queries", "d", "keys"), 17),
+    Product("dQ", "Π", "A2", ("queries", "keys", "d"), 12),
+]
+"""A pair's Σ and Θ as one family; 2·(12/17)² ≤ 1."""
+
 DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 
@@ -34,6 +41,17 @@ def _backward(case: Case) -> Iterator[Claim]:
     yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
     yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
     yield case.of_pairs("D3", "pairs", LINES)
+    yield from _merged(case, why_not)
+
+
+def _merged(case: Case, why_not: str) -> Iterator[Claim]:
+    """Σ and Θ of a pair as one family. If l is kept, p alone leaves it, else the scores may do so by themselves."""
+    scores, q, dQ = ONE_FAMILY
+    whole = "l" in case.formulation.kept
+    tree = scores.weight + (q.weight if whole else 0)
+    yield case.of_light_pairs("D4", "products of pairs, one family a pair", LINES, [scores, q, dQ], tree, why_not)
+    made = [each._replace(weight=1) for each in (scores, q)]
+    yield case.of_light_pairs("D4r", "products that make pairs, one family a pair", LINES, made, 2 if whole else 1)
 
 
 def _which(formulation: Formulation) -> str:

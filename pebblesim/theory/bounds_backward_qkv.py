@@ -31,7 +31,10 @@ def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     """P made again, from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
     scores = Product("Σ", "Q", "K", ("queries", "d", "keys"))
     others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
-    yield case.of_products("E1", "all products", [*others, *_weighted(GRADIENTS, 12, 12, 17)])
+    weighted = _weighted(GRADIENTS, 12, 12, 17)
+    yield case.of_products("E1", "all products", [*others, *weighted])
+    of_pairs = [*_weighted([scores, DP], 17, 17), *weighted]
+    yield case.of_light_pairs("E1w", "products of pairs, free trees of pairs lighter", LINES, of_pairs, 17)
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighted(GRADIENTS, 18, 18, 12))
     yield case.of_pairs("E4", "pairs", LINES)

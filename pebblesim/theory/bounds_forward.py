@@ -26,6 +26,7 @@ def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Produc
     yield case.of_one_product("C1", "products with V of pairs", lines, output)
     yield case.of_products("C2", "all products", [*made, scores, output])
     yield case.of_pairs("C3", "pairs", lines)
+    yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
 
 
 def _forward(case: Case) -> Iterator[Claim]:

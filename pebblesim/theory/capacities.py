@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isqrt
+from fractions import Fraction
+from math import floor, isqrt
 from typing import ClassVar, Protocol
 
 
@@ -24,12 +25,16 @@ class Capacity(Protocol):
 
 @dataclass(frozen=True)
 class Cube:
-    """w (X/3)^(3/2), by Loomis and Whitney: products of three families each, counted w times: 27 N² ≤ w² X³."""
+    """w (X/3)^(3/2)/√ω, by Loomis and Whitney: products of three families each, counted w times: 27 ω N² ≤ w² X³.
+
+    One of the three families of each product weighs at least ω ≤ 1, the others 1; X is the weight of all.
+    """
 
     w: int = 1
+    lightest: Fraction = Fraction(1)
 
     def __call__(self, X: int) -> int:
-        return isqrt(self.w**2 * X**3 // 27)
+        return isqrt(self.w**2 * X**3 * self.lightest.denominator // (27 * self.lightest.numerator))
 
     def turns(self, M: int) -> Iterator[int]:
         yield 3 * M - 1
@@ -159,6 +164,33 @@ def least_words(
         if best is None or best < words:
             best = words
     return best
+
+
+def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: int, others: int) -> int:
+    """The largest bound of the cutting argument where the free episodes of some trees weigh less than 1.
+
+    The starts of a segment weigh more than T - 1, and at most X = M - 1 + T is within reach. A light tree made again
+    adds `tree` products, and its start may weigh as much as these are worth: ω G ≤ (T - 1)·tree.
+
+    Args:
+        products: N, products that must be evaluated, each counted up to w times.
+        w: of the capacity, `Cube`.
+        M: red pebbles.
+        light: number of light trees.
+        tree: least number of products that a free episode of one of them makes, so counted.
+        others: number of other trees that can be made without a word moved. Nothing else that is counted needs them.
+    """
+    bounds = []
+    for T in (M + 1, M + M // 2 + 1, 2 * M + 1):
+        X = M - 1 + T
+        worth = Fraction(27 * (T - 1) ** 2, w**2 * X**3)  # ((T - 1)/G)² where all weigh 1
+        most = tree**2 * worth
+        best = Fraction(products, 2 * max(1, light)) ** 2 * worth  # where (T - 1) N √ω/G - ω·light is largest
+        lightest = min(Fraction(1), most, best)
+        G = Cube(w, lightest)(X) if lightest else 0
+        if G > 1:
+            bounds.append(Fraction((T - 1) * (products - G), G) + M - 1 - lightest * light - others)
+    return floor(max(bounds)) + 1 if bounds else 0
 
 
 def _choices(products: int, capacity: Capacity, M: int) -> set[int]:

@@ -20,6 +20,7 @@ from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
+from pebblesim.theory.certificates import private_families
 
 
 class Pairs(NamedTuple):
@@ -97,8 +98,9 @@ class Claim(NamedTuple):
     """One bound: which products are counted, how many fit, and what is moved besides.
 
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
-    `ragged` are as for `least_words`. A form is a closed form of the bound without what is moved besides, and holds for
-    low·unit ≤ M ≤ high·unit, where `unit` is what M is compared with, as text and as number.
+    `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
+    products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
+    `unit` is what M is compared with, as text and as number.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Claim(NamedTuple):
     ragged: bool = False
     why_not: str = ""
     table: Sequence[Product] = ()
+    light: int | None = None
 
 
 class Case:
@@ -235,6 +238,7 @@ class Case:
         inner = {product.sides[1]: self.size((product.sides[1],)) for product in even}
         if any(product.weight < weight for product in even):
             raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
+        _check(name, counted, weight)
         least = min((number for _, number in inner.values()), default=1)
         form = f"{_doubled(text, weight)}{_less(free)} - M"
         names = sorted({text for text, _ in inner.values()}, reverse=True)
@@ -252,6 +256,50 @@ class Case:
             len(even) < len(trees),
             why_not,
             counted,
+        )
+
+    def of_light_pairs(
+        self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
+    ) -> Claim:
+        """The products of pairs, where free episodes of the pairs' families may weigh less than 1.
+
+        Matrices that are made from an input and weights cost no less than that input's rows, so their own products are
+        not counted, and they have no free episodes that count. What the pairs' products make may have some.
+
+        Args:
+            name, what, why_not: of the claim.
+            lines: what pairs are made from.
+            products: those that are counted.
+            tree: products in a row of d that a free episode of a pair makes, by their weights, at least.
+        """
+        weight = max(product.weight for product in products)
+        of_pairs = {product.result for product in products if product.sides[1] == "d"}
+        _check(name, products, weight, frozenset(of_pairs))
+        others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
+        families, total = len(of_pairs), sum(product.weight for product in products)
+        ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
+        lightest = min(ratio, worth)  # √ω, in units of d/√M
+        factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
+        less = _less(Counter(text for text, _ in others.values()))
+        pairs = _less({self.Z_text: families})
+        counted, _ = self._total(products)
+        return Claim(
+            name,
+            what,
+            counted,
+            Cube(weight),
+            [
+                (f"{_doubled({f'{self.Z_text}*d': total}, weight)}{pairs}{less} - M", 0, lightest**2),
+                (f"{_times(factor, f'{self.Z_text}*d**2')}/M{less} - M - 1", lightest**2, None),
+            ],
+            ("d²", self.d**2),
+            self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
+            families * self.Z + sum(number for _, number in others.values()),
+            tree * self.d,
+            bool(others),
+            why_not,
+            products,
+            families * self.Z,
         )
 
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
@@ -340,6 +388,17 @@ class Bounding:
     which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
     proofs: str = "docs/lower-bounds.md"
+
+
+def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:
+    """What keeps a capacity from being claimed that is not proved.
+
+    Raises:
+        ValueError: no choice of private families proves it.
+    """
+    table = tuple((product[:3], product.weight) for product in products)
+    if private_families(table, weight, light) is None:
+        raise ValueError(f"{name}: nothing proves that {weight} (X/3)^(3/2) products are the most")
 
 
 # -- closed forms ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
-from pebblesim.theory.capacities import Cube, least_words
+from pebblesim.theory.capacities import Cube, least_words, least_words_of_light_trees
 from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Pairs
 
 __all__ = [
@@ -247,7 +247,7 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
     source = f"{claim.name}: {claim.what} ({proofs})"
     words, why_not = None, claim.why_not
     if not why_not:
-        words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
+        words = _least_words(claim, M)
     if words is None:
         most = claim.forms[0][2]
         if not why_not and most is not None and most * size < M:
@@ -260,6 +260,16 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
         if low * size <= M and (high is None or high * size >= M)
     ]
     return LowerBound(claim.name, max(0, words + besides), source, here[0] if here else None, forms, way)
+
+
+def _least_words(claim: Claim, M: int) -> int | None:
+    words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
+    if claim.light is None:
+        return words
+    assert isinstance(claim.capacity, Cube) and claim.tree is not None
+    others = claim.free - claim.light
+    light = least_words_of_light_trees(claim.products, claim.capacity.w, M, claim.light, claim.tree, others)
+    return light if words is None else max(words, light)
 
 
 def _domain(low: Fraction | int, high: Fraction | int | None, unit: str) -> str:

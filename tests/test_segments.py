@@ -1,0 +1,390 @@
+"""The argument of the lower bounds, run on games: episodes, segments, what is within reach, what is evaluated there."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pebblesim import graphs
+from pebblesim.dags.optimum import optimum
+from pebblesim.errors import Infeasible
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
+from pebblesim.game.referee import referee
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.operations import Op
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.theory.capacities import Cube
+from pebblesim.theory.cutting import Case, Claim, Formulation, Pairs
+from pebblesim.theory.lower_bounds import BOUNDS
+
+Moves = list[tuple[int, int]]
+Name = tuple[Any, ...]
+
+TREES = {  # of each tensor, whose tree its vertices belong to; row sums and maxima belong to none
+    "backward": {
+        "S": "S",
+        "h": "h",
+        "g": "g",
+        **dict.fromkeys(("Z", "A", "f", "vf", "slope"), "Σ"),
+        **dict.fromkeys(("q", "qv", "fq", "Aq", "p"), "Θ"),
+        **dict.fromkeys(("dQ", "T", "U1", "U2", "wU", "U"), "dQ"),
+    },
+    "forward": {"Q": "Q", "K": "K", "V": "V", **dict.fromkeys(("S", "Sm", "A", "P"), "Σ"), "AV": "O", "O": "O"},
+    "linear": {"S": "S", "h": "h", "Z": "Σ", "O": "O"},
+    "backward-qkv": {
+        "Q": "Q",
+        "K": "K",
+        "V": "V",
+        "dQ": "dQ",
+        "dK": "dK",
+        "dV": "dV",
+        **dict.fromkeys(("S", "A", "P"), "Σ"),
+        **dict.fromkeys(("dP", "dPv", "dS"), "Θ"),
+    },
+}
+
+CASES: list[tuple[str, Formulation, dict[str, Any]]] = [
+    ("backward", Formulation(("O", "l")), {"order": "U", "kept": True, "centred": True}),
+    ("backward", Formulation(("O", "l")), {"order": "T", "kept": True}),
+    ("backward", Formulation(), {"order": "T"}),
+    ("backward", Formulation(), {"order": "one-pass"}),
+    ("backward", Formulation(("O", "l"), (), {"row_block": 1}), {"order": "T", "kept": True, "row_block": 1}),
+    ("backward-relu", Formulation(), {}),
+    ("forward", Formulation(), {"softmax": "late"}),
+    ("forward", Formulation(), {"softmax": "safe"}),
+    ("projected-forward", Formulation(), {}),
+    ("linear", Formulation((), (), {"order": "quadratic"}), {"order": "quadratic"}),
+    ("backward-qkv", Formulation(("O", "l")), {"kept": "l"}),
+    ("projected-backward-qkv", Formulation(("O", "l")), {"kept": "l"}),
+]
+
+
+# -- games ---------------------------------------------------------------------------------------------------------
+
+
+def random_game(graph: Cdag, M: int, rng: random.Random) -> Moves:
+    """A game of someone who forgets: what has to go is written, or just made again later, as it comes.
+
+    Raises:
+        Infeasible: what waits for other values to be made fills the cache.
+    """
+    red: set[int] = set()
+    given = set(graph.inputs.tolist())
+    blue = {*given}
+    pinned = Counter[int]()
+    played: Moves = []
+    keep = rng.random()
+
+    def room() -> None:
+        while len(red) >= M:
+            loose = [v for v in red if not pinned[v]]
+            if not loose:
+                raise Infeasible("all are waiting", M + 1)
+            v = rng.choice(loose)
+            if v not in blue and rng.random() < keep:
+                write(v)
+            red.remove(v)
+            played.append((DELETE, v))
+
+    def write(v: int) -> None:
+        blue.add(v)
+        played.append((WRITE, v))
+
+    def make(v: int) -> None:
+        if v not in red:
+            if v in given or (v in blue and rng.random() < 0.9):
+                room()
+                played.append((READ, v))
+            else:
+                before = graph.predecessors(v).tolist()
+                for u in before:
+                    make(u)
+                    pinned[u] += 1
+                room()
+                played.append((COMPUTE, v))
+                pinned.subtract(before)
+            red.add(v)
+
+    goals = graph.outputs.tolist()
+    rng.shuffle(goals)
+    for v in goals:
+        make(v)
+        if v not in blue:
+            write(v)
+    return played
+
+
+def of_use(graph: Cdag, played: Moves) -> Moves:
+    """Without the moves that nothing comes of."""
+    seen = set(graph.inputs.tolist())
+    first = []  # whether a move is the first write of a vertex
+    for kind, v in played:
+        first.append(kind == WRITE and v not in seen)
+        if kind == WRITE:
+            seen.add(v)
+    on_red: set[int] = set()
+    on_blue = set(graph.outputs.tolist())
+    kept = []
+    for (kind, v), new in zip(reversed(played), reversed(first), strict=True):
+        if kind == DELETE:
+            on_red.discard(v)
+            kept.append((kind, v))
+            continue
+        if kind == WRITE:
+            if not (new and v in on_blue):
+                continue
+            on_red.add(v)
+        else:
+            if v not in on_red:
+                continue
+            on_red.remove(v)
+            if kind == READ:
+                on_blue.add(v)
+            else:
+                on_red.update(graph.predecessors(v).tolist())
+        kept.append((kind, v))
+    kept.reverse()
+    red: set[int] = set()
+    game = []
+    for kind, v in kept:  # deletions of pebbles that are no longer there
+        if kind == DELETE and v not in red:
+            continue
+        if kind == DELETE:
+            red.remove(v)
+        elif kind != WRITE:
+            red.add(v)
+        game.append((kind, v))
+    return game
+
+
+def games(seed: int, count: int) -> Iterator[tuple[Case, Cdag, int, Moves]]:
+    """Games on small graphs of all the ways of computing, some under masks: at random, and the best that are known."""
+    rng = random.Random(seed)
+    while count:
+        name, way, options = rng.choice(CASES)
+        n, d = rng.choice([1, 2, 2, 3, 3, 4]), rng.choice([1, 1, 2, 2, 3])
+        mask = None
+        if PROBLEMS[name].maskable and rng.random() < 0.3:
+            mask = np.array([rng.random() < 0.6 for _ in range(n * n)]).reshape(n, n)
+        pairs = None if mask is None else Pairs(int(mask.sum()), int(mask.any(1).sum()), int(mask.any(0).sum()))
+        problem = PROBLEMS[name]
+        made = {each: of for each, of in BOUNDS[problem.bounds or ""].made.items() if each not in problem.inputs}
+        case = Case(problem, {"n": n, "d": d}, way, pairs, made)
+        graph = graphs.build(
+            name, rng.choice(["chain", "balanced"]) if mask is None else "chain", mask, n=n, d=d, **options
+        )
+        M = rng.choice([4, 5, 6, 8, 10, 14, 20, 30])
+        try:
+            if graph.vertices <= 40 and rng.random() < 0.5:
+                kinds, vertices = unpack(optimum(graph, M, states=3000).moves)
+                game = list(zip(kinds.tolist(), vertices.tolist(), strict=True))
+            else:
+                game = random_game(graph, M, rng)
+        except Infeasible:
+            continue
+        game = of_use(graph, game)
+        judged = referee(graph, M, [np.array([pack(*move) for move in game], np.int64)])
+        assert judged.legal and judged.complete
+        yield case, graph, M, game
+        count -= 1
+
+
+# -- the argument --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Episode:
+    family: Name
+    start: int
+    end: int
+    paid: bool = False
+
+
+class Board:
+    """A game as one claim sees it: families, which of their episodes are numbered, and elementary products."""
+
+    def __init__(self, case: Case, claim: Claim, graph: Cdag, game: Moves) -> None:
+        self.claim, self.graph, self.game = claim, graph, game
+        self.results = {product.result for product in claim.table}
+        self.light = {"Π", "Σ", "Θ"} & self.results if claim.light is not None else set()
+        self.inputs = {*case.problem.inputs, *case.formulation.kept}
+        self.made = {name: of for name, of in case.made.items() if name not in self.results}
+        self.trees = {**dict.fromkeys(self.inputs - {*claim.besides}), **TREES[str(case.problem.bounds)]}
+        for name in case.problem.outputs:
+            if name in claim.besides:
+                del self.trees[name]
+        self.outputs = {*case.problem.outputs}
+        self.family = [self._family(v) for v in range(graph.vertices)]
+        self.product = [self._product(v) for v in range(graph.vertices)]
+        self.episodes = self._episodes()
+
+    def _family(self, v: int) -> Name | None:
+        family, _, index, _ = self.graph.locate(v)
+        if family.name in self.inputs:
+            return (family.name, *index) if family.name in self.trees else None
+        tree = self.trees.get(family.name)
+        if tree is None:
+            return None
+        if "Π" in self.results and tree in ("Σ", "Θ"):
+            tree = "Π"
+        return tree, *index
+
+    def _product(self, v: int) -> tuple[Name, int] | None:
+        """The elementary product that a vertex is, with its weight, if it is counted."""
+        family, block, index, part = self.graph.locate(v)
+        own = self.family[v]
+        if self.graph.op[v] != Op.MUL or family.op != "matmul" or own is None or family.name == "U2":
+            return None
+        tables = [each for each in self.claim.table if each.result == own[0]]
+        if len(tables) > 1:
+            tables = [each for each in tables if each.left == ("S" if family.name == "Z" else "dO")]
+        return ((family.name, block, *index, part.stop), tables[0].weight) if tables else None
+
+    def numbered(self, episode: Episode) -> bool:
+        name = episode.family[0]
+        return episode.paid or name in self.results
+
+    def _episodes(self) -> list[Episode]:
+        red: dict[Name, set[int]] = defaultdict(set)
+        running: dict[Name, Episode] = {}
+        found = []
+        for time, (kind, v) in enumerate(self.game):
+            family = self.family[v]
+            if family is None:
+                continue
+            if kind in (READ, COMPUTE):
+                if not red[family]:
+                    running[family] = Episode(family, time, len(self.game))
+                    found.append(running[family])
+                red[family].add(v)
+            if kind in (READ, WRITE):
+                running[family].paid = True
+            if kind == DELETE:
+                red[family].remove(v)
+                if not red[family]:
+                    running[family].end = time
+        return found
+
+    def red_at(self, time: int) -> set[Name]:
+        """Families with a red vertex just before a move."""
+        return {each.family for each in self.episodes if each.start < time <= each.end}
+
+    def check(self, M: int, T: int, lightest: Fraction) -> int:
+        """Cut the game into segments and check all that the bounds say of them; how many there are."""
+        X = M - 1 + T
+        whole = lightest == 1
+        starts = sorted((each for each in self.episodes if self.numbered(each)), key=lambda each: each.start)
+        cuts, counted, carried = [0], [[]], [set()]  # type: ignore[var-annotated]
+        reach: set[Name] = set()
+        weight = Fraction(0)
+        for each in starts:
+            if each.family in reach:
+                continue
+            its = self.weight(each, lightest)
+            if weight + its > (X if len(cuts) == 1 else T):
+                assert weight == (X if len(cuts) == 1 else T) if whole else weight > (X if len(cuts) == 1 else T) - 1
+                cuts.append(each.start)
+                red = self.red_at(each.start)
+                assert len(red) <= M - 1 and each.family not in red
+                carried.append(red)
+                counted.append([])
+                reach, weight = set(red), Fraction(0)
+            reach.add(each.family)
+            counted[-1].append(each)
+            weight += its
+        capacity = Cube(self.claim.capacity.w, lightest) if self.light else self.claim.capacity  # type: ignore[attr-defined]
+        evaluated = 0
+        for begin, end, red, new in zip(cuts, [*cuts[1:], len(self.game)], carried, counted, strict=True):
+            assert len(red) + sum(self.weight(each, lightest) for each in new) <= X
+            products = self.products(begin, end)
+            assert sum(products.values()) <= capacity(X)
+            evaluated += sum(products.values())
+            self.check_reach(begin, end, red | {each.family for each in new})
+        free = [each for of_one in counted for each in of_one if not each.paid]
+        per_tree = Counter(each.family for each in free)
+        for each in free:
+            assert each.family[0] in self.results - self.outputs
+            made = [self.product[v] for k, v in self.game[each.start : each.end] if k == COMPUTE]
+            own = {p for p in made if p and self.family_of_product(p[0]) == each.family}
+            if each.family[0] != "dQ" or not self.claim.ragged:
+                assert sum(weight for _, weight in own) >= (self.claim.tree or 0)
+        again = sum(
+            max(0, times - 1) for family, times in per_tree.items() if family[0] != "dQ" or not self.claim.ragged
+        )
+        assert evaluated >= self.claim.products + (self.claim.tree or 0) * again
+        assert len(per_tree) <= self.claim.free
+        io = sum(kind in (READ, WRITE) for kind, _ in self.game)
+        outside = sum(kind in (READ, WRITE) and self.family[v] is None for kind, v in self.game)
+        assert io >= outside + sum(each.paid for of_one in counted for each in of_one)
+        return len(cuts)
+
+    def weight(self, episode: Episode, lightest: Fraction) -> Fraction:
+        return lightest if not episode.paid and episode.family[0] in self.light else Fraction(1)
+
+    def family_of_product(self, product: Name) -> Name:
+        return self._by_product[product]
+
+    def products(self, begin: int, end: int) -> dict[Name, int]:
+        done = (self.product[v] for kind, v in self.game[begin:end] if kind == COMPUTE)
+        return dict(each for each in done if each is not None)
+
+    def check_reach(self, begin: int, end: int, reach: set[Name]) -> None:
+        """What a counted product is made of is within reach, or of a row that is made of one that is within reach.
+
+        Only where a pair's values may be made again in a segment, from whole lines, need pairs not be.
+        """
+        d = max(index for name, *_, index in (f for f in self.family if f) if name in ("A1", "Q", "A")) + 1
+        for kind, v in self.game[begin:end]:
+            if kind != COMPUTE or self.product[v] is None:
+                continue
+            for u in (v, *self.graph.predecessors(v).tolist()):
+                family = self.family[u]
+                assert family is not None
+                name, first, _ = family
+                if family in reach or (name in ("Σ", "Θ") and name not in self.results):
+                    continue
+                assert name in self.made, (family, self.graph.describe(v))
+                assert all((self.made[name], first, t) in reach for t in range(d))
+
+    @property
+    def _by_product(self) -> Mapping[Name, Name]:
+        return {p[0]: f for p, f in zip(self.product, self.family, strict=True) if p and f}
+
+
+@cache
+def claims_of(problem: str) -> Any:
+    return BOUNDS[problem].claims
+
+
+def check_games(seed: int, count: int) -> Counter[str]:
+    rng = random.Random(seed)
+    found: Counter[str] = Counter()
+    for case, graph, M, game in games(seed, count):
+        for claim in claims_of(str(case.problem.bounds))(case):
+            if claim.why_not or not claim.table:
+                continue
+            board = Board(case, claim, graph, game)
+            for T in {1, rng.randint(1, 3 * M), 2 * M + 1}:
+                weights = [Fraction(1)]
+                if board.light:
+                    weights += [Fraction(1, 3), Fraction(rng.randint(1, 30), 31)]
+                for lightest in weights:
+                    found[claim.name] = max(found[claim.name], board.check(M, T, lightest))
+    return found
+
+
+def test_the_argument_holds_in_every_segment_of_games() -> None:
+    found = check_games(1, 25)
+    assert found["D4"] > 3
+
+
+@pytest.mark.slow
+def test_the_argument_holds_in_every_segment_of_many_games() -> None:
+    found = check_games(2, 1500)
+    assert min(found.values()) > 10
