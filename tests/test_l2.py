@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.caches import kernels, l2
+from pebblesim.caches import l2, l2_kernel
 from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.language.registry import get
@@ -48,7 +48,7 @@ def test_blocks_take_turns(lengths: list[list[int]], at_once: int, seed: int) ->
             running[number] = [now + waits[request + 1], request + 1]
         else:
             del running[number]
-    who, what = kernels.take_turns(starts, np.array(waits, float), np.array(spends, float), order, at_once)
+    who, what = l2_kernel.take_turns(starts, np.array(waits, float), np.array(spends, float), order, at_once)
     assert list(zip(who.tolist(), what.tolist(), strict=True)) == expected
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
-from pebblesim.growth.tropical import Undecided, Verdict, decide
+from pebblesim.growth.tropical import Undecided, decide
+from pebblesim.growth.verdicts import Verdict
 
 NAMES = ("n", "d", "M")
 
