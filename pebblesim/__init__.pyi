@@ -16,7 +16,8 @@ from .errors import (
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
 from .growth.overtaking import bound_exponent as bound_exponent
-from .growth.tropical import decide as decide, parse as parse
+from .growth.text import parse as parse
+from .growth.tropical import decide as decide
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare

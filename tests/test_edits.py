@@ -120,9 +120,9 @@ def judge_all(drawn: list[tuple[str, Callable[[], Schedule]]]) -> Counter[str]:
 
 
 def test_small_edits_are_passed_exactly_if_they_are_right() -> None:
-    """Of each schedule an edit of each kind."""
+    """Of every other schedule an edit of each kind."""
     draw, drawn = random.Random(0), []
-    for name in CORES:
+    for name in CORES[::2]:
         possible = list(edits.edits(SCHEDULES[name]))
         for kind in KINDS:
             of_kind = [edit for edit in possible if edit[0].split(": ")[2].startswith(kind)]
@@ -139,6 +139,16 @@ def test_what_was_written_to_another_tensor_is_not_read_from_this_one() -> None:
         if "row_stationary: S for dQ" in what and "m.write(S[i, :], dQ_i)" in edits.source(make())
     ]
     assert judge(make(), 1, "chain", MASK) == "wrong, refused when played"
+
+
+def test_a_sum_without_terms_may_be_looked_at_before_the_others_are_complete() -> None:
+    """Row sums are written after every column; of one row there are none, and its constant is there from the first."""
+    mask = np.ones((5, 5), bool)
+    mask[1] = False
+    (make,) = [
+        make for what, make in edits.edits(SCHEDULES["scores-stored"]) if "move end() to 5 of P_ij = m.zeros" in what
+    ]
+    assert judge(make(), 3, "chain", from_array(mask, size=(1, 1))) == "right, passed"
 
 
 @pytest.mark.slow

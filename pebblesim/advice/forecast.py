@@ -220,7 +220,8 @@ PASTED = {
 def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
     """Lines to write into a kernel of one's own: its tile, how it is launched, and what each launch takes."""
     named = {PASTED.get(name, name): size for name, size in found.tiling.blocks.items()}
-    named.setdefault("BLOCK_D", 1 << (dims["d"] - 1).bit_length())  # the whole head dimension, as tiles have it
+    width = max(size for name, size in dims.items() if name.startswith("d"))
+    named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
     sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
     lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
     lines += [

@@ -64,7 +64,7 @@ def launch_costs(
         heads: problems of that size that are solved together.
         mask: which pairs are allowed.
     """
-    schedule = get(tiling.schedule)
+    schedule = get(tiling.schedule).in_dims(dims)
     program = schedule.program if mask is None else schedule.masked
     sizes = {**dims, **tiling.blocks}
     return [
