@@ -84,7 +84,8 @@ class System:
         dims: the dimension that each class is.
         outputs: the problem's outputs.
         storable: tensors that a schedule may keep in memory. Where the only use is one elementwise operation, of no
-            other matrix, or one row sum, its result is as good, and the tensor itself is left out.
+            other matrix, or one row sum, its result is as good, and the tensor itself is left out; so is what follows
+            element by element from one that is stored, and vectors.
     """
 
     problem: Problem
@@ -154,7 +155,7 @@ def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
         axes,
         _dims(problem, families, axes, {size: dim for dim, size in sizes.items()}),
         outputs,
-        frozenset(name for name in equations if name in outputs or not _passing(name, equations.values(), axes)),
+        frozenset(_storable(equations, axes, outputs)),
     )
 
 
@@ -211,6 +212,17 @@ def _dims(
                 axis, declared[family.name][place] if family.name in declared else by_size[family.shape[place]]
             )
     return tuple(dims[axis] for axis in sorted(dims))
+
+
+def _storable(equations: Mapping[str, Equation], axes: Mapping[str, Axes], outputs: Iterable[str]) -> set[str]:
+    storable = {name for name in equations if name in outputs or not _passing(name, equations.values(), axes)}
+    at_hand = set(storable)
+    for name, each in equations.items():
+        matrices = {one for one in each.uses if len(axes[one]) == 2}
+        if each.elementwise and len(matrices) < 2 and matrices <= at_hand and name not in outputs:
+            at_hand.add(name)
+            storable.discard(name)
+    return storable
 
 
 def _passing(name: str, equations: Iterable[Equation], axes: Mapping[str, Axes]) -> bool:

@@ -14,8 +14,8 @@ from pebblesim.planning.passes import Impossible, Pass
 from pebblesim.planning.rows import rows
 from pebblesim.planning.tiles import tiles
 
-STORED = 3
-"""Most tensors that a pass leaves in memory."""
+STORED = 2
+"""Most tensors that a pass leaves in memory, or as many as there are outputs."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
     """What a pass could compute and store: each stored tensor, and of what they need each computed, or read."""
     storable = [name for name in system.equations if name in system.storable]
     known: set[tuple[frozenset[str], frozenset[str]]] = set()
-    for stores in chain.from_iterable(combinations(storable, size) for size in range(1, STORED + 1)):
-        if any(_made_of(system, one, {*stores}) for one in stores):
-            continue  # the other one is had again at no cost
+    most = max(STORED, len(system.outputs))
+    for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most + 1)):
+        if any(system.axes[one] == system.axes[other] for one, other in combinations({*stores} - {*system.outputs}, 2)):
+            continue  # two passes of half the rows move as much
         for computed in _closures(system, frozenset(stores)):
             if (choice := (computed, frozenset(stores))) not in known and _connected(system, computed):
                 known.add(choice)
@@ -99,13 +100,6 @@ def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
     return done
 
 
-def _made_of(system: System, name: str, others: set[str]) -> bool:
-    """Whether a tensor follows from one of the others element by element."""
-    each = system.equations[name]
-    inside = [one for one in each.uses if one in system.equations and system.axes[one] == system.axes[name]]
-    return each.elementwise and any(one in others or _made_of(system, one, others) for one in inside)
-
-
 def _connected(system: System, computed: frozenset[str]) -> bool:
     """Whether these equations share matrices, directly or through others; if not, they are better apart."""
     matrices = [
@@ -113,8 +107,8 @@ def _connected(system: System, computed: frozenset[str]) -> bool:
     ]
     reached, waiting = matrices[0], matrices[1:]
     while near := [each for each in waiting if each & reached]:
-        reached = reached.union(*near)
         waiting = [each for each in waiting if not each & reached]
+        reached = reached.union(*near)
     return not waiting
 
 

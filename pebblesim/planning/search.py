@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import Infeasible, UsageError
@@ -87,25 +86,30 @@ class Found:
             )
         game = self.played.game
         small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
+        plural = "s" if len(self.ways) > 1 else ""
         judged = "legal and complete" if game.complete else "NOT legal and complete"
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
                 f"{counted.problem}: {sizes} words",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
-                f"searched: {self.passes:,} passes in {len(self.ways)} ways of computing",
+                f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
                 f"played at {small}: {game.io:,} words, {judged}, {verdict}",
             ]
         )
 
 
-@lru_cache(maxsize=8)
-def _ways(name: str, known: int) -> tuple[tuple[System, tuple[Candidate, ...]], ...]:
-    """The ways of computing a problem with their passes; `known`: how many schedules there are, which declare ways."""
-    from pebblesim.planning.equations import systems
+_KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+"""The passes of ways of computing that were searched before."""
+
+
+def _passes(system: System) -> tuple[Candidate, ...]:
     from pebblesim.planning.plans import candidates
 
-    return tuple((system, tuple(candidates(system))) for system in systems(problem(name)))
+    key = system.problem.name, system.problem.graph, *sorted(system.options.items())
+    if key not in _KNOWN:
+        _KNOWN[key] = tuple(candidates(system))
+    return _KNOWN[key]
 
 
 def search(
@@ -144,16 +148,20 @@ def search(
     if called in SCHEDULES and not _is_ours(get(called)):
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
     from pebblesim.planning import writing
+    from pebblesim.planning.equations import systems
     from pebblesim.planning.plans import plans
 
-    ways = _ways(solves.name, len(SCHEDULES))
+    ways = systems(solves)
     if not ways:
         raise UsageError(
             f"problem {solves.name!r} has no graph whose sums run in one piece; `search` needs one to cut into passes."
         )
     where = ", ".join(f"{dim} = {size:,}" for dim, size in {**sizes, "M": M}.items())
     best: tuple[Counted, str] | None = None
-    for number, (system, available) in enumerate(ways):
+    looked_at = 0
+    for number, system in enumerate(ways, 1):
+        available = _passes(system)
+        looked_at += len(available)
         for plan in plans(system, available, sizes, M, PLANS):
             text = writing.source(plan, called, where)
             made = writing.register(text, called)
@@ -161,7 +169,7 @@ def search(
             if counted is not None and (best is None or counted.io < best[0].io):
                 best = counted, text
         if progress:
-            progress((number + 1) / len(ways))
+            progress(number / len(ways))
     SCHEDULES.pop(called, None)
     known = _known(solves.name, M, sizes)
     if best is None and known is None:
@@ -179,8 +187,8 @@ def search(
         counted,
         known,
         _played(schedule),
-        tuple(dict(system.options) for system, _ in ways),
-        sum(len(available) for _, available in ways),
+        tuple(dict(system.options) for system in ways),
+        looked_at,
     )
 
 
