@@ -1,4 +1,4 @@
-"""Break bounds, claims and the decider on purpose, one at a time, and see which check finds it.
+"""Break bounds, claims, the decider and readings on purpose, one at a time, and see which check finds it.
 
     .venv/bin/python benchmarks/mutations.py docs/mutations.md
 
@@ -29,9 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAD = """\
 # What was broken on purpose, and what found it
 
-Each line is a change to the source of a bound, a claim or the decider that makes it say too much or too little. It is
-applied by `benchmarks/mutations.py`, which writes this page: the check named last is the first that failed of those
-that the mutation was given, cheapest first. `verify` stands for claims of `pebblesim verify`, by name.
+Each line is a change to the source of a bound, a claim, the decider, a reading or the game, which then says too much or
+too little. It is applied by `benchmarks/mutations.py`, which writes this page: the check named last is the first that
+failed of those that the mutation was given, cheapest first. `verify` stands for claims of `pebblesim verify`, by name.
+What is known of S-partitions takes the extra `exact`.
 
 """
 

@@ -1,4 +1,4 @@
-"""All keys, or all queries, stay in the cache, and the rest passes by once: the compulsory words and no more."""
+"""All keys, or all queries, stay in the cache, and the rest passes by once: the compulsory words, or little more."""
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
@@ -64,3 +64,44 @@ def queries_resident(m, Q, K, V, dO, O, l):
         m.write(dK[j, :], dK_j)
         m.write(dV[j, :], dV_j)
     m.write(dQ, dQ_)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: K and V resident for dQ, then Q and dO for dK and dV",
+    io="6*n*d + 2*n + 6*n*d + 2*n",
+    graph={"kept": "l"},
+)
+def keys_then_queries(m, Q, K, V, dO, O, l):
+    """Two passes, each with one side resident: 12nd + 4n words in 2nd + 2n + O(d)."""
+    n, d = Q.shape
+    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+
+    with m.phase("v, dQ"):
+        K_, V_ = m.read(K), m.read(V)
+        for i in m.tiles(n, 1):
+            dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
+            add_row_sums(m, v_i, dO_i, O)
+            m.write(v[i], v_i)
+            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d)
+            for j in m.tiles(n, 1, keys_of=i):
+                P = m.compute(Q_i @ K_[j, :].T)
+                P[:] = exp(P) / l_i
+                dS = m.compute(dO_i @ V_[j, :].T)
+                dS[:] = P * (dS - v_i)
+                dQ_i += dS @ K_[j, :]
+            m.write(dQ[i, :], dQ_i)
+
+    with m.phase("dK, dV"):
+        Q_, dO_, l_, v_ = m.read(Q), m.read(dO), m.read(l), m.read(v)
+        for j in m.tiles(n, 1, keys_of=n, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
+            for i in m.tiles(n, 1, queries_of=j):
+                P = m.compute(Q_[i, :] @ K_j.T)
+                P[:] = exp(P) / l_[i]
+                dV_j += P.T @ dO_[i, :]
+                dS = m.compute(dO_[i, :] @ V_j.T)
+                dS[:] = P * (dS - v_[i])
+                dK_j += dS.T @ Q_[i, :]
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)

@@ -1,8 +1,10 @@
 """Any DAG: the best game found, bounds and optimum against an independent search, and what is refused."""
 
+import itertools
 import random
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 
 import networkx as nx
@@ -104,6 +106,73 @@ def test_wavefronts_of_folds_by_hand() -> None:
         assert wavefront.value <= optimum(fold(ends), M, "no-recompute").io <= wavefront.value + 2
     again = pebble(fold(10), M=4, seconds=0.5)
     assert again.bound.name == "compulsory"
+
+
+def value_of(name: str, graph: Cdag, M: int, rules: str) -> int:
+    return next(each.value for each in lower_bounds(graph, M, rules) if each.name == name)
+
+
+def test_wavefronts_do_not_count_what_is_written_in_any_case() -> None:
+    """The vertices of a fold that wait are outputs: their writes are compulsory, only their reads are not."""
+    plain = fold(7)
+    graph = Cdag.from_edges(15, list(zip(plain.preds.tolist(), targets(plain), strict=True)), None, [*range(1, 7), 14])
+    least = optimum(graph, 3, "no-recompute")
+    assert least.io == least.bound >= value_of("wavefront", graph, 3, "no-recompute") >= 8
+
+
+def targets(graph: Cdag) -> list[int]:
+    return np.repeat(np.arange(graph.vertices), np.diff(graph.indptr)).tolist()
+
+
+def test_the_spectral_bound_is_that_of_its_authors() -> None:
+    """Jain & Zaharia: eigenvalues of the Laplacian without inputs, an edge of u weighing 1 over u's successors."""
+    rng, n, M = random.Random(1), 400, 3
+    edges = [(u, v) for v in range(2, n) for u in rng.sample(range(v), 2)]
+    inner, successors = nx.Graph(), Counter(u for u, _ in edges)
+    inner.add_nodes_from(range(2, n))
+    inner.add_edges_from((u, v, {"weight": 1 / successors[u]}) for u, v in edges if u >= 2)
+    weights = nx.to_numpy_array(inner)
+    values = np.linalg.eigvalsh(np.diag(weights.sum(axis=0)) - weights)
+    size = len(inner)
+    most = max(sum((size // k + (i < size % k)) * values[i] for i in range(k)) - 2 * k * M for k in range(1, size // M))
+    compulsory = 2 + sum(v not in successors for v in range(n))
+    assert most > 1
+    assert value_of("spectral", Cdag.from_edges(n, edges), M, "no-recompute") == compulsory + int(most)
+
+
+def test_partitions_by_hand() -> None:
+    """T words a stretch; what M + T values lead to is found by trying all of them."""
+    pytest.importorskip("ortools")
+    rng = random.Random(3)
+    for _ in range(6):
+        graph = random_graph(rng, 8)
+        M = least_M(graph, "hong-kung")
+        task = Task(graph, M, "hong-kung")
+        needed = [v for v in range(graph.vertices) if task.needed[v]]
+        preds = {v: graph.preds[graph.indptr[v] : graph.indptr[v + 1]].tolist() for v in needed}
+        used = sorted({u for v in needed for u in preds[v]})
+        best = 0
+        for T in {max(1, M // 2), M, 2 * M}:
+            most = 0
+            for held in itertools.combinations(used, min(len(used), M + T)):
+                computed = set(held)
+                computed |= {v for v in needed if not preds[v]}
+                reached = 0
+                for v in sorted(needed):
+                    if computed >= set(preds[v]):
+                        computed.add(v)
+                        reached += 1
+                most = max(most, reached)
+            if most:
+                best = max(best, T * (-(-len(needed) // most) - 1))
+        assert value_of("S-partition", graph, M, "hong-kung") == best
+
+
+def test_partitions_say_nothing_where_terms_are_taken_one_by_one() -> None:
+    """Three sums of 13 inputs each grow side by side in M = 4 words; whole, none of them can be computed at all."""
+    pytest.importorskip("ortools")
+    graph = Cdag.from_edges(17, [*((u, v) for u in range(13) for v in (13, 14, 15)), (0, 16)])
+    assert value_of("S-partition", graph, 4, "partial") == 0
 
 
 @pytest.mark.parametrize("rules", RULES)

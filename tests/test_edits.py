@@ -141,6 +141,16 @@ def test_what_was_written_to_another_tensor_is_not_read_from_this_one() -> None:
     assert judge(make(), 1, "chain", MASK) == "wrong, refused when played"
 
 
+def test_a_sum_without_terms_may_be_looked_at_before_the_others_are_complete() -> None:
+    """Row sums are written after every column; of one row there are none, and its constant is there from the first."""
+    mask = np.ones((5, 5), bool)
+    mask[1] = False
+    (make,) = [
+        make for what, make in edits.edits(SCHEDULES["scores-stored"]) if "move end() to 5 of P_ij = m.zeros" in what
+    ]
+    assert judge(make(), 3, "chain", from_array(mask, size=(1, 1))) == "right, passed"
+
+
 @pytest.mark.slow
 def test_thousands_of_small_edits() -> None:
     possible = [edit for name in CORES for edit in edits.edits(SCHEDULES[name])]

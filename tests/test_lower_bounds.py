@@ -175,6 +175,19 @@ def test_the_segments_chosen_are_valid_and_near_the_best(
     assert max(0, found) >= 0.8 * most - 3
 
 
+def test_trees_of_unknown_size_may_all_be_as_small_as_makes_them_cheap_to_make_again() -> None:
+    rng = random.Random(1)
+    for _ in range(25):
+        d, M, trees = rng.randint(1, 20), rng.randint(2, 12), rng.randint(1, 60)
+        capacity = rng.choice([Cube(), FRESH_16(d), FRESH_24(d), Rows(d)])
+        N, most, X = rng.randint(1, 200), 0, 2 * M - 1
+        while capacity(X) < N:
+            cheap = -(-capacity(X) // (X - M + 1))
+            most = max(most, (cheap and fewest_words(N, capacity, M, X, trees, cheap)) or 0)
+            X += 1
+        assert (least_words(N, capacity, M, trees, None, ragged=True) or 0) <= most
+
+
 def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_best() -> None:
     rng = random.Random(5)
     for _ in range(40):
@@ -268,6 +281,21 @@ def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
 @pytest.mark.slow
 def test_no_bound_exceeds_the_optimum_of_many_graphs() -> None:
     check_optima(seed=3, wanted=400, names=["matmul", *PROBLEMS], largest_graph=48, states=100_000)
+
+
+def test_a_bound_that_is_one_word_too_large_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where B is tight; and the bounds are right again without that word."""
+    tight = [{"m": 2, "k": 1, "n": 2}, {"m": 2, "k": 1, "n": 3}]
+    least = [optimum(graphs.build("matmul", **dims), 3).io for dims in tight]
+
+    def values() -> list[int]:
+        return [best(PROBLEMS["matmul"], dims, 3).value for dims in tight]
+
+    assert values() == least == [9, 13]
+    monkeypatch.setattr("pebblesim.theory.lower_bounds.least_words", lambda *given: (least_words(*given) or 0) + 1)
+    assert values() == [10, 14]
+    with pytest.raises(AssertionError):
+        check_optima(seed=1, wanted=60, names=["matmul"], largest_graph=30, states=50_000)
 
 
 # -- against every schedule ------------------------------------------------------------------------------------------
@@ -378,7 +406,7 @@ def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
     kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Formulation.of(SCHEDULES["standard-backward"])))
     assert set(kept) == {"compulsory", "E5", "E6"}
     linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Formulation.of(SCHEDULES["linear-quadratic"])))
-    assert set(linear) == {"compulsory", "C1", "C2", "C2w", "C3"}
+    assert set(linear) == {"compulsory", "C1", "C2", "C2w", "C3", "C4"}
     assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it
 
 

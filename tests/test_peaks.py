@@ -271,7 +271,14 @@ def test_sums_without_terms_whose_tile_gets_another_value(n: int, d: int) -> Non
     assert played.passed
 
 
-@pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2)])
+@pytest.mark.parametrize("summation", ["balanced", "blocked:2"])
+def test_a_tree_over_sums_kept_apart_has_the_terms_of_all_of_them(summation: str) -> None:
+    played = ps.play(SCHEDULES[1], M=10**6, n=3, d=2, blocks={"B_r": 1, "B_c": 1, "b": 1}, summation=summation)
+    assert played.game.peak_red == played.predicted["peak_red"]
+    assert played.passed
+
+
+@pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2), (5, 13, 3)])
 def test_the_last_full_tile_can_be_the_fullest(k: int, n: int, b: int) -> None:
     """Of one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""
     assert n % b == 1

@@ -21,6 +21,7 @@ from pebblesim.graphs.layers import layers
 from pebblesim.jobs.recording import record
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.plots.game import LANE, move, occupancy, tiles
+from pebblesim.plots.gaps import gaps
 from pebblesim.plots.graph import graph
 from pebblesim.plots.roofline import roofline
 from pebblesim.plots.skislope import gap, skislope
@@ -54,6 +55,18 @@ def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
         assert curve == [(row.M, row.io) for row in ROWS if row.schedule == name and row.feasible]
     assert set(curves) == {row.schedule for row in ROWS if row.feasible}
     assert "words" in ax.get_xlabel() and "words" in ax.get_ylabel()
+
+
+def test_the_gap_of_a_problem_with_and_without_some_bounds(ax: Axes) -> None:
+    found = ps.gaps("backward", n=40, d=6, M=CACHES)
+    assert gaps(found, ax, ("D1", "D2", "D4")) is ax
+    without, whole, _ = (list(zip(*each.get_data(), strict=True)) for each in ax.get_lines())
+    assert whole == [(M, best(M).gap) for M in CACHES]
+    for row, (M, gap_without) in zip(found.rows, without, strict=True):
+        known = ps.bounds("backward", schedule=row.schedule, n=40, d=6, M=M).lower
+        least = max(bound.value for bound in known if bound.name not in ("D1", "D2", "D4"))
+        assert gap_without == row.io / least
+    assert any(above > below for (_, above), (_, below) in zip(without, whole, strict=True))
 
 
 def test_the_gap_is_that_of_the_least(ax: Axes) -> None:
@@ -245,6 +258,7 @@ def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 COMMANDS = {
     "skislope": "plot skislope -n 64 -d 8 -M 50:5000 --points 4",
+    "gaps": "plot gaps forward backward -n 64 -d 8 -M 50:5000 --points 4 --without C2w,D4",
     "words": "plot words small-cache flash -n 64 -d 8 -M 500",
     "roofline": "plot roofline -n 64 -d 8 -M 500 --peak 312T --bandwidth 1.5e12",
     "roofline of a card": "plot roofline --gpu A100 -n 64 -d 8 --dtype fp16",

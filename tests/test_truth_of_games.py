@@ -501,3 +501,10 @@ def test_smaller_sizes_are_cut_alike(name: str) -> None:
                 assert small[dim] <= 40
                 for block in schedule.blocks:
                     assert small[block] <= 1 + len(blocks)
+
+
+@pytest.mark.parametrize("what", ["io", "peak_red"])
+def test_what_was_predicted_otherwise_does_not_pass(what: str) -> None:
+    played = ps.play("flash2-forward", n=3, d=2, M=40)
+    assert played.passed
+    assert not replace(played, predicted={**played.predicted, what: played.predicted[what] + 1}).passed

@@ -34,11 +34,14 @@ from pebblesim.growth.tropical import parse
 from pebblesim.jobs.blocks import smallest
 from pebblesim.jobs.count import count
 from pebblesim.jobs.graph import optimum
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.peak import peak_red
+from pebblesim.theory.capacities import Cube
+from pebblesim.theory.certificates import private_families
+from pebblesim.theory.cutting import Case
 from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
-from pebblesim.theory.lower_bounds import Formulation, largest, lower_bounds
+from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
 
 _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
 """Any sizes do: what is taken from the bounds is their text, with the domain in which it holds."""
@@ -245,6 +248,32 @@ def _counts(effort: Effort) -> Finding:
             if found := against.below(schedule, M, sizes):
                 return found
     return against.held(f"{len(SCHEDULES)} schedules")
+
+
+@claim(
+    "capacities",
+    "ours",
+    "no split of families makes more products than w (X/3)^(3/2): private families prove it of each table",
+    PROVED,
+)
+def _capacities(effort: Effort) -> Finding:
+    """What the certificates say; docs/lower-bounds.md has the theorem, and a bound without one is not even stated."""
+    tables, line = set(), ""
+    for solves in PROBLEMS.values():
+        bounding = BOUNDS.get(solves.bounds) if isinstance(solves.bounds, str) else None
+        if bounding is None:
+            continue
+        made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
+        for way in bounding.ways.values():
+            for stated in bounding.claims(Case(solves, _SIZES, way, None, made)):
+                if isinstance(stated.capacity, Cube) and stated.table:
+                    table = tuple((product[:3], product.weight) for product in stated.table)
+                    private = private_families(table, stated.capacity.w)
+                    if private is None:
+                        return Finding(FAILS, f"{solves.name}, {stated.name}: no private families prove it")
+                    tables.add(table)
+                    line = f"{stated.name} of {solves.name}: {', '.join(sorted(private))} private"
+    return Finding(PROVED, f"{len(tables)} tables, the last\n{line}")
 
 
 FAR = 2**30

@@ -177,7 +177,7 @@ def _edge(effort: Effort) -> Finding:
     """Why the repaired theorem asks for M ≥ (1 + ε)d²."""
     bound = statement("Li et al., Theorem D.5").expr
     assert bound
-    at = {"M": "d**2 + 7*d + 10", "B_r": "1", "B_c": "1"}
+    at = {"M": "d**2 + 6*d + 5", "B_r": "1", "B_c": "1"}
     found = refuted(deciding('ps.formula("large-cache").io', "O", bound, "n >= d", at))
     lines, ratios = [found.evidence], []
     for d in (8, 64, 512, 4096):

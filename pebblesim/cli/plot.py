@@ -65,6 +65,30 @@ def skislope(
     print(f"written {output}")
 
 
+@command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
+def gaps(
+    problems: Annotated[list[str], typer.Argument(help="Problems, one above the other.")],
+    *,
+    sizes: Sizes,
+    m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
+    dtype: Dtype = None,
+    blocks: Blocks = "fit",
+    without: Annotated[str, typer.Option("--without", help="Bounds: draw the gap without these, too: D4,C4.")] = "",
+    points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 43,
+    output: Picture = ...,  # type: ignore[assignment]
+) -> None:
+    """Draw how far the best schedule is from the best lower bound over M, and how far it were without some bounds."""
+    check(output)
+    from pebblesim.jobs.bounding import gaps as gaps_of
+    from pebblesim.plots.gaps import figure
+
+    caches = _caches(m, dtype, points)
+    found = [gaps_of(name, M=caches, blocks=blocks, **sizes.dims) for name in problems]
+    names = [name.strip() for name in without.split(",") if name.strip()]
+    save(lambda empty: figure(found, empty, names), output, size=(8.5, 1 + 2.3 * len(found)))
+    print(f"written {output}")
+
+
 @command(app, example="pebblesim plot words small-cache flash -n 4096 -d 64 -M 16k -o words.png")
 def words(
     schedules: Schedules = None,

@@ -53,7 +53,7 @@ class Comparison(Sequence[Counted]):
 
     @property
     def lower_bound(self) -> LowerBound:
-        """What nothing that solves the problem with M pebbles can go below, whatever its way of computing."""
+        """What no game with M pebbles can go below on any graph of the problem, whatever its way of computing."""
         return best(problem(self.problem), self.dims, self.M, None, self.mask)
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:

@@ -449,6 +449,8 @@ def run(
                         meant = cell(number, block, 0)
                 elif count == 0 and (not started or (k == 0 and not zero)):
                     meant = EMPTY
+                if k == 0 and held == cell(number, block, 0):  # somebody has looked at it, and it stays what it was
+                    meant = held
                 if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
                     _mismatch(state, i, j, held, meant)
                     return used

@@ -42,6 +42,7 @@ def _backward(case: Case) -> Iterator[Claim]:
     yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
     yield case.of_pairs("D3", "pairs", LINES)
     yield from _merged(case, why_not)
+    yield case.of_words_at_once("D5", LINES, 2, (4, 2))
 
 
 def _merged(case: Case, why_not: str) -> Iterator[Claim]:

@@ -38,6 +38,10 @@ def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighted(GRADIENTS, 18, 18, 12))
     yield case.of_pairs("E4", "pairs", LINES)
+    short = "n is 4d at most" if case.dims["n"] <= 4 * case.d else ""
+    why_not = "queries or keys are made from weights" if case.made else short
+    sides = Lines(("Q", "dO", "dQ"), ("K", "V", "dK", "dV"))
+    yield case.of_words_at_once("E7", sides, 3, (12, 3), why_not)
 
 
 def _from_P(case: Case, made: list[Product]) -> Iterator[Claim]:

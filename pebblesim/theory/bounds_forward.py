@@ -26,6 +26,9 @@ def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Produc
     yield case.of_one_product("C1", "products with V of pairs", lines, output)
     yield case.of_products("C2", "all products", [*made, scores, output])
     yield case.of_pairs("C3", "pairs", lines)
+    why_not = "queries or keys are made from weights" if case.made else ""
+    sides = Lines((scores.left, output.result), (scores.right, output.right))
+    yield case.of_words_at_once("C4", sides, 2, (4, 1), why_not)
     yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
 
 

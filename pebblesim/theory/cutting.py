@@ -100,7 +100,8 @@ class Claim(NamedTuple):
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
     `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
     products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
-    `unit` is what M is compared with, as text and as number.
+    `unit` is what M is compared with, as text and as number. Unless `at_once` is None, so many words are in the cache
+    at once, less those that are moved a second time, and `products` is the number of words that are moved once.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Claim(NamedTuple):
     why_not: str = ""
     table: Sequence[Product] = ()
     light: int | None = None
+    at_once: int | None = None
 
 
 class Case:
@@ -300,6 +302,33 @@ class Case:
             why_not,
             products,
             families * self.Z,
+        )
+
+    def of_words_at_once(
+        self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
+    ) -> Claim:
+        """All lines of queries, or all of keys, have to be in the cache at once, or words of them are moved again.
+
+        Args:
+            name: of the claim.
+            lines: inputs, or what is made of them, and outputs, that have rows for queries and for keys.
+            matrices: how many of n x d words are in the cache at once.
+            lost: a and b, if a d² - b d words of these need not be.
+            why_not: of the claim.
+        """
+        n, d = self.dims["n"], self.d
+        names, (a, b) = (*lines.query, *lines.key), lost
+        if self.masked:
+            why_not = "it is proved where all pairs are allowed"
+        return Claim(
+            name,
+            "words in the cache at once, or moved again",
+            len(names) * n * d,
+            Cube(),
+            [(f"{len(names) + matrices}*n*d - {a}*d**2 + {_times(b, 'd')} - M", 0, None)],
+            besides=self.besides(names),
+            why_not=why_not,
+            at_once=matrices * n * d - a * d**2 + b * d,
         )
 
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:

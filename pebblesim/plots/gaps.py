@@ -1,0 +1,94 @@
+"""How far the best schedule is from the best lower bound over the size of the cache, and what some bounds bring."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pebblesim.language.problems import problem
+from pebblesim.plots.style import BLUE, RED
+from pebblesim.theory.lower_bounds import largest, lower_bounds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pebblesim.jobs.bounding import Gaps
+    from pebblesim.jobs.count import Counted
+
+
+def gap_without(row: Counted, names: Collection[str]) -> float:
+    """I/O ÷ the largest lower bound for its way of computing that has none of these names."""
+    known = lower_bounds(problem(row.problem), row.dims, row.M, row.formulation)
+    least = largest([bound for bound in known if bound.name not in names])
+    return float(Fraction(row.io, least.value))
+
+
+def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
+    """The gap of the best schedule over M, and how it were without some bounds; below, which bound is the largest.
+
+    "once" is short for the compulsory words. Where a bound is the largest for a short stretch only, it is not named.
+
+    Args:
+        found: the best schedules of a problem at several M.
+        ax: where to draw.
+        without: names of bounds.
+    """
+    rows = found.rows
+    M, gap = [row.M for row in rows], [row.gap for row in rows]
+    if without:
+        label = f"without {', '.join(without)}"
+        ax.plot(
+            M,
+            [gap_without(row, without) for row in rows],
+            color=RED,
+            linewidth=1.3,
+            linestyle=(0, (3, 1.5)),
+            label=label,
+        )
+    ax.plot(M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="with all bounds")
+    worst = found.worst
+    ax.annotate(
+        f"{worst.gap:.2f}", (worst.M, worst.gap), xytext=(0, 4), textcoords="offset points", fontsize=8, ha="center"
+    )
+    for number, (first, last, name) in enumerate(_stretches(rows)):
+        ax.axvspan(first, last, ymax=0.06, color="0.85" if number % 2 else "0.72", linewidth=0)
+        if last / first > (M[-1] / M[0]) ** 0.03:
+            short = name.replace("compulsory", "once")
+            where = ((first * last) ** 0.5, 0.03)
+            ax.annotate(short, where, xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="center")
+    ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
+    ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), xlim=(M[0], M[-1]), ylabel=found.problem)
+    ax.grid(alpha=0.25, linewidth=0.5)
+    return ax
+
+
+def figure(all_found: Sequence[Gaps], figure: Figure, without: Collection[str] = ()) -> None:
+    """One picture above the other, on the same M."""
+    axes = figure.subplots(len(all_found), sharex=True, squeeze=False)[:, 0]
+    for found, ax in zip(all_found, axes, strict=True):
+        gaps(found, ax, [name for name in without if name in _names(found)])
+        ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
+    sizes = ", ".join(f"{name} = {size:,}" for name, size in all_found[0].dims.items())
+    axes[0].set_title(f"least I/O ÷ lower bound for its way, {sizes}", fontsize=11)
+    axes[-1].set_xlabel("M, words of cache")
+
+
+def _names(found: Gaps) -> set[str]:
+    first = found.rows[0]
+    return {bound.name for bound in lower_bounds(problem(found.problem), first.dims, first.M)}
+
+
+def _stretches(rows: Sequence[Counted]) -> list[tuple[float, float, str]]:
+    """From which M to which one bound is the largest, neighbours meeting in the middle."""
+    ends = [float(rows[0].M), *((a.M * b.M) ** 0.5 for a, b in pairwise(rows)), float(rows[-1].M)]
+    found: list[tuple[float, float, str]] = []
+    for row, first, last in zip(rows, ends, ends[1:], strict=False):
+        name = row.lower_bound.name
+        if found and found[-1][2] == name:
+            found[-1] = (found[-1][0], last, name)
+        else:
+            found.append((first, last, name))
+    return found

@@ -1,0 +1,118 @@
+"""Every capacity that is not a `Cube`: its proof's inequalities, decided for all real numbers by an SMT solver.
+
+The steps, and why they are enough, are in section 3 of docs/lower-bounds.md. Sizes are in units of d words for lines,
+and of d² for the rest, so that d is 1; a statement is proved if no real numbers contradict it. `Cube` has certificates.
+"""
+
+from typing import Any
+
+import pytest
+
+from pebblesim.theory.capacities import Gradients
+
+z3 = pytest.importorskip("z3")
+
+
+def contradicted(claim: Any, *given: Any) -> bool:
+    """Whether some real numbers contradict a claim that is said to hold for all that are as given."""
+    solver = z3.SolverFor("QF_NRA")
+    solver.set("timeout", 60_000)
+    solver.add(*given, z3.Not(claim))
+    answer = str(solver.check())
+    assert answer in ("sat", "unsat"), answer
+    return answer == "sat"
+
+
+def reals(names: str) -> tuple[list[Any], list[Any]]:
+    """Numbers of these names, and that none is negative."""
+    numbers = z3.Reals(names)
+    return numbers, [each >= 0 for each in numbers]
+
+
+def fresh_16(c: int) -> tuple[Any, ...]:
+    """N² = v o (e + IJ) with v + o = y, I + J = z: y²/4·(e + z²/4) ≤ x³/27 or x⁴/c²."""
+    (e, y, z), signs = reals("e y z")
+    x = e + y + z
+    cube, square = 27 * y**2 * (4 * e + z**2) <= 16 * x**3, c**2 * y**2 * (4 * e + z**2) <= 16 * x**4
+    return z3.Or(cube, square), *signs
+
+
+@pytest.mark.slow
+def test_fresh_16() -> None:
+    assert not contradicted(*fresh_16(16))
+
+
+def test_fresh_17_is_contradicted() -> None:
+    assert contradicted(*fresh_16(17))
+
+
+def kappa(low: bool, times: int = 1) -> tuple[Any, ...]:
+    """(ij + e)u ≤ κ(j)²(2i + u + e)² for u ≤ i, where κ² is 1/4(3 - j) below j = 3/2, and j/9 above."""
+    (i, j, e, u), signs = reals("i j e u")
+    b = 2 * i + u + e
+    claim = (i * j + e) * u * 4 * (3 - j) * times <= b**2 if low else 9 * (i * j + e) * u * times <= j * b**2
+    return claim, *signs, u <= i, 2 * j <= 3 if low else 2 * j >= 3
+
+
+def end_of_fresh_24(c: int) -> tuple[Any, ...]:
+    """√(aj)·z/3 ≤ x²/c with x = a + j + z, squared."""
+    (a, j, z), signs = reals("a j z")
+    return c**2 * a * j * z**2 <= 9 * (a + j + z) ** 4, *signs
+
+
+def test_fresh_24() -> None:
+    assert not contradicted(*kappa(low=True))
+    assert not contradicted(*kappa(low=False))
+    (j,), signs = reals("j")
+    assert not contradicted(z3.Implies(4 * j < 9, z3.If(2 * j < 3, 4 * (3 - j) > 4, 4 * j < 9)), *signs)  # κ < 1/2
+    (a, z), signs = reals("a z")
+    assert not contradicted(27 * a * z**2 <= 4 * (a + z) ** 3, *signs)  # √a·z/2 ≤ (x/3)^(3/2)
+    assert not contradicted(*end_of_fresh_24(24))
+    assert contradicted(*end_of_fresh_24(25))
+    assert contradicted(*kappa(low=False, times=2))
+
+
+def test_gradients() -> None:
+    dQ, dK, dV = Gradients.weights
+    (δ, u, y, z, m), signs = reals("delta u y z m")
+    assert not contradicted(dV * m <= 4 * (1 + δ) * (1 + z), *signs, m <= δ, m <= z)
+    parts = [each <= 1 for each in (u, y, z)]
+    made = dV * z + dQ * u + dK * y
+    assert not contradicted(made <= 4 * (2 + u) * (2 + y + z), *signs, *parts)
+    assert contradicted(made + 1 <= 4 * (2 + u) * (2 + y + z), *signs, *parts)
+    (r,), signs = reals("r")  # √e in units of d; half·r ≤ 2r² + half²/8
+    half = Gradients(1).half
+    assert not contradicted(half * r <= 2 * r**2 + z3.Q(half**2, 8), *signs)
+    assert contradicted(half * r < 2 * r**2 + z3.Q(half**2, 8), *signs)
+
+
+def box(third: bool, less: int = 0) -> tuple[Any, ...]:
+    """N² ≤ abc, N ≤ sc, N ≤ tb, a + b + c ≤ X: no more than s(√(X + s²) - s)², or st(X - st)/(s + t).
+
+    In units of s for sides, s² for families and s³ for products, so that s is 1.
+    """
+    (a, b, c, N, t, X, root), signs = reals("a b c N t X root")
+    given = (*signs, t >= 1, a * b * c >= N**2, c >= N, a + b + c <= X, X >= 3)
+    if third:
+        return N * (1 + t) <= t * (X - t - less), *given, t * b >= N, t**2 + 2 * t <= X
+    return X - less + 2 - 2 * root >= N, *given, root**2 == X + 1
+
+
+@pytest.mark.slow
+def test_box() -> None:
+    assert not contradicted(*box(third=False))
+    assert not contradicted(*box(third=True))
+    assert contradicted(*box(third=False, less=1))
+    assert contradicted(*box(third=True, less=1))
+
+
+def test_rows() -> None:
+    """I + J = l lines make l²/4 pairs at most, and l²/4 + X - wl, convex in l, is largest at an end."""
+    (I, J, one, two, most, w, X), signs = reals("I J one two most w X")
+    assert not contradicted(4 * I * J <= (I + J) ** 2, *signs)
+
+    def pairs(lines: Any) -> Any:
+        return lines**2 / 4 + X - w * lines
+
+    between = (one <= two, two <= most)
+    assert not contradicted(z3.Or(pairs(two) <= pairs(one), pairs(two) <= pairs(most)), *signs, *between)
