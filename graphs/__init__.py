@@ -4,6 +4,7 @@ if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
 
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,8 +30,8 @@ def build(problem: str, summation: str = "chain", mask: Any = None, **options: A
     Args:
         problem: its name.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        mask: booleans of shape (n, n), the pairs that may meet; None for all.
-        options: sizes and options.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
+        options: sizes, of which n and d stand for all that are not given, and options.
 
     Raises:
         UnknownName: there is no graph for that problem.
@@ -50,13 +51,16 @@ def plan(problem: str, summation: str = "chain", mask: Any = None, **options: An
 
 
 def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) -> "Builder":
-    declare: Any = find(problem).graph
+    solves = find(problem)
+    declare: Any = solves.graph
     if declare is None:
         raise UsageError(f"problem {problem!r} has no graph; declare one with it, see docs/extending.md.")
     if isinstance(declare, str):  # one of ours: importing all of them would cost too much
         module, _, function = declare.partition(":")
         declare = getattr(import_module(module), function)
     signature = inspect.signature(declare)
+    if solves.rectangle:
+        options = _spelled_out(solves.rectangle.from_nd, options)
     try:
         bound = signature.bind(summation=summation, **options)
     except TypeError as error:
@@ -70,6 +74,14 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
             raise UsageError(f"graph {problem!r} has no pairs that a mask could forbid; leave the mask out.")
         if summation != "chain":
             raise UsageError(f"a graph under a mask has chains only; take summation 'chain' instead of {summation!r}.")
-        options = options | {"mask": checked(mask, whole("n", bound.arguments["n"]))}
+        queries, keys = (whole(name, bound.arguments[name]) for name in (solves.rectangle or solves).pairs or ())
+        options = options | {"mask": checked(mask, (queries, keys))}
     builder: Builder = declare(summation=summation, **options)
     return builder
+
+
+def _spelled_out(from_nd: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes by the names of a problem's own dimensions, where n and d stand for all that are not given."""
+    found = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
+    short = {"n", "d"} - set(from_nd)
+    return {name: value for name, value in options.items() if name not in short} | found

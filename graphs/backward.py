@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from pebblesim.errors import UsageError
-from pebblesim.graphs.builder import Builder, Mask, in_memory, whole
+from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
 
 
 def declare(
-    n: int,
+    n_q: int,
+    n_k: int,
     d: int,
     summation: str = "chain",
     *,
@@ -26,38 +27,38 @@ def declare(
     g_block: int | None = None,
     mask: Mask = None,
 ) -> Builder:
-    """The graph of g = dL/dX from A1, A2, A3, dO (n, d) and X, Y (d, d).
+    """The graph of g = dL/dX from A1, dO (n_q, d), A2, A3 (n_k, d) and X, Y (d, d).
 
     Args:
-        n, d: sequence length and head dimension.
+        n_q, n_k, d: numbers of queries and of keys, and head dimension.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised), "one-pass" for a
             dQ that needs the row sums only at its end.
-        kept: whether O (n, d) and l (n) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
+        kept: whether O (n_q, d) and l (n_q) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
         centred: p = f∘(q - v) instead of f∘q - diag(v) f.
         row_block: with order "T", T is kept apart for each block of that many rows, and g sums over all of them,
             as in Algorithm 8.
         dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
             as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
         g_block: the same for g over blocks of that many rows, unless the order is "T".
-        mask: booleans of shape (n, n), the pairs that may meet; None for all. A g in blocks, by row_block or g_block,
-            then leaves out what has no allowed pair.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. A g in blocks, by row_block or
+            g_block, then leaves out what has no allowed pair.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
-    n, d = whole("n", n), whole("d", d)
+    n_q, n_k, d = sizes(n_q=n_q, n_k=n_k, d=d)
     _check(order, kept, centred, row_block, dQ_block, g_block)
 
     b = Builder(summation, mask)
     b.outputs = ("g",)
-    for name in ("A1", "A2", "A3", "dO"):
-        b.input(name, (n, d))
+    for name, rows in (("A1", n_q), ("A2", n_k), ("A3", n_k), ("dO", n_q)):
+        b.input(name, (rows, d))
     for name in ("X", "Y"):
         b.input(name, (d, d))
     if kept:
-        b.input("O", (n, d))
-        b.input("l", (n,))
+        b.input("O", (n_q, d))
+        b.input("l", (n_q,))
 
     b.matmul("S", "A1", "X")
     b.matmul("Z", "S", "A2.T", pairs=True)

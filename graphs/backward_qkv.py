@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName
-from pebblesim.graphs.builder import Builder, Mask, in_memory, whole
+from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 from pebblesim.graphs.projections import queries_keys_values
 
 KEPT: Final = ("l", "L", "m", "P")
 
 
 def declare(
-    n: int,
-    d: int,
+    n_q: int,
+    n_k: int,
+    d_k: int,
+    d_v: int,
     summation: str = "chain",
     *,
     kept: str = "l",
     dQ_block: int | None = None,
-    projected: bool = False,
+    d: int | None = None,
     mask: Mask = None,
 ) -> Builder:
-    """The graph of dQ, dK, dV (n, d) from Q, K, V, dO (n, d) and what the forward pass kept.
+    """The graph of dQ, dK, dV from Q, K, V, dO and what the forward pass kept.
 
     Args:
-        n, d: sequence length and head dimension.
+        n_q, n_k: numbers of queries and of keys.
+        d_k, d_v: words in a row of Q, K, dQ and dK, and in one of V, dO, O and dV.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
-            sums l_m relative to it; or "P" for the probabilities (n, n) themselves, without O.
-        projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
+            sums l_m relative to it; or "P" for the probabilities (n_q, n_k) themselves, without O.
+        d: words in a row of A1, A2, A3, where Q, K, V are projections of these by W_Q, W_K, W_V, as in `forward`.
         dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
-        mask: booleans of shape (n, n), the pairs that may meet; None for all.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
-    n, d = whole("n", n), whole("d", d)
+    n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
     if kept not in KEPT:
         raise UnknownName("value kept from the forward pass", kept, KEPT)
     b = Builder(summation, mask)
     b.outputs = ("dQ", "dK", "dV")
-    queries_keys_values(b, n, d, projected)
-    b.input("dO", (n, d))
-    _probabilities(b, n, d, kept)
+    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
+    b.input("dO", (n_q, d_v))
+    _probabilities(b, n_q, n_k, d_v, kept)
     b.matmul("dP", "dO", "V.T", pairs=True)
     if kept == "P":
         b.elementwise("PdP", "mul", "P", "dP")
@@ -59,13 +61,13 @@ def declare(
     return b
 
 
-def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
+def _probabilities(b: Builder, n_q: int, n_k: int, d_v: int, kept: str) -> None:
     if kept == "P":
-        b.input("P", (n, n), pairs=True)
+        b.input("P", (n_q, n_k), pairs=True)
         return
-    b.input("O", (n, d))
+    b.input("O", (n_q, d_v))
     for name in {"l": ("l",), "L": ("L",), "m": ("l_m", "m")}[kept]:
-        b.input(name, (n,))
+        b.input(name, (n_q,))
     b.matmul("S", "Q", "K.T", pairs=True)
     if kept == "l":
         b.elementwise("A", "exp", "S")
@@ -77,6 +79,3 @@ def _probabilities(b: Builder, n: int, d: int, kept: str) -> None:
         b.elementwise("Sm", "sub", "S", "m")
         b.elementwise("A", "exp", "Sm")
         b.elementwise("P", "div", "A", "l_m")
-
-
-projected = partial(declare, projected=True)

@@ -26,7 +26,7 @@ from pebblesim.graphs.masked import Masking, Unplaced
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 
-Mask: TypeAlias = NDArray[np.bool_] | None  # the pairs of rows that may meet, (n, n); None for all
+Mask: TypeAlias = NDArray[np.bool_] | None  # the pairs of rows that may meet, (n_q, n_k); None for all
 
 
 class Builder:
@@ -36,7 +36,7 @@ class Builder:
 
     Args:
         summation: the tree of every sum: "chain", "balanced" or "blocked:B" (see `pebblesim.game.numbering`).
-        mask: booleans of shape (n, n), the pairs that may meet; None for all. Tensors over pairs are those that are
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. Tensors over pairs are those that are
             told so, and what is made from them entry by entry. All sums must then be chains.
 
     Raises (all methods):
@@ -342,6 +342,11 @@ def whole(what: str, value: int) -> int:
     if number < 1:
         raise UsageError(f"{what} is {value!r}, but must be a whole number of at least 1.")
     return number
+
+
+def sizes(**given: int) -> Iterator[int]:
+    """Sizes as plain ints, in their order; errors as for `whole`."""
+    return (whole(name, size) for name, size in given.items())
 
 
 def _all_roots(families: list[Family], dtype: np.dtype[Any]) -> NDArray[Any]:

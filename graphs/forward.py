@@ -6,32 +6,34 @@ rescales what it has, block of columns by block of columns.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs.builder import Builder, Mask, whole
+from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp")
 
 
 def declare(
-    n: int,
-    d: int,
+    n_q: int,
+    n_k: int,
+    d_k: int,
+    d_v: int,
     summation: str = "chain",
     *,
     softmax: str = "early",
     column_block: int | None = None,
     row_block: int | None = None,
-    projected: bool = False,
+    d: int | None = None,
     outputs: tuple[str, ...] = ("O",),
     mask: Mask = None,
 ) -> Builder:
-    """The graph of O from Q, K, V (n, d).
+    """The graph of O (n_q, d_v) from Q (n_q, d_k), K (n_k, d_k) and V (n_k, d_v).
 
     Args:
-        n, d: sequence length and head dimension.
+        n_q, n_k: numbers of queries and of keys.
+        d_k, d_v: words in a row of Q and K, and in one of V.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
             l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
@@ -40,14 +42,15 @@ def declare(
         column_block: columns in each step of the online softmax.
         row_block: rows of a tile of the online softmax, which under a mask takes only the steps in which it has an
             allowed pair; without a mask it makes no difference.
-        projected: whether Q, K, V are projections of A1, A2, A3 (n, d) by W_Q, W_K, W_V (d, d).
+        d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
+            (d, d_k), W_V (d, d_v); None where Q, K, V are the inputs.
         outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
-        mask: booleans of shape (n, n), the pairs that may meet; None for all.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
-    n, d = whole("n", n), whole("d", d)
+    n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
     online = softmax in ONLINE
@@ -59,13 +62,13 @@ def declare(
         )
     b = Builder(summation, mask)
     b.outputs = outputs
-    queries_keys_values(b, n, d, projected)
+    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
     b.matmul("S", "Q", "K.T", pairs=True)
     if column_block is None:
         _whole_rows(b, softmax)
     else:
         blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
-        ONLINE[softmax](b, n, d, *blocks)
+        ONLINE[softmax](b, n_q, n_k, d_v, *blocks)
     return b
 
 
@@ -87,16 +90,16 @@ def _whole_rows(b: Builder, softmax: str) -> None:
         b.matmul("O", "P", "V")
 
 
-def _flash1(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
+def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum, O always divided by l."""
-    with b.loop(n, block, row_block):
+    with b.loop(n_k, block, row_block):
         b.rowmax("m_block", "S")
     b.elementwise("Sm", "sub", "S", "m_block")
     b.elementwise("A", "exp", "Sm")
-    with b.loop(n, block, row_block):
-        b.running("m", (n,), float("-inf"))
-        b.running("l_m", (n,), 0.0)
-        b.running("O", (n, d), 0.0)
+    with b.loop(n_k, block, row_block):
+        b.running("m", (n_q,), float("-inf"))
+        b.running("l_m", (n_q,), 0.0)
+        b.running("O", (n_q, d_v), 0.0)
         b.rowsum("l_block", "A")
         b.elementwise("m", "max", "m.prev", "m_block")
         b.elementwise("down", "sub", "m.prev", "m")
@@ -113,10 +116,10 @@ def _flash1(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
         b.elementwise("O", "div", "lO", "l_m")
 
 
-def _running_maximum(b: Builder, n: int, block: int, row_block: int | None) -> None:
+def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int | None) -> None:
     """m after each block of columns, a for what was summed before it, and A relative to m."""
-    with b.loop(n, block, row_block):
-        b.running("m", (n,), float("-inf"))
+    with b.loop(n_k, block, row_block):
+        b.running("m", (n_q,), float("-inf"))
         b.rowmax("m_block", "S")
         b.elementwise("m", "max", "m.prev", "m_block")
         b.elementwise("down", "sub", "m.prev", "m")
@@ -125,12 +128,12 @@ def _running_maximum(b: Builder, n: int, block: int, row_block: int | None) -> N
     b.elementwise("A", "exp", "Sm")
 
 
-def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
+def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
-    _running_maximum(b, n, block, row_block)
-    with b.loop(n, block, row_block):
-        b.running("l_m", (n,), 0.0)
-        b.running("lO", (n, d), 0.0)
+    _running_maximum(b, n_q, n_k, block, row_block)
+    with b.loop(n_k, block, row_block):
+        b.running("l_m", (n_q,), 0.0)
+        b.running("lO", (n_q, d_v), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
         b.elementwise("aO", "mul", "a", "lO.prev")
@@ -140,11 +143,11 @@ def _flash2(b: Builder, n: int, d: int, block: int, row_block: int | None) -> No
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _logsumexp(b: Builder, n: int, d: int, block: int, row_block: int | None) -> None:
+def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
     """L from a running maximum and running sums, and then every score again."""
-    _running_maximum(b, n, block, row_block)
-    with b.loop(n, block, row_block):
-        b.running("l_m", (n,), 0.0)
+    _running_maximum(b, n_q, n_k, block, row_block)
+    with b.loop(n_k, block, row_block):
+        b.running("l_m", (n_q,), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
     b.elementwise("log_l", "log", "l_m.last")
@@ -156,5 +159,3 @@ def _logsumexp(b: Builder, n: int, d: int, block: int, row_block: int | None) ->
 
 ONLINE: Final = {"flash1": _flash1, "flash2": _flash2, "logsumexp": _logsumexp}
 """The ways that keep a running maximum, block of columns by block of columns."""
-
-projected = partial(declare, projected=True)

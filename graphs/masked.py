@@ -37,16 +37,17 @@ OF_CONSTANTS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def checked(allowed: ArrayLike, n: int) -> Bools:
-    """The pairs that a mask allows, as booleans of shape (n, n).
+def checked(allowed: ArrayLike, grid: tuple[int, int]) -> Bools:
+    """The pairs that a mask allows, as booleans of shape (n_q, n_k).
 
     Raises:
         UsageError: they are none.
     """
     table = np.asarray(allowed)
-    if table.dtype != np.bool_ or table.shape != (n, n):
+    if table.dtype != np.bool_ or table.shape != grid:
+        sizes = f"n = {grid[0]}" if grid[0] == grid[1] else f"n_q = {grid[0]}, n_k = {grid[1]}"
         raise UsageError(
-            f"a graph for n = {n} takes a mask of booleans of shape ({n}, {n}), one for each pair; got {table.dtype} "
+            f"a graph for {sizes} takes a mask of booleans of shape {grid}, one for each pair; got {table.dtype} "
             f"of shape {table.shape}."
         )
     return table
@@ -109,23 +110,21 @@ class Masking:
     """What a builder knows of a mask.
 
     Args:
-        allowed: booleans of shape (n, n), the pairs that may meet.
+        allowed: booleans of shape (n_q, n_k), the pairs that may meet.
     """
 
     def __init__(self, allowed: Bools) -> None:
         self.allowed = allowed
         self.pairs: set[str] = set()  # the tensors over pairs
-        self.made: Bools | None = None  # in a loop, of shape (blocks, n): whether a row has that block
+        self.made: Bools | None = None  # in a loop, of shape (blocks, n_q): whether a row has that block
 
     def enter(self, block: int, row_block: int | None) -> None:
         """Begin a loop over blocks of columns, with rows in tiles."""
         if row_block is None:
             raise UsageError("under a mask, a loop over columns needs a row_block: rows come in tiles there, too.")
-        n, row_block = len(self.allowed), min(len(self.allowed), row_block)
-        meets = np.logical_or.reduceat(
-            np.logical_or.reduceat(self.allowed, range(0, n, row_block)), range(0, n, block), 1
-        )
-        self.made = meets.repeat(row_block, axis=0)[:n].T
+        (n_q, n_k), row_block = self.allowed.shape, min(len(self.allowed), row_block)
+        tall = np.logical_or.reduceat(self.allowed, range(0, n_q, row_block))
+        self.made = np.logical_or.reduceat(tall, range(0, n_k, block), 1).repeat(row_block, axis=0)[:n_q].T
 
     def leave(self) -> None:
         """End it."""

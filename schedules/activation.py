@@ -47,11 +47,11 @@ def define(activation):
     )
     def small_cache_forward(m, Q, K, V, *, a, b):
         """Small cache, streamed: the activation before a tile of scores is written."""
-        n, d = Q.shape
-        A, O = m.tensor("A", n, n), m.tensor("O", n, d)
+        (n_q, _), (n_k, d_v) = Q.shape, V.shape
+        A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
         with m.phase("A"):
-            for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True, keys_of=i):
+            for i in m.tiles(n_q, a, independent=True):
+                for j in m.tiles(n_k, b, independent=True, keys_of=i):
                     A_ij = m.zeros(i, j)
                     rank_one_updates(m, A_ij, Q, K, B_T=True)
                     A_ij[:] = value(A_ij)
@@ -68,16 +68,16 @@ def define(activation):
     )
     def row_stationary_forward(m, Q, K, V, *, B_r):
         """Row-stationary: 4n²d²/M."""
-        n, d = Q.shape
-        O = m.tensor("O", n, d)
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0}):
-            Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d)
-            for j in m.tiles(n, 1, keys_of=i):
+        (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+        O = m.tensor("O", n_q, d_v)
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0}):
+            Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d_v)
+            for j in m.tiles(n_k, 1, keys_of=i):
                 A = m.zeros(i, j)
-                for k in m.tiles(d, 1):
+                for k in m.tiles(d_k, 1):
                     A += Q_i[:, k] @ m.read(K[j, k]).T
                 A[:] = value(A)
-                for k in m.tiles(d, 1):
+                for k in m.tiles(d_v, 1):
                     O_i[:, k] += A @ m.read(V[j, k])
             m.write(O[i, :], O_i)
 
@@ -91,23 +91,23 @@ def define(activation):
     )
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
         """Small cache, streamed: the slope through memory."""
-        n, d = A1.shape
-        S, h, dQ = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d)
-        slope, p, g = m.tensor("slope", n, n), m.tensor("p", n, n), m.tensor("g", d, d)
+        (n_q, d), (n_k, _) = A1.shape, A2.shape
+        S, h, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d)
+        slope, p, g = m.tensor("slope", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
         with m.phase("S"):
             gemm_streamed(m, S, A1, X, a, b)
         with m.phase("h"):
             gemm_streamed(m, h, A3, Y, a, b)
         with m.phase("slope"):
-            for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True, keys_of=i):
+            for i in m.tiles(n_q, a, independent=True):
+                for j in m.tiles(n_k, b, independent=True, keys_of=i):
                     slope_ij = m.zeros(i, j)
                     rank_one_updates(m, slope_ij, S, A2, B_T=True)
                     become_slope(slope_ij, activation)
                     m.write(slope[i, j], slope_ij)
         with m.phase("p"):
-            for i in m.tiles(n, a, independent=True):
-                for j in m.tiles(n, b, independent=True, keys_of=i):
+            for i in m.tiles(n_q, a, independent=True):
+                for j in m.tiles(n_k, b, independent=True, keys_of=i):
                     p_ij = m.zeros(i, j)
                     rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
                     for r in m.tiles(i, 1):
@@ -129,16 +129,16 @@ def define(activation):
     )
     def row_stationary(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
         """Row-stationary: 6n²d²/M."""
-        n, d = A1.shape
-        S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+        (n_q, d), (n_k, _) = A1.shape, A2.shape
+        S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
         with m.phase("S"):
             gemm_resident(m, S, A1, X, b)
         with m.phase("h"):
             gemm_resident(m, h, A3, Y, b)
         with m.phase("dQ"):
-            for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+            for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
                 S_i, dO_i, dQ_i = m.read(S[i, :]), m.read(dO[i, :]), m.zeros(i, d)
-                for j in m.tiles(n, 1, keys_of=i):
+                for j in m.tiles(n_k, 1, keys_of=i):
                     A2_j = m.read(A2[j, :])
                     slope = m.compute(S_i @ A2_j.T)
                     become_slope(slope, activation)

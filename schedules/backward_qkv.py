@@ -18,13 +18,13 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 )
 def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
     """FlashAttention-1: columns outside, dQ in memory, v made anew for every tile."""
-    n, d = Q.shape
-    dQ, dK, dV = machine.tensor("dQ", n, d), machine.tensor("dK", n, d), machine.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV = machine.tensor("dQ", n_q, d_k), machine.tensor("dK", n_k, d_k), machine.tensor("dV", n_k, d_v)
     machine.write(dQ, 0)
-    for j in machine.tiles(n, B_c, keys_of=n, otherwise={dK: 0, dV: 0}):
+    for j in machine.tiles(n_k, B_c, keys_of=n_q, otherwise={dK: 0, dV: 0}):
         K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
-        dK_j, dV_j = machine.zeros(j, d), machine.zeros(j, d)
-        for i in machine.tiles(n, B_r, queries_of=j):
+        dK_j, dV_j = machine.zeros(j, d_k), machine.zeros(j, d_v)
+        for i in machine.tiles(n_q, B_r, queries_of=j):
             Q_i, O_i, dO_i = machine.read(Q[i, :]), machine.read(O[i, :]), machine.read(dO[i, :])
             dQ_i, l_i, m_i = machine.read(dQ[i, :]), machine.read(l_m[i]), machine.read(m[i])
             P = machine.compute(Q_i @ K_j.T)
@@ -50,17 +50,17 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
 )
 def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     """FlashAttention-2: columns outside, dQ in memory, v made first."""
-    n, d = Q.shape
-    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, B_r)
 
     with m.phase("dQ, dK, dV"):
         m.write(dQ, 0)
-        for j in m.tiles(n, B_c, keys_of=n, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, B_r, queries_of=j):
+        for j in m.tiles(n_k, B_c, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, B_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P - L_i)
@@ -87,30 +87,30 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
 )
 def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
     """Two passes: 14n²d²/M against 16 with dQ in memory."""
-    n, d = Q.shape
-    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v, dQ"):
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
             dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
             m.write(v[i], v_i)
-            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d)
-            for j in m.tiles(n, 1, keys_of=i):
+            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d_k)
+            for j in m.tiles(n_k, 1, keys_of=i):
                 K_j = m.read(K[j, :])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P) / l_i
                 dS = m.zeros(i, j)
-                for k in m.tiles(d, 1):
+                for k in m.tiles(d_v, 1):
                     dS += dO_i[:, k] @ m.read(V[j, k]).T  # dP
                 dS[:] = P * (dS - v_i)
                 dQ_i += dS @ K_j
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, 1, queries_of=j):
+        for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, 1, queries_of=j):
                 Q_i, dO_i, l_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(l[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P) / l_i
@@ -135,24 +135,24 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
 )
 def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     """Small cache, streamed: 10n²d/√M + 3n²."""
-    n, d = Q.shape
-    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("P"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 P_ij = m.zeros(i, j)
                 rank_one_updates(m, P_ij, Q, K, B_T=True)
                 P_ij[:] = exp(P_ij) / m.read(l[i])
                 m.write(P[i, j], P_ij)
 
     with m.phase("dS"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 dS_ij = m.zeros(i, j)
                 rank_one_updates(m, dS_ij, dO, V, B_T=True)  # dP
                 v_i = m.read(v[i])

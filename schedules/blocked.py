@@ -65,13 +65,13 @@ def matmul_blocked(m, A, B, *, a, b, c):
 )
 def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     """Small cache for matrix units: L by running sums, then f = exp(S - L) and O = f V."""
-    n, d = Q.shape
-    O, L, f = m.tensor("O", n, d), m.tensor("L", n), m.tensor("f", n, n)
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
     with m.phase("L"):
-        for i in m.tiles(n, a, independent=True, queries_of=n, otherwise={L: -INFINITY}):
+        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY}):
             l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
-            for j in m.tiles(n, b, keys_of=i):
+            for j in m.tiles(n_k, b, keys_of=i):
                 A = m.zeros(i, j)
                 add_product(m, A, Q, K, c, B_T=True)
                 m_new = m.compute(rowmax(A))
@@ -85,8 +85,8 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
             m.write(L[i], m_i)
 
     with m.phase("f"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 f_ij = m.zeros(i, j)
                 add_product(m, f_ij, Q, K, c, B_T=True)
                 f_ij[:] = exp(f_ij - m.read(L[i]))
@@ -108,24 +108,24 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
 )
 def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     """Small cache for matrix units: five products of depth c, fused with what is done to each element."""
-    n, d = Q.shape
-    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
         write_row_sums_of_tiles(m, v, dO, O, a, c)
 
     with m.phase("P"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 P_ij = m.zeros(i, j)
                 add_product(m, P_ij, Q, K, c, B_T=True)
                 P_ij[:] = exp(P_ij - m.read(L[i]))
                 m.write(P[i, j], P_ij)
 
     with m.phase("dS"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 dS_ij = m.zeros(i, j)
                 add_product(m, dS_ij, dO, V, c, B_T=True)  # dP
                 v_i = m.read(v[i])
@@ -152,17 +152,17 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
 )
 def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     """Two passes for matrix units: b_c columns pass by B_r rows, then b_r rows by B_c columns."""
-    n, d = Q.shape
-    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v"):  # of every row, so that a tile of either pass finds it under any mask
         write_row_sums_of_tiles(m, v, dO, O, B_r, b_c)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
             dO_i, v_i = m.read(dO[i, :]), m.read(v[i])
-            Q_i, L_i, dQ_i = m.read(Q[i, :]), m.read(L[i]), m.zeros(i, d)
-            for j in m.tiles(n, b_c, keys_of=i):
+            Q_i, L_i, dQ_i = m.read(Q[i, :]), m.read(L[i]), m.zeros(i, d_k)
+            for j in m.tiles(n_k, b_c, keys_of=i):
                 K_j = m.read(K[j, :])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P - L_i)
@@ -173,9 +173,9 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, b_r, queries_of=j):
+        for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, b_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P - L_i)
@@ -198,17 +198,17 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
 )
 def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
     """FlashAttention-2's columns, but dS is written, and dQ = dS K is a product of its own."""
-    n, d = Q.shape
-    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
-    dS = m.tensor("dS", n, n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
+    dS = m.tensor("dS", n_q, n_k)
 
     with m.phase("v"):
         write_row_sums_of_tiles(m, v, dO, O, b_r, c)
 
     with m.phase("dK, dV, dS"):
-        for j in m.tiles(n, B_c, independent=True, keys_of=n, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, b_r, queries_of=j):
+        for j in m.tiles(n_k, B_c, independent=True, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, b_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P - L_i)

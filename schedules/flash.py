@@ -25,12 +25,12 @@ from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
 )
 def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
     """As practised: projections around FlashAttention-2's dQ."""
-    n, d = A1.shape
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, dQ, v, g = (
-        m.tensor("S", n, d),
-        m.tensor("h", n, d),
-        m.tensor("dQ", n, d),
-        m.tensor("v", n),
+        m.tensor("S", n_q, d),
+        m.tensor("h", n_k, d),
+        m.tensor("dQ", n_q, d),
+        m.tensor("v", n_q),
         m.tensor("g", d, d),
     )
 
@@ -41,15 +41,15 @@ def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
         gemm(m, h, A3, Y, B)
 
     with m.phase("v"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n_q, B_r, independent=True):
             dO_i, O_i = m.read(dO[i, :]), m.read(O[i, :])
             m.write(v[i], m.compute(rowsum(dO_i * O_i)))
 
     with m.phase("dQ"):
         m.write(dQ, 0)
-        for j in m.tiles(n, B_c, keys_of=n):
+        for j in m.tiles(n_k, B_c, keys_of=n_q):
             A2_j, h_j = m.read(A2[j, :]), m.read(h[j, :])
-            for i in m.tiles(n, B_r, independent=True, queries_of=j):
+            for i in m.tiles(n_q, B_r, independent=True, queries_of=j):
                 S_i, l_i = m.read(S[i, :]), m.read(l[i])
                 f = m.compute(S_i @ A2_j.T)
                 f[:] = exp(f)

@@ -25,14 +25,14 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
 )
 def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     """FlashAttention-1: columns outside, O, l and m in memory."""
-    n, d = Q.shape
-    O, l, m = machine.tensor("O", n, d), machine.tensor("l_m", n), machine.tensor("m", n)
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, l, m = machine.tensor("O", n_q, d_v), machine.tensor("l_m", n_q), machine.tensor("m", n_q)
     machine.write(O, 0)
     machine.write(l, 0)
     machine.write(m, -INFINITY)
-    for j in machine.tiles(n, B_c, keys_of=n):
+    for j in machine.tiles(n_k, B_c, keys_of=n_q):
         K_j, V_j = machine.read(K[j, :]), machine.read(V[j, :])
-        for i in machine.tiles(n, B_r, queries_of=j):
+        for i in machine.tiles(n_q, B_r, queries_of=j):
             Q_i = machine.read(Q[i, :])
             P = machine.compute(Q_i @ K_j.T)
             machine.delete(Q_i)
@@ -68,12 +68,12 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
 )
 def flash2_forward(m, Q, K, V, *, B_r, B_c):
     """FlashAttention-2: rows outside, O in cache, one logsumexp."""
-    n, d = Q.shape
-    O, L = m.tensor("O", n, d), m.tensor("L", n)
-    for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0, L: -INFINITY}):
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
         Q_i = m.read(Q[i, :])
-        O_i, l_i, m_i = m.constant(0, i, d), m.constant(0, i), m.constant(-INFINITY, i)
-        for j in m.tiles(n, B_c, keys_of=i):
+        O_i, l_i, m_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
+        for j in m.tiles(n_k, B_c, keys_of=i):
             K_j = m.read(K[j, :])
             P = m.compute(Q_i @ K_j.T)
             m.delete(K_j)

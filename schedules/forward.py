@@ -17,15 +17,15 @@ CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 )
 def small_cache_forward(m, Q, K, V, *, B):
     """Small cache: square tiles, exp(S) through memory."""
-    n, d = Q.shape
-    A, l, O = m.tensor("A", n, n), m.tensor("l", n), m.tensor("O", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
     with m.phase("A"):
-        for i in m.tiles(n, B, independent=True):
+        for i in m.tiles(n_q, B, independent=True):
             l_i = m.zeros(i)
-            for j in m.tiles(n, B, keys_of=i):
+            for j in m.tiles(n_k, B, keys_of=i):
                 A_ij = m.zeros(i, j)
-                for k in m.tiles(d, B):
+                for k in m.tiles(d_k, B):
                     A_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
                 A_ij[:] = exp(A_ij)
                 m.write(A[i, j], A_ij)
@@ -33,11 +33,11 @@ def small_cache_forward(m, Q, K, V, *, B):
             m.write(l[i], l_i)
 
     with m.phase("O"):
-        for i in m.tiles(n, B, independent=True):
+        for i in m.tiles(n_q, B, independent=True):
             l_i = m.read(l[i])
-            for j in m.tiles(d, B):
+            for j in m.tiles(d_v, B):
                 O_ij = m.zeros(i, j)
-                for k in m.tiles(n, B, keys_of=i):
+                for k in m.tiles(n_k, B, keys_of=i):
                     O_ij += m.read(A[i, k]) @ m.read(V[k, j])
                 O_ij[:] = O_ij / l_i
                 m.write(O[i, j], O_ij)
@@ -53,13 +53,13 @@ def small_cache_forward(m, Q, K, V, *, B):
 )
 def small_cache_forward_streamed(m, Q, K, V, *, a, b):
     """Small cache, streamed: 4n²d/√M + n², half of Saha & Ye's."""
-    n, d = Q.shape
-    A, l, O = m.tensor("A", n, n), m.tensor("l", n), m.tensor("O", n, d)
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
     with m.phase("A"):
-        for i in m.tiles(n, a, independent=True):
+        for i in m.tiles(n_q, a, independent=True):
             l_i = m.zeros(i)
-            for j in m.tiles(n, b, keys_of=i):
+            for j in m.tiles(n_k, b, keys_of=i):
                 A_ij = m.zeros(i, j)
                 rank_one_updates(m, A_ij, Q, K, B_T=True)
                 A_ij[:] = exp(A_ij)
@@ -68,8 +68,8 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
             m.write(l[i], l_i)
 
     with m.phase("O"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(d, b, independent=True):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(d_v, b, independent=True):
                 O_ij = m.zeros(i, j)
                 rank_one_updates(m, O_ij, A, V)
                 O_ij[:] = O_ij / m.read(l[i])
@@ -85,17 +85,17 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
 )
 def row_stationary_forward(m, Q, K, V, *, B_r):
     """Row-stationary: 4n²d²/M, the best constant for a large cache."""
-    n, d = Q.shape
-    O, l = m.tensor("O", n, d), m.tensor("l", n)
-    for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={O: 0, l: 0}):
-        Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d), m.zeros(i)
-        for j in m.tiles(n, 1, keys_of=i):
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+        Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
+        for j in m.tiles(n_k, 1, keys_of=i):
             A = m.zeros(i, j)
-            for k in m.tiles(d, 1):
+            for k in m.tiles(d_k, 1):
                 A += Q_i[:, k] @ m.read(K[j, k]).T
             A[:] = exp(A)
             l_i += rowsum(A)
-            for k in m.tiles(d, 1):
+            for k in m.tiles(d_v, 1):
                 O_i[:, k] += A @ m.read(V[j, k])
         O_i[:] = O_i / l_i
         m.write(O[i, :], O_i)

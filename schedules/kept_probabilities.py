@@ -14,21 +14,21 @@ from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 )
 def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
     """Small cache, streamed, P kept: 8n²d/√M + 5n²."""
-    n, d = Q.shape
-    dP, dS = m.tensor("dP", n, n), m.tensor("dS", n, n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dP, dS = m.tensor("dP", n_q, n_k), m.tensor("dS", n_q, n_k)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("dS"):
-        for i in m.tiles(n, a, independent=True):
+        for i in m.tiles(n_q, a, independent=True):
             v_i = m.zeros(i)
-            for j in m.tiles(n, b, keys_of=i):
+            for j in m.tiles(n_k, b, keys_of=i):
                 dP_ij = m.zeros(i, j)
                 rank_one_updates(m, dP_ij, dO, V, B_T=True)
                 for r in m.tiles(i, 1):
                     for c in m.tiles(j, 1):
                         v_i[r] += rowsum(m.read(P[r, c]) * dP_ij[r, c])
                 m.write(dP[i, j], dP_ij)
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 for r in m.tiles(i, 1):
                     for c in m.tiles(j, 1):
                         dS_rc = m.read(dP[r, c])

@@ -9,6 +9,14 @@ from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 
 
+def by_rows(m, C, A, B, B_r, B_c):
+    """C = A B with blocks of rows of A staying, and of columns of B passing by."""
+    for i in m.tiles(C.shape[0], B_r, independent=True):
+        A_i = m.read(A[i, :])
+        for j in m.tiles(C.shape[1], B_c):
+            m.write(C[i, j], m.compute(A_i @ m.read(B[:, j])))
+
+
 @schedule(
     problem="backward",
     source="Li et al., Algorithm 9 (= 7, 8)",
@@ -20,29 +28,33 @@ from pebblesim.language.registry import schedule
 )
 def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):
     """Large cache: row blocks against all columns, g resident."""
-    n, d = A1.shape
-    S, h, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("g", d, d)
 
     with m.phase("S, h"):  # Algorithm 7
-        for i in m.tiles(n, B_r, independent=True):
-            A1_i, A3_i = m.read(A1[i, :]), m.read(A3[i, :])
-            for j in m.tiles(d, B_c):
-                X_j = m.read(X[:, j])
-                S_ij = m.compute(A1_i @ X_j)
-                m.write(S[i, j], S_ij)
-                m.delete(X_j, S_ij)
-                Y_j = m.read(Y[:, j])
-                h_ij = m.compute(A3_i @ Y_j)
-                m.write(h[i, j], h_ij)
+        if n_q is not n_k:  # the printed loop is over both
+            by_rows(m, S, A1, X, B_r, B_c)
+            by_rows(m, h, A3, Y, B_r, B_c)
+        else:
+            for i in m.tiles(n_q, B_r, independent=True):
+                A1_i, A3_i = m.read(A1[i, :]), m.read(A3[i, :])
+                for j in m.tiles(d, B_c):
+                    X_j = m.read(X[:, j])
+                    S_ij = m.compute(A1_i @ X_j)
+                    m.write(S[i, j], S_ij)
+                    m.delete(X_j, S_ij)
+                    Y_j = m.read(Y[:, j])
+                    h_ij = m.compute(A3_i @ Y_j)
+                    m.write(h[i, j], h_ij)
 
     with m.phase("g"):  # Algorithm 8
         g_ = m.zeros(d, d)
-        for i in m.tiles(n, B_r, queries_of=n):
+        for i in m.tiles(n_q, B_r, queries_of=n_k):
             S_i, O_i, dO_i = m.read(S[i, :]), m.read(O[i, :]), m.read(dO[i, :])
             A1_i, l_i = m.read(A1[i, :]), m.read(l[i])
             v_i = m.compute(rowsum(dO_i * O_i))
             m.delete(O_i)
-            for j in m.tiles(n, B_c, keys_of=i):
+            for j in m.tiles(n_k, B_c, keys_of=i):
                 h_j = m.read(h[j, :])
                 q = m.compute(dO_i @ h_j.T)
                 A2_j = m.read(A2[j, :])

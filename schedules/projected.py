@@ -27,10 +27,9 @@ def compose(core):
 
     def module(m, *tensors, w, **blocks):
         given = dict(zip(inputs, tensors, strict=True))
-        n, d = given["A1"].shape
         for name, (source, weight) in PROJECTIONS.items():
             with m.phase(f"{name} = {source} {weight}"):
-                given[name] = m.tensor(name, n, d)
+                given[name] = m.tensor(name, given[source].shape[0], given[weight].shape[1])
                 gemm_resident(m, given[name], given[source], given[weight], w)
         arguments = [given[name] for name in core.inputs]
         if core.program.phases[0].name != core.name:  # it has phases of its own
@@ -53,7 +52,7 @@ def compose(core):
         io=f"3*{resident_words('n', 'd', 'd', 'w')} + {core.io}" if core.io else None,
         paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
         fit=["w", *core.fit],
-        graph={**core.graph, "projected": True},
+        graph=core.graph,
     )(module)
 
 

@@ -38,18 +38,18 @@ def past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_j, h_j):
 )
 def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     """Regrouped: 4n²d²/(M - 2d²), S made again for each pair."""
-    n, d = A1.shape
-    h, g = m.tensor("h", n, d), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
     with m.phase("h"):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("g"):
         X_, g_ = m.read(X), m.zeros(d, d)
-        for i in m.tiles(n, B_r, queries_of=n):
+        for i in m.tiles(n_q, B_r, queries_of=n_k):
             A1_i, dO_i, l_i, v_i = m.read(A1[i, :]), m.read(dO[i, :]), m.read(l[i]), m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
-            for j in m.tiles(n, 1, keys_of=i):
+            for j in m.tiles(n_k, 1, keys_of=i):
                 past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, m.read(A2[j, :]), m.read(h[j, :]))
         m.write(g, g_)
 
@@ -63,13 +63,13 @@ def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 )
 def regrouped_h(m, A1, A2, A3, dO, X, Y, O, l, *, B_r):
     """Regrouped, with h made on the way: the compulsory words from M = 2nd + 3d² on."""
-    n, d = A1.shape
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)
-    for i in m.tiles(n, B_r, queries_of=n):
+    for i in m.tiles(n_q, B_r, queries_of=n_k):
         A1_i, dO_i, l_i, v_i = m.read(A1[i, :]), m.read(dO[i, :]), m.read(l[i]), m.zeros(i)
         add_row_sums(m, v_i, dO_i, O)
-        for j in m.tiles(n, 1, keys_of=i):
+        for j in m.tiles(n_k, 1, keys_of=i):
             A3_j = m.read(A3[j, :])
             h_j = m.compute(A3_j @ Y_)
             m.delete(A3_j)

@@ -13,20 +13,20 @@ from pebblesim.schedules.row_sums import add_row_sums
 )
 def keys_resident(m, A1, A2, A3, dO, X, Y, O, l):
     """Keys resident: each word once, in 2nd + 2d² + O(n + d) words."""
-    n, d = A1.shape
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
-    h, Y_ = m.zeros(n, d), m.read(Y)
-    for j in m.tiles(n, 1):
+    h, Y_ = m.zeros(n_k, d), m.read(Y)
+    for j in m.tiles(n_k, 1):
         for k in m.tiles(d, 1):
             h[j, :] += m.read(A3[j, k]) @ Y_[k, :]
     m.delete(Y_)
     A2_, X_, g_ = m.read(A2), m.read(X), m.zeros(d, d)
-    for i in m.tiles(n, 1):
+    for i in m.tiles(n_q, 1):
         dO_i, l_i, v_i = m.read(dO[i, :]), m.read(l[i]), m.zeros(i)
         add_row_sums(m, v_i, dO_i, O)
         A1_i, dQ_i = m.read(A1[i, :]), m.zeros(i, d)
         S_i = m.compute(A1_i @ X_)
-        for j in m.tiles(n, 1, keys_of=i):
+        for j in m.tiles(n_k, 1, keys_of=i):
             p = m.compute(dO_i @ h[j, :].T)  # q
             p[:] = p - v_i
             f = m.compute(S_i @ A2_[j, :].T)
@@ -46,14 +46,14 @@ def keys_resident(m, A1, A2, A3, dO, X, Y, O, l):
 )
 def queries_resident(m, Q, K, V, dO, O, l):
     """Queries resident: each word once, in 3nd + 2n + 4d + O(1) words."""
-    n, d = Q.shape
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
-    dO_, v_ = m.read(dO), m.zeros(n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+    dO_, v_ = m.read(dO), m.zeros(n_q)
     add_row_sums(m, v_, dO_, O)
-    Q_, l_, dQ_ = m.read(Q), m.read(l), m.zeros(n, d)
-    for j in m.tiles(n, 1, keys_of=n, otherwise={dK: 0, dV: 0}):
-        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-        for i in m.tiles(n, 1, queries_of=j):
+    Q_, l_, dQ_ = m.read(Q), m.read(l), m.zeros(n_q, d_k)
+    for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        for i in m.tiles(n_q, 1, queries_of=j):
             P = m.compute(Q_[i, :] @ K_j.T)
             P[:] = exp(P) / l_[i]
             dV_j += P.T @ dO_[i, :]

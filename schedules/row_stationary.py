@@ -24,9 +24,9 @@ CLOSED_OF_G = {f"{block}_g": size for block, size in CLOSED_STREAMED.items()}
 
 def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
     """dQ_i += p_i A2, one row of A2 and one word of h at a time."""
-    n, d = A2.shape
+    n_k, d = A2.shape
     i, _ = S_i.shape
-    for j in m.tiles(n, 1, keys_of=i):
+    for j in m.tiles(n_k, 1, keys_of=i):
         A2_j = m.read(A2[j, :])
         f = m.compute(S_i @ A2_j.T)
         f[:] = exp(f)
@@ -48,8 +48,8 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
 )
 def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
     """Row-stationary: 6n²d²/M, S and dQ through memory."""
-    n, d = A1.shape
-    S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
     with m.phase("S"):
         gemm_resident(m, S, A1, X, b)
@@ -58,7 +58,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
             dO_i = m.read(dO[i, :])
             v_i = m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
@@ -81,15 +81,15 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
 )
 def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     """Row-stationary, fused: neither S nor dQ through memory."""
-    n, d = A1.shape
-    h, g = m.tensor("h", n, d), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
     with m.phase("h"):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("g"):
         m.write(g, 0)
-        for i in m.tiles(n, B_r, queries_of=n):
+        for i in m.tiles(n_q, B_r, queries_of=n_k):
             S_i = m.zeros(i, d)
             for k in m.tiles(d, 1):
                 A1_ik = m.read(A1[i, k])
@@ -120,8 +120,8 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 )
 def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
     """Row-stationary without O and l: 8n²d²/M."""
-    n, d = A1.shape
-    S, h, dQ, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("dQ", n, d), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
     with m.phase("S"):
         gemm_resident(m, S, A1, X, b)
@@ -130,10 +130,10 @@ def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
         gemm_resident(m, h, A3, Y, b)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
             S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
             dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
-            for j in m.tiles(n, 1, keys_of=i):
+            for j in m.tiles(n_k, 1, keys_of=i):
                 A2_j = m.read(A2[j, :])
                 A = m.compute(S_i @ A2_j.T)
                 A[:] = exp(A)

@@ -17,16 +17,16 @@ from pebblesim.schedules.matmul import gemm
 )
 def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
     """Small cache: square tiles, four phases."""
-    n, d = A1.shape
-    S, h, T = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("T", d, n)
-    A, f, q, p = (m.tensor(name, n, n) for name in ("A", "f", "q", "p"))
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, T = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("T", d, n_k)
+    A, f, q, p = (m.tensor(name, n_q, n_k) for name in ("A", "f", "q", "p"))
     g = m.tensor("g", d, d)
 
     with m.phase("f"):  # Algorithm 2
         gemm(m, S, A1, X, B)
-        for i in m.tiles(n, B, independent=True):
+        for i in m.tiles(n_q, B, independent=True):
             l = m.zeros(i)
-            for j in m.tiles(n, B, keys_of=i):
+            for j in m.tiles(n_k, B, keys_of=i):
                 A_ij = m.zeros(i, j)
                 for k in m.tiles(d, B):
                     S_ik, A2_jk = m.read(S[i, k]), m.read(A2[j, k])
@@ -34,7 +34,7 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
                 A_ij[:] = exp(A_ij)
                 m.write(A[i, j], A_ij)
                 l += rowsum(A_ij)
-            for j in m.tiles(n, B, keys_of=i):
+            for j in m.tiles(n_k, B, keys_of=i):
                 A_ij = m.read(A[i, j])
                 f_ij = m.compute(A_ij / l)
                 m.write(f[i, j], f_ij)
@@ -44,12 +44,12 @@ def small_cache(m, A1, A2, A3, dO, X, Y, *, B):
         gemm(m, q, dO, h, B, B_T=True)
 
     with m.phase("p"):  # Algorithm 4
-        for i in m.tiles(n, B, independent=True):
+        for i in m.tiles(n_q, B, independent=True):
             v = m.zeros(i)
-            for j in m.tiles(n, B, keys_of=i):
+            for j in m.tiles(n_k, B, keys_of=i):
                 f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
                 v += rowsum(f_ij * q_ij)
-            for j in m.tiles(n, B, keys_of=i):
+            for j in m.tiles(n_k, B, keys_of=i):
                 f_ij, q_ij = m.read(f[i, j]), m.read(q[i, j])
                 p_ij = m.compute(f_ij * q_ij - v * f_ij)
                 m.write(p[i, j], p_ij)

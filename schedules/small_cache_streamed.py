@@ -23,9 +23,9 @@ from pebblesim.schedules.row_sums import write_row_sums
 )
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
     """Small cache, streamed: half of Algorithm 6."""
-    n, d = A1.shape
-    S, h, v, dQ = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("v", n), m.tensor("dQ", n, d)
-    f, p, g = m.tensor("f", n, n), m.tensor("p", n, n), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, v, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("v", n_q), m.tensor("dQ", n_q, d)
+    f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)
 
     with m.phase("S"):
         gemm_streamed(m, S, A1, X, a, b)
@@ -37,8 +37,8 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("f"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 f_ij = m.zeros(i, j)
                 rank_one_updates(m, f_ij, S, A2, B_T=True)
                 f_ij[:] = exp(f_ij)
@@ -47,8 +47,8 @@ def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
                 m.write(f[i, j], f_ij)
 
     with m.phase("p"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True, keys_of=i):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True, keys_of=i):
                 p_ij = m.zeros(i, j)
                 rank_one_updates(m, p_ij, dO, h, B_T=True)  # q
                 v_i = m.read(v[i])

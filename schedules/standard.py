@@ -20,14 +20,14 @@ from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
 )
 def standard_forward(m, Q, K, V, *, b, B_r):
     """Unfused: S and P through memory."""
-    n, d = Q.shape
-    S, P, O = m.tensor("S", n, n), m.tensor("P", n, n), m.tensor("O", n, d)
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    S, P, O = m.tensor("S", n_q, n_k), m.tensor("P", n_q, n_k), m.tensor("O", n_q, d_v)
 
     with m.phase("S"):
         gemm(m, S, Q, K, b, B_T=True, every_tile=True)
 
     with m.phase("P"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n_q, B_r, independent=True):
             P_i = m.read(S[i, :])
             m_i = m.compute(rowmax(P_i))
             P_i[:] = P_i - m_i
@@ -50,9 +50,9 @@ def standard_forward(m, Q, K, V, *, b, B_r):
 )
 def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     """Unfused: P kept, dP and dS through memory."""
-    n, d = Q.shape
-    dP, dS = m.tensor("dP", n, n), m.tensor("dS", n, n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dP, dS = m.tensor("dP", n_q, n_k), m.tensor("dS", n_q, n_k)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("dV"):
         gemm(m, dV, P, dO, b, A_T=True, every_tile=True)
@@ -61,7 +61,7 @@ def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
         gemm(m, dP, dO, V, b, B_T=True, every_tile=True)
 
     with m.phase("dS"):
-        for i in m.tiles(n, B_r, independent=True):
+        for i in m.tiles(n_q, B_r, independent=True):
             P_i, dP_i = m.read(P[i, :]), m.read(dP[i, :])
             v_i = m.compute(rowsum(P_i * dP_i))
             dP_i[:] = P_i * (dP_i - v_i)

@@ -16,13 +16,13 @@ _ORDER_U = {"order": "U", "kept": True, "centred": True}
 
 def stored_scores(m, P, Q, K, B_r, after):
     """P = exp(Q Kᵀ) by rows of Q that stay; `after(i)` starts a block: what to do to a tile, and at the end."""
-    n, d = Q.shape
-    for i in m.tiles(n, B_r, independent=True):
+    (n_q, d_k), (n_k, _) = Q.shape, K.shape
+    for i in m.tiles(n_q, B_r, independent=True):
         Q_i = m.read(Q[i, :])
         finish, end = after(i)
-        for j in m.tiles(n, 1):
+        for j in m.tiles(n_k, 1):
             P_ij = m.zeros(i, j)
-            for k in m.tiles(d, 1):
+            for k in m.tiles(d_k, 1):
                 P_ij += Q_i[:, k] @ m.read(K[j, k]).T
             P_ij[:] = exp(P_ij)
             finish(P_ij)
@@ -32,13 +32,13 @@ def stored_scores(m, P, Q, K, B_r, after):
 
 def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
     """g from q - v in memory: dQ with rows of S and dQ staying, rows of A2 once for scores and dQ."""
-    n, d = A1.shape
-    dQ = m.tensor("dQ", n, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    dQ = m.tensor("dQ", n_q, d)
 
     with m.phase("dQ"):
-        for i in m.tiles(n, B_r, independent=True, queries_of=n, otherwise={dQ: 0}):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={dQ: 0}):
             S_i, l_i, dQ_i = m.read(S[i, :]), m.read(l[i]), m.zeros(i, d)
-            for j in m.tiles(n, 1, keys_of=i):
+            for j in m.tiles(n_k, 1, keys_of=i):
                 A2_j = m.read(A2[j, :])
                 p = m.compute(S_i @ A2_j.T)
                 p[:] = exp(p)
@@ -64,8 +64,8 @@ def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
 )
 def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
     """q stored, by rows: 3n²d²/M + 2n²."""
-    n, d = A1.shape
-    S, h, qv, g = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("qv", n, n), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, qv, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
 
     with m.phase("S"):
         gemm_streamed(m, S, A1, X, a, b)
@@ -74,10 +74,10 @@ def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
         gemm_streamed(m, h, A3, Y, a, b)
 
     with m.phase("q"):
-        for i in m.tiles(n, B_q, independent=True):
+        for i in m.tiles(n_q, B_q, independent=True):
             dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
-            for j in m.tiles(n, 1):
+            for j in m.tiles(n_k, 1):
                 q = m.zeros(i, j)
                 for k in m.tiles(d, 1):
                     q += dO_i[:, k] @ m.read(h[j, k]).T
@@ -99,9 +99,9 @@ def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
 )
 def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
     """q stored, by tiles: 2n²d²/M + 2n²d/√M + 2n²."""
-    n, d = A1.shape
-    S, h, v = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("v", n)
-    qv, g = m.tensor("qv", n, n), m.tensor("g", d, d)
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    S, h, v = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("v", n_q)
+    qv, g = m.tensor("qv", n_q, n_k), m.tensor("g", d, d)
 
     with m.phase("S"):
         gemm_streamed(m, S, A1, X, a, b)
@@ -113,8 +113,8 @@ def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("q"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(n, b, independent=True):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(n_k, b, independent=True):
                 q = m.zeros(i, j)
                 rank_one_updates(m, q, dO, h, B_T=True)
                 q[:] = q - m.read(v[i])
@@ -132,8 +132,8 @@ def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
 )
 def scores_stored(m, Q, K, V, *, B_r, a, b):
     """exp(S) stored: n²d²/M + 2n²d/√M + n²."""
-    n, d = Q.shape
-    A, l, O = m.tensor("A", n, n), m.tensor("l", n), m.tensor("O", n, d)
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
     def sums(i):
         l_i = m.zeros(i)
@@ -148,8 +148,8 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
         stored_scores(m, A, Q, K, B_r, sums)
 
     with m.phase("O"):
-        for i in m.tiles(n, a, independent=True):
-            for j in m.tiles(d, b, independent=True):
+        for i in m.tiles(n_q, a, independent=True):
+            for j in m.tiles(d_v, b, independent=True):
                 O_ij = m.zeros(i, j)
                 rank_one_updates(m, O_ij, A, V)
                 O_ij[:] = O_ij / m.read(l[i])
@@ -169,9 +169,9 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
 )
 def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
     """P and dS stored: 3n²d²/M + 4n²d/√M + 3n², or 5n²d²/M + 5n²."""
-    n, d = Q.shape
-    P, dS, v = m.tensor("P", n, n), m.tensor("dS", n, n), m.tensor("v", n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
@@ -188,9 +188,9 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
         stored_scores(m, P, Q, K, B_r, divided)
 
     with m.phase("dV, dS"):
-        for j in m.tiles(n, B_c, independent=True):
-            V_j, dV_j = m.read(V[j, :]), m.zeros(j, d)
-            for i in m.tiles(n, 1):
+        for j in m.tiles(n_k, B_c, independent=True):
+            V_j, dV_j = m.read(V[j, :]), m.zeros(j, d_v)
+            for i in m.tiles(n_q, 1):
                 dO_i, P_ij = m.read(dO[i, :]), m.read(P[i, j])
                 dV_j += P_ij.T @ dO_i
                 dS_ij = m.compute(dO_i @ V_j.T)  # dP
@@ -215,17 +215,17 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
 )
 def ds_stored(m, Q, K, V, dO, O, l, *, B_c, a, b):
     """dS stored: 9n²d²/M + 2n²."""
-    n, d = Q.shape
-    dS, v = m.tensor("dS", n, n), m.tensor("v", n)
-    dQ, dK, dV = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dS, v = m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
 
     with m.phase("v"):
         write_row_sums(m, v, dO, O, 1)
 
     with m.phase("dK, dV"):
-        for j in m.tiles(n, B_c, independent=True):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, 1):
+        for j in m.tiles(n_k, B_c, independent=True):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, 1):
                 Q_i, dO_i = m.read(Q[i, :]), m.read(dO[i, :])
                 P = m.compute(Q_i @ K_j.T)
                 P[:] = exp(P) / m.read(l[i])

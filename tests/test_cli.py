@@ -302,6 +302,7 @@ def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
 
 WHOLE = "must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
 SMALL = "count small-cache -n 8 -d 4"
+SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, of which n and d stand for those that are not given;"
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 
@@ -314,9 +315,12 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("count small-cache -n eight -d 4 -M 24", f"n = 'eight' was given; n {WHOLE}"),
         (f"{SMALL} -M -3", f"M = '-3' was given; M {WHOLE}"),
         (f"{SMALL} -M 24 --block B=0", f"B = '0' was given; B {WHOLE}"),
-        ("count small-cache -d 4 -M 24", "problem 'backward' takes the sizes n, d; it got d = 4."),
-        ("count small-cache -M 24", "problem 'backward' takes the sizes n, d; it got none."),
-        (f"{SMALL} -M 24 --size q=3", "give the sizes with -n and -d, or each by its name with --size, not both."),
+        ("count small-cache -d 4 -M 24", f"{SIZES} it got d = 4."),
+        ("count small-cache -M 24", f"{SIZES} it got none."),
+        (
+            f"{SMALL} -M 24 --size q=3",
+            f"{SIZES} it got n = 8, d = 4, q = 3.",
+        ),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
@@ -356,8 +360,11 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),
         ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
         ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
-        ("graph backward -n 4 -d 2 --option colour=1", "got an unexpected keyword argument 'colour'; it takes n, d, "),
-        ("graph backward -n 4", "problem 'backward' takes the sizes n, d; it got n = 4."),
+        (
+            "graph backward -n 4 -d 2 --option colour=1",
+            "got an unexpected keyword argument 'colour'; it takes n_q, n_k, d, ",
+        ),
+        ("graph backward -n 4", f"{SIZES} it got n = 4."),
     ],
 )
 def test_a_bad_input_gets_one_sentence(line: str, says: str, pebblesim: Pebblesim, tmp_path: Path) -> None:

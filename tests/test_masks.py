@@ -29,7 +29,7 @@ def test_tiles_are_those_that_have_a_pair_in_the_table(data: st.DataObject) -> N
         for i in range(rows.start, rows.stop, rows.block)
         for j in range(columns.start, columns.stop, columns.block)
     )
-    assert mask.tiles(n, rows, columns) == seen
+    assert mask.tiles((n, n), rows, columns) == seen
     assert mask.pairs(n) == table.sum()
 
 
@@ -54,7 +54,7 @@ def test_tiles_of_64_x_128_lose_up_to_half_of_what_a_narrow_band_saves() -> None
     n = 4096
     for name, tiles, pairs in (("causal", 0.5156, 0.5001), ("window:256", 0.0908, 0.0606)):
         mask = masks.of(name)
-        found = mask.tiles(n, TileRange(0, n, 64), TileRange(0, n, 128)) / (n // 64 * (n // 128))
+        found = mask.tiles((n, n), TileRange(0, n, 64), TileRange(0, n, 128)) / (n // 64 * (n // 128))
         assert (round(found, 4), round(mask.pairs(n) / n**2, 4)) == (tiles, pairs)
 
 
@@ -131,3 +131,48 @@ def test_what_is_too_large_to_spell_out_says_so() -> None:
         masks.of("causal").allowed(20000)
     with pytest.raises(UsageError, match="are too many to look up in a table"):
         masks.from_array(np.ones((4, 4), bool)).pairs(2**30)
+
+
+@given(data=st.data())
+@strategies.draws(60, 500)
+def test_packed_sequences_pair_by_pair(data: st.DataObject) -> None:
+    """Each sequence sees itself alone, causal or not, and rows of a position stand together where heads share."""
+    queries = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    keys = queries if data.draw(st.booleans()) else [data.draw(st.integers(1, 5)) for _ in queries]
+    within = data.draw(st.sampled_from(["", ":causal", ":causal:start", ":window:2"]))
+    text = (
+        f"lengths:{','.join(map(str, queries))}" + ("" if keys is queries else f"/{','.join(map(str, keys))}") + within
+    )
+    mask, grid, table = masks.of(text), (sum(queries), sum(keys)), np.zeros((sum(queries), sum(keys)), bool)
+    i = j = 0
+    for q, k in zip(queries, keys, strict=True):
+        table[i : i + q, j : j + k] = masks.of(within[1:]).allowed(q, k) if within else True
+        i, j = i + q, j + k
+    rows = data.draw(st.integers(1, 3))
+    mask, grid, table = mask.grouped(rows, grid), (rows * grid[0], grid[1]), table.repeat(rows, axis=0)
+    assert np.array_equal(mask.allowed(*grid), table)
+    assert mask.pairs(*grid) == table.sum()
+    cuts = [
+        TileRange(*sorted(data.draw(st.tuples(*2 * [st.integers(0, n)]))), data.draw(st.integers(1, 9))) for n in grid
+    ]
+    seen = [
+        [
+            bool(table[i : min(i + cuts[0].block, cuts[0].stop), j : min(j + cuts[1].block, cuts[1].stop)].any())
+            for j in range(cuts[1].start, cuts[1].stop, cuts[1].block)
+        ]
+        for i in range(cuts[0].start, cuts[0].stop, cuts[0].block)
+    ]
+    assert mask.tiles(grid, *cuts) == sum(map(sum, seen))
+    if all(cut.start < cut.stop for cut in cuts):
+        assert mask.met(grid, *cuts).tolist() == [sum(row) for row in seen]
+        assert mask.met(grid, *cuts, axis=1).tolist() == [sum(column) for column in zip(*seen, strict=True)]
+
+
+def test_lengths_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(
+        UsageError, match="mask lengths:3,5 is of 8 queries, and there are 9; the lengths of sequences add"
+    ):
+        masks.of("lengths:3,5").pairs(9)
+    for wrong in ("lengths:3,x", "lengths:3,5:bigbird:1:1:1:1", "lengths:1/2/3", "lengths:1,2/3"):
+        with pytest.raises(UsageError, match="mask 'lengths"):
+            masks.of(wrong)

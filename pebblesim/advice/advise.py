@@ -18,16 +18,17 @@ from typing import Any
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs.arguments import AnyMask, problem_dims
+from pebblesim.jobs.arguments import AnyMask
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
+from pebblesim.jobs.heads import Heads
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
-from pebblesim.sizes import BYTES, dtype_of, whole
+from pebblesim.sizes import BYTES, dtype_of
 from pebblesim.tables import aligned
 
 LEFT_OUT = (
@@ -74,6 +75,7 @@ class Advice:
         card, problem, dims, dtype, heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
+        together: heads that share keys and values, and are counted as one with so many times the queries.
     """
 
     card: Card
@@ -85,11 +87,12 @@ class Advice:
     mask: Mask | None
     boundaries: tuple[Boundary, ...]
     useful: int
+    together: int = 1
 
     @property
     def times(self) -> int:
-        """How often the problem is solved: once for each head of each sequence."""
-        return self.heads * self.batch
+        """How often the problem is solved: once for each head of each sequence, those that are counted as one once."""
+        return self.heads // self.together * self.batch
 
     @property
     def peak(self) -> float | None:
@@ -161,7 +164,7 @@ class Advice:
         return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
 
     def _program(self, row: Counted) -> Any:
-        algorithm = get(row.schedule)
+        algorithm = get(row.schedule).in_dims(self.dims)
         return algorithm.program if self.mask is None else algorithm.masked
 
     def to_dict(self, explain: bool = False) -> dict[str, Any]:
@@ -174,6 +177,7 @@ class Advice:
             **self.dims,
             "dtype": self.dtype,
             "heads": self.heads,
+            "kv_heads": self.heads // self.together,
             "batch": self.batch,
             "mask": None if self.mask is None else str(self.mask),
             "useful_operations": self.useful * self.times,
@@ -232,6 +236,8 @@ class Advice:
         sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
+        if self.together > 1:
+            heads += f" on {self.heads // self.together:,} of keys and values, {self.together:,} of them counted as one"
         parts = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
         parts += [self._shown(each) for each in self.boundaries]
         parts.append(self._roofline())
@@ -291,7 +297,7 @@ class Advice:
 
     def _regime(self, each: Boundary) -> str:
         """On which side of M = d² this is, where the bound of the problem changes there."""
-        if each.best.bound is None or "Min(" not in each.best.bound.expr:
+        if each.best.bound is None or "Min(" not in each.best.bound.expr or "d" not in self.dims:
             return ""
         ratio = each.M / self.dims["d"] ** 2
         side = "large cache: n²d²/M is below n²d/√M" if ratio >= 1 else "small cache: n²d/√M is below n²d²/M"
@@ -314,7 +320,8 @@ class Advice:
             ]
         if operations > 1.005 * self.useful * self.times:
             lines[-1] += f"; {_amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
-        shapes = (*problem(self.problem).inputs.values(), *problem(self.problem).outputs.values())
+        solves = problem(self.problem).in_dims(self.dims)
+        shapes = (*solves.inputs.values(), *solves.outputs.values())
         held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
         memory = self.card.rate("memory")
         if memory and held > memory:
@@ -374,7 +381,9 @@ def advise(
     dtype: str = "float32",
     problem_name: str = "forward",
     heads: int = 1,
+    kv_heads: int | None = None,
     batch: int = 1,
+    separate: bool = False,
     mask: AnyMask | None = None,
     card: str | Path | None = None,
     blocks: Mapping[str, int] | None = None,
@@ -387,6 +396,8 @@ def advise(
         dtype: type of a word, such as "bf16"; sums are taken to be of that type, too.
         problem_name: what is computed.
         heads, batch: how often; the traffic of one is counted, and the times are for all.
+        kv_heads: heads of keys and values, if heads share them; those that do are counted as one, with all their
+            queries, unless `separate`.
         mask: as for `count`.
         card: a TOML file with a card of the user's own instead.
         blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
@@ -404,7 +415,8 @@ def advise(
         raise UsageError("name a card with --gpu, or give one of your own with --card FILE; one of the two.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
-    sizes, heads, batch = problem_dims(solves, dims), whole("heads", heads), whole("batch", batch)
+    counted = Heads(heads, kv_heads, batch, separate)
+    sizes, seen = counted.of(solves, dims, seen)
     last = chosen.last_cache
     boundaries = (
         _boundary(
@@ -422,7 +434,7 @@ def advise(
         _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, seen),
     )
     useful = useful_operations(solves.name, sizes, seen)
-    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful)
+    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
 
 
 def _boundary(

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from pebblesim.cli.options import AsJson, Block, BlockChoice, MaskText, Sizes, command, complete_problem, family
+from pebblesim.cli.options import (
+    AsJson,
+    Block,
+    BlockChoice,
+    HeadChoice,
+    MaskText,
+    Sizes,
+    command,
+    complete_problem,
+    family,
+)
 from pebblesim.cli.printing import print_json
 from pebblesim.errors import UsageError
 
@@ -35,8 +45,7 @@ def advise(
         bool, typer.Option("--backward", help="The backward pass, problem backward-qkv: dQ, dK and dV.")
     ] = False,
     block: Block = None,
-    heads: Annotated[int, typer.Option("--heads", help="Heads.", min=1)] = 1,
-    batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1,
+    heads: HeadChoice,
     mask: MaskText = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
     orders: Annotated[
@@ -57,8 +66,10 @@ def advise(
         gpu,
         dtype=dtype,
         problem_name=solves,
-        heads=heads,
-        batch=batch,
+        heads=heads.heads,
+        kv_heads=heads.kv_heads,
+        batch=heads.batch,
+        separate=heads.separate,
         mask=mask,
         card=card,
         blocks=blocks,

@@ -13,6 +13,7 @@ from pebblesim.cli.options import (
     Blocks,
     D,
     Dtype,
+    HeadChoice,
     MaskText,
     N,
     Problem,
@@ -22,6 +23,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -51,17 +53,25 @@ def bounds(
     pairs: Annotated[
         str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
     ] = None,
+    heads: HeadChoice,
     as_json: AsJson = False,
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
     from pebblesim.jobs.bounding import bounds as bound
+    from pebblesim.language.masks import of
+    from pebblesim.language.problems import problem as find
     from pebblesim.language.registry import get
 
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
-    dims, Z = sizes.dims, None if pairs is None else parse_size("--pairs", pairs)
+    dims, seen, Z = sizes.dims, of(mask), None if pairs is None else parse_size("--pairs", pairs)
+    counted = heads.given
+    if counted is not None:
+        if Z is not None and counted.together > 1:
+            raise UsageError("--pairs is for a head alone; give a mask, or leave --kv-heads out.")
+        dims, seen = counted.of(find(problem), dims, seen)
 
     def at(M: int) -> Bounds:
-        return bound(problem, M=M, schedule=schedule, mask=mask, pairs=Z, **dims)
+        return bound(problem, M=M, schedule=schedule, mask=seen, pairs=Z, **dims)
 
     one = at(1 if m is None else parse_words(m, dtype))
     if m is not None:
@@ -70,7 +80,7 @@ def bounds(
         square = min(one.dims.values()) ** 2
         several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
     if as_json:
-        results = [each.to_dict() for each in several]
+        results = [each.to_dict() | ({} if counted is None else counted.to_dict(each.best.value)) for each in several]
         print_json(results[0] if m is not None else {"bounds": results})
         return
     title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
@@ -85,6 +95,8 @@ def bounds(
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         print("\n".join(one.summary()))
+        if counted is not None:
+            print(f"{counted}: {counted.times:,} times that, {one.best.value * counted.times:,} words")
 
 
 def _print_at(one: Bounds, title: str) -> None:
@@ -212,7 +224,7 @@ def theorems(
     """List what the literature states, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.growth.tropical import parse
+    from pebblesim.growth.text import parse
     from pebblesim.notation import written
     from pebblesim.theory.literature import STATEMENTS, TABLE_1, region_in_words
 

@@ -13,6 +13,7 @@ from pebblesim.cli.options import (
     BlockChoice,
     Cache,
     Group,
+    HeadChoice,
     MaskText,
     Problem,
     ScheduleName,
@@ -28,6 +29,7 @@ from pebblesim.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
+    from pebblesim.jobs.heads import Heads
     from pebblesim.jobs.l2 import L2
 
 app = family()
@@ -46,16 +48,14 @@ class Shared(Group):
             "--order", help="Of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.", metavar="ORDER"
         ),
     ] = None
-    heads: Annotated[int | None, typer.Option("--heads", help="Heads, each with tensors of its own.", min=1)] = None
     at_once: Annotated[int | None, typer.Option("--at-once", help="Blocks that run at once; 132.", min=1)] = None
     chiplets: Annotated[
         str | None, typer.Option("--chiplets", help="Parts with an L2 each: 8, or 8:contiguous.", metavar="X")
     ] = None
 
-    @property
-    def options(self) -> dict[str, Any] | None:
-        """What `pebblesim.l2` takes; None if there is no L2."""
-        given = {name: value for name in ("order", "heads", "at_once") if (value := getattr(self, name)) is not None}
+    def options(self, heads: Heads | None) -> dict[str, Any] | None:
+        """What `pebblesim.l2` takes for so many heads; None if there is no L2."""
+        given = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
             if dealt not in ("", "contiguous") or not number.isdecimal() or number == "0":
@@ -63,9 +63,9 @@ class Shared(Group):
             given |= {"chiplets": int(number), "contiguous": bool(dealt)}
         if self.l2 is None:
             if given:
-                raise UsageError("--order, --heads, --at-once and --chiplets are for an L2; give its size with --l2.")
+                raise UsageError("--order, --at-once and --chiplets are for an L2; give its size with --l2.")
             return None
-        return {"size": parse_bytes("--l2", self.l2), **given}
+        return {"size": parse_bytes("--l2", self.l2), "heads": 1 if heads is None else heads.times, **given}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -81,19 +81,25 @@ def count(
     blocks: BlockChoice,
     summation: Summation = "chain",
     mask: MaskText = None,
+    heads: HeadChoice,
     shared: Shared,
     as_json: AsJson = False,
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
+    from pebblesim.jobs.heads import Totals
     from pebblesim.language import masks
+    from pebblesim.language.problems import problem as find
     from pebblesim.language.registry import get
 
-    dims, words, rule = sizes.dims, cache.words, blocks.rule
+    dims, words, rule, all_heads = sizes.dims, cache.words, blocks.rule, heads.given
     bytes_of(cache.dtype or "float32")  # refuses an unknown type
     seen = masks.of(mask)
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
+    alone = dims, seen
+    if all_heads is not None:
+        dims, seen = all_heads.of(find(problem), dims, seen)
     if len(names) == 1 and problem == get(names[0]).problem.name:
         one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
         rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
@@ -101,15 +107,16 @@ def count(
         rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
-    behind = _behind(rows, shared.options, cache.dtype)
+    behind = _behind(rows, shared.options(all_heads), cache.dtype)
+    totals = None if all_heads is None else Totals.of(rows, all_heads, *alone, rule, summation, cache.dtype)
     if as_json:
         result = rows.to_dict(cache.dtype)
         for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
             row["l2"] = None if each is None else each.to_dict()
-        print_json(result)
+        print_json(result | ({} if totals is None else totals.to_dict()))
         raise typer.Exit(2 if nothing_fits else 0)
     title = listed({**first.dims, "M": words})
-    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.dims['n'] ** 2:,} pairs)"
+    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.all_pairs:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
         f"{first.problem}: {title} words{under}",
@@ -118,6 +125,8 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
+    if totals is not None:
+        print_table(str(totals.title), totals.columns, totals.lines, left=1)
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
         print(f"work: {work}; {first.intensity:.3g} operations per word")
@@ -217,6 +226,11 @@ def list_schedules(as_json: AsJson = False) -> None:
             print(f"  {each.name:<{wide}}  {each.summary}{needs}")
 
 
+Rectangular = Annotated[
+    bool, typer.Option("--rectangular", help="In all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
+]
+
+
 @command(app, example="pebblesim formula small-cache")
 def formula(
     schedule: ScheduleName,
@@ -225,6 +239,7 @@ def formula(
         str | None,
         typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
     ] = None,
+    rectangular: Rectangular = False,
     as_json: AsJson = False,
 ) -> None:
     """Derive the exact closed forms of a schedule: I/O, reads, writes and peak words."""
@@ -233,7 +248,7 @@ def formula(
 
     if latex and as_json:
         raise UsageError("--latex and --json print the same in two ways; choose one.")
-    algorithm, closed = get(schedule), ps.formula(schedule, mask)
+    algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
         texts = {name: str(expr) for name, expr in lines.items()}
@@ -259,15 +274,17 @@ def formula(
 
 
 @command(app, example="pebblesim show large-cache")
-def show(schedule: ScheduleName, as_json: AsJson = False) -> None:
+def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
     """Print a schedule as pseudo-code."""
     import pebblesim as ps
     from pebblesim.language.registry import get
 
     algorithm = get(schedule)
     if as_json:
-        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule)})
+        print_json(
+            {"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)}
+        )
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(ps.show(schedule))
+    print(ps.show(schedule, rectangular=rectangular))

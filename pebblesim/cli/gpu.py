@@ -129,6 +129,7 @@ def _emit_triton(
     if isinstance(blocks.rule, str):  # the largest powers of two within the rule's
         chosen = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in chosen.items()}
         counted = ps.count(schedule, M=cache.words, blocks=chosen, mask=band, **dims)
+    algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.program if band is None else algorithm.masked
     source = triton(program, {**counted.dims, **chosen}, dtype, band)
     if output is not None:

@@ -53,8 +53,8 @@ def graph(
     for name in options:
         if name in (*dims, "summation", "outputs"):
             raise UsageError(f"--option {name}=… is not for sizes, sums and outputs; those have options of their own.")
-    seen = masks.of(mask)
-    allowed = None if seen is None else seen.allowed(dims["n"])
+    seen, solves = masks.of(mask), solves.in_dims(dims)
+    allowed = None if seen is None else seen.allowed(*solves.grid(dims))
     plan = graphs.plan(problem, summation, mask=allowed, **dims, **options)
     if output is not None:
         from pebblesim.dags.formats import save_graph

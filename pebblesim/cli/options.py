@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.heads import Heads
 
 
 def complete_schedule(incomplete: str) -> list[str]:
@@ -42,7 +45,7 @@ Problem = Annotated[
 N = Annotated[str | None, typer.Option("-n", help="Sequence length: 4096, 64k, 2^20.", metavar="N")]
 D = Annotated[str | None, typer.Option("-d", help="Head dimension.", metavar="D")]
 BySize = Annotated[
-    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. m=25.", metavar="DIM=N")
+    list[str] | None, typer.Option("--size", help="A dimension by its own name, e.g. n_q=1.", metavar="DIM=N")
 ]
 M = Annotated[str, typer.Option("-M", help="Cache: words, or bytes such as 192KiB with --dtype.", metavar="WORDS")]
 Dtype = Annotated[
@@ -53,7 +56,7 @@ MaskText = Annotated[
     str | None,
     typer.Option(
         "--mask",
-        help="Allowed pairs: causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED] or FILE.npy.",
+        help="Allowed pairs: causal, window:W, band:W, lengths:3,5,8, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM, FILE.npy.",
         metavar="MASK",
     ),
 ]
@@ -109,8 +112,8 @@ class Sizes(Group):
         """Sizes by the names that were given."""
         short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
         named = {name: parse_size(name, value) for name, value in pairs(self.size, "--size")}
-        if short and named:
-            raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+        if twice := sorted(set(short) & set(named)):
+            raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
         return short | named
 
 
@@ -166,6 +169,31 @@ class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
         """The arguments of `pebblesim.play` and `pebblesim.record`."""
         setting = {"M": self.words, "rules": self.rules, "summation": self.summation}
         return {**setting, "blocks": self.rule, "mask": self.mask, **self.dims}
+
+
+@dataclass(frozen=True)
+class HeadChoice(Group):
+    """How many problems of one size there are, and which share keys and values."""
+
+    heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1
+    kv_heads: Annotated[
+        int | None, typer.Option("--kv-heads", help="Heads of keys and values, which heads share; as many.", min=1)
+    ] = None
+    batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Count each head for itself, though heads share keys and values.")
+    ] = False
+
+    @cached_property
+    def given(self) -> Heads | None:
+        """The heads; None if nothing was said of any."""
+        from pebblesim.jobs.heads import Heads
+
+        if (self.heads, self.kv_heads, self.batch) == (1, None, 1):
+            if self.separate:
+                raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
+            return None
+        return Heads(self.heads, self.kv_heads, self.batch, self.separate)
 
 
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:

@@ -46,7 +46,7 @@ class Case:
     @property
     def algorithm(self) -> Schedule:
         """The schedule itself."""
-        return get(self.schedule)
+        return get(self.schedule).in_dims(self.dims)
 
     @property
     def program(self) -> ir.Program:
@@ -109,6 +109,7 @@ def case(
     """
     algorithm = get(schedule)
     sizes, M, workers = problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)
+    algorithm = algorithm.in_dims(sizes)
     if threads is not None and not (isinstance(threads, int) and threads % 32 == 0 and 32 <= threads <= 512):
         raise UsageError(f"threads = {threads!r} was given; a block has 32, 64, … or 512 threads.")
     chosen = choose(algorithm, sizes, M, blocks)

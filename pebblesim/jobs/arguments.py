@@ -31,6 +31,7 @@ def chosen(
     """(schedule, dimensions, M, block sizes), all checked."""
     algorithm = get(schedule)
     sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
+    algorithm = algorithm.in_dims(sizes)
     return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
 
 
@@ -38,28 +39,42 @@ def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> t
     """A schedule's program under a mask, and the mask pair by pair; None for no mask."""
     if mask is None:
         return algorithm.program, None
-    return algorithm.masked, mask.allowed(sizes["n"])
+    return algorithm.masked, mask.allowed(*algorithm.problem.grid(sizes))
 
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
-    """The dimensions of a problem, checked; n and d alone are enough for any problem."""
+    """The dimensions of a problem, checked: in n and d if no others are given, which is the square case."""
     meant = dims_meant(solves, dims)
-    return {name: whole(name, dims[meant[name]]) for name in solves.dims}
+    return {name: whole(name, dims[given]) for name, given in meant.items()}
 
 
 def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str]:
     """By which of the given names each dimension of a problem is meant.
 
+    n and d are enough for any problem; beside other names they stand for the dimensions that are not named.
+
     Raises:
         UsageError: they are neither the problem's dimensions nor n and d.
     """
+    whole_problem = solves.rectangle or solves
+    for names in (solves.dims, whole_problem.dims):
+        if set(given) == set(names):
+            return {name: name for name in names}
     if set(given) == {"n", "d"}:
         return solves.from_nd
-    if set(given) != set(solves.dims):
-        meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
-        short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
-        raise UsageError(
-            f"problem {solves.name!r} takes the sizes {', '.join(solves.dims)}{short}; it got "
-            f"{', '.join(f'{name} = {size}' for name, size in given.items()) or 'none'}."
-        )
-    return {name: name for name in solves.dims}
+    own, from_nd = set(whole_problem.dims), whole_problem.from_nd
+    meant = {dim: dim if dim in given else from_nd[dim] for dim in whole_problem.dims}
+    if own & set(given) and set(meant.values()) == set(given):
+        return meant
+    raise UsageError(
+        f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
+        f"{', '.join(f'{name} = {size}' for name, size in given.items()) or 'none'}."
+    )
+
+
+def _sizes_taken(solves: Problem) -> str:
+    if solves.rectangle:
+        return f"n, d, or {', '.join(solves.rectangle.dims)}, of which n and d stand for those that are not given"
+    meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
+    short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
+    return f"{', '.join(solves.dims)}{short}"

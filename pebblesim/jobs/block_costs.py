@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Band, Mask, TileRange
+from pebblesim.language.masks import Band, Grid, Mask, TileRange
 from pebblesim.readings.peak import intermediates, peak_red
 from pebblesim.readings.totals import LoopContext, totals
 
@@ -125,6 +126,9 @@ class Words:
         plain = [(term, times) for term, times in self.terms.items() if term.plain]
         self._plain = _compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
         self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
+        paired = (node.range.pairs for phase in phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
+        pairs = next(filter(None, paired), None)
+        self._grid = (0, 0) if pairs is None else ir.grid(pairs, dims)
         loops = [node for body in self.masked for node in ir.walk(body) if isinstance(node, ir.Loop)]
         self.blocks = {name for tiles in every for name in _names(tiles)}
         self.blocks |= {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
@@ -177,10 +181,10 @@ class Words:
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
         """Σ of height^power · width^power over the tiles that meet."""
         assert self.mask
-        n, found = self.dims[ir.MASKED], 0
-        for height in _kinds(n, rows, blocks):
-            for width in _kinds(n, columns, blocks):
-                met = self.mask.tiles(n, height, width)
+        (n_q, n_k), found = self._grid, 0
+        for height in _kinds(n_q, rows, blocks):
+            for width in _kinds(n_k, columns, blocks):
+                met = self.mask.tiles(self._grid, height, width)
                 met *= height.block if rows and rows.power else 1
                 found += met * (width.block if columns and columns.power else 1)
         return found
@@ -188,18 +192,17 @@ class Words:
     def _least_pairs(self, rows: _Tiles | None, columns: _Tiles | None, low: Sizes, high: Sizes) -> int:
         """Of the tiles that meet, no less than this is the sum of height^power times width^power."""
         assert self.mask
-        n = self.dims[ir.MASKED]
 
-        def span(tiles: _Tiles | None) -> tuple[int, int]:
+        def span(tiles: _Tiles | None, n: int) -> tuple[int, int]:
             if tiles is None:
                 return n, n
             return min(n, ir.length(tiles.block, low)), min(n, ir.length(tiles.block, high))
 
-        tall, wide = span(rows), span(columns)
+        tall, wide = span(rows, self._grid[0]), span(columns, self._grid[1])
         of_rows, of_columns = bool(rows and rows.power), bool(columns and columns.power)
         if of_rows and of_columns:
-            return self.mask.area(n, tall, wide)
-        widths, heights = self.mask.widths(n, *tall), self.mask.heights(n, *wide)
+            return self.mask.area(self._grid, tall, wide)
+        widths, heights = self.mask.widths(self._grid, *tall), self.mask.heights(self._grid, *wide)
         if of_rows:
             return heights
         return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
@@ -291,42 +294,45 @@ class _Remembered(Mask):
 
     def __init__(self, mask: Mask) -> None:
         self.mask, self.name = mask, mask.name
-        self._tiles: dict[tuple[int, TileRange, TileRange], int] = {}
-        self._pairs: dict[int, int] = {}
+        self._tiles: dict[tuple[Grid, TileRange, TileRange], int] = {}
+        self._pairs: dict[tuple[int, int | None], int] = {}
 
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        key = n, rows, columns
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        key = grid, rows, columns
         if key not in self._tiles:
-            self._tiles[key] = self.mask.tiles(n, rows, columns)
+            self._tiles[key] = self.mask.tiles(grid, rows, columns)
         return self._tiles[key]
 
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
-        return self.mask.met(n, rows, columns, axis)
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
+        return self.mask.met(grid, rows, columns, axis)
 
-    def pairs(self, n: int) -> int:
-        if n not in self._pairs:
-            self._pairs[n] = self.mask.pairs(n)
-        return self._pairs[n]
+    def pairs(self, n_q: int, n_k: int | None = None) -> int:
+        if (n_q, n_k) not in self._pairs:
+            self._pairs[n_q, n_k] = self.mask.pairs(n_q, n_k)
+        return self._pairs[n_q, n_k]
 
-    def _allowed(self, n: int) -> Any:
-        return self.mask.allowed(n)
+    def _allowed(self, grid: Grid) -> Any:
+        return self.mask.allowed(*grid)
 
-    def widths(self, n: int, least: int, most: int) -> int:
+    def grouped(self, rows: int, grid: Grid) -> Mask:
+        return self.mask.grouped(rows, grid)
+
+    def widths(self, grid: Grid, least: int, most: int) -> int:
         """For tiles of `least` to `most` rows, the columns that each must see, added up."""
-        if isinstance(self.mask, Band):
-            return _covered(n, least, most, self.mask.before, self.mask.after)
-        return -(-self.pairs(n) // most)
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
+            return _covered(grid[0], least, most, self.mask.before, self.mask.after)
+        return -(-self.pairs(*grid) // most)
 
-    def heights(self, n: int, least: int, most: int) -> int:
+    def heights(self, grid: Grid, least: int, most: int) -> int:
         """For tiles of `least` to `most` columns, the rows that must see each, added up."""
-        if isinstance(self.mask, Band):
-            return _covered(n, least, most, self.mask.after, self.mask.before)
-        return -(-self.pairs(n) // most)
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
+            return _covered(grid[0], least, most, self.mask.after, self.mask.before)
+        return -(-self.pairs(*grid) // most)
 
-    def area(self, n: int, tall: tuple[int, int], wide: tuple[int, int]) -> int:
+    def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """The pairs of the tiles that meet, of sizes between these."""
-        found = self.pairs(n)
-        if isinstance(self.mask, Band):
+        n, found = grid[0], self.pairs(*grid)
+        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             before, after = self.mask.before, self.mask.after
             found = max(_area(n, *tall, before, after, found), _area(n, *wide, after, before, found))
         return found
@@ -377,7 +383,7 @@ class Room:
 
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
-        phases = [_Levels(phase.body) for phase in program.phases]
+        phases = [_levels(phase) for phase in program.phases]
         self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
         self._known: dict[tuple[int, ...], int] = {}
@@ -429,6 +435,12 @@ def _compiled(text: str) -> Callable[[Sizes], int]:
     """A function of the block sizes, `s` in its text."""
     function: Callable[[Sizes], int] = eval(f"lambda s: {text}", {"min": min, "max": max, "__builtins__": {}})
     return function
+
+
+@lru_cache(maxsize=1024)
+def _levels(phase: ir.Phase) -> _Levels:
+    """What a phase holds; it is the same for all sizes."""
+    return _Levels(phase.body)
 
 
 class _Levels:

@@ -138,6 +138,7 @@ def bounds(
     algorithm = None if schedule is None else get(schedule)
     if algorithm is not None and algorithm.problem is not solves:
         raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
+    solves, algorithm = solves.in_dims(sizes), algorithm and algorithm.in_dims(sizes)
     if seen is not None and pairs is not None:
         raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
     given = seen if pairs is None else pairs
@@ -152,7 +153,7 @@ def bounds(
         problem=solves.name,
         dims=sizes,
         M=M,
-        pairs=None if given is None else Pairs.of(given, sizes["n"]).number,
+        pairs=None if given is None else Pairs.of(given, solves.grid(sizes)).number,
         schedule=None if algorithm is None else algorithm.name,
         theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,
@@ -239,7 +240,8 @@ def gaps(
 
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
-    most = 4 * sum(_words(shape, dims) for shape in (*problem(name).inputs.values(), *problem(name).outputs.values()))
+    solves = problem(name).in_dims(dims)
+    most = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
     return sorted({_root(2**k, steps) for k in range(2 * steps, most.bit_length() * steps)})
 
 

@@ -54,7 +54,7 @@ class Comparison(Sequence[Counted]):
     @property
     def lower_bound(self) -> LowerBound:
         """What no game with M pebbles can go below on any graph of the problem, whatever its way of computing."""
-        return best(problem(self.problem), self.dims, self.M, None, self.mask)
+        return best(problem(self.problem).in_dims(self.dims), self.dims, self.M, None, self.mask)
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """As printed by `pebblesim count --json`; with a data type, with arithmetic intensities in that type."""
@@ -112,7 +112,7 @@ def compare(
             )
     sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
     rows = []
-    for algorithm in algorithms:
+    for algorithm in (each.in_dims(sizes) for each in algorithms):
         try:
             sides = block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
             rows.append(counted(algorithm, sizes, M, sides, summation, mask))

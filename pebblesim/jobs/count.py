@@ -13,7 +13,7 @@ from pebblesim.errors import BelowBound
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
-from pebblesim.language.problems import Theta, problem
+from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
@@ -72,9 +72,20 @@ class Counted:
         return float(Fraction(self.operations, Traffic(self.reads, self.writes).in_bytes(dtype).io))
 
     @property
+    def _solves(self) -> Problem:
+        """The problem in the dimensions of the count."""
+        return problem(self.problem).in_dims(self.dims)
+
+    @property
     def pairs(self) -> int | None:
         """Z, the number of pairs that the mask allows; None without a mask."""
-        return None if self.mask is None else self.mask.pairs(self.dims["n"])
+        return None if self.mask is None else self.mask.pairs(*self._solves.grid(self.dims))
+
+    @property
+    def all_pairs(self) -> int:
+        """The number of pairs, allowed or not."""
+        queries, keys = self._solves.grid(self.dims)
+        return queries * keys
 
     @property
     def io(self) -> int:
@@ -89,7 +100,7 @@ class Counted:
     @property
     def bound(self) -> Theta | None:
         """The expression inside Θ, if the problem states one; under a mask with its Z pairs in the place of n²."""
-        theta = problem(self.problem).theta
+        theta = self._solves.theta
         return theta.of_pairs() if theta and self.mask is not None else theta
 
     @property
@@ -110,12 +121,12 @@ class Counted:
     @cached_property
     def lower_bound(self) -> LowerBound:
         """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
-        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), self.formulation, self.mask)
+        return best(self._solves, self.dims, max(self.M, self.peak_red), self.formulation, self.mask)
 
     @cached_property
     def every_way(self) -> LowerBound:
         """The lower bound for every way of computing, with as many pebbles."""
-        return best(problem(self.problem), self.dims, max(self.M, self.peak_red), None, self.mask)
+        return best(self._solves, self.dims, max(self.M, self.peak_red), None, self.mask)
 
     @property
     def gap(self) -> float:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from pebblesim.readings.formula import Formula
 
 
-def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
+def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangular: bool = False) -> Formula:
     """The closed forms of a schedule's reads, writes, I/O and peak, derived from its program, as sympy expressions.
+
+    In n and d, or in all dimensions of the problem if `rectangular`, such as n_q, n_k, d_k and d_v.
 
     Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
     mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
@@ -27,7 +29,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
     """
     from pebblesim.readings.formula import formula as derive
 
-    algorithm = get(schedule)
+    algorithm = _in_shape(schedule, rectangular)
     if isinstance(mask, str) and mask == "any":
         return derive(algorithm.masked)
     band = masks.of(mask)
@@ -38,11 +40,22 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None) -> Formula:
     return derive(algorithm.masked, band)
 
 
-def show(schedule: str | Schedule) -> str:
-    """The pseudo-code of a schedule."""
+def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:
+    algorithm = get(schedule)
+    if not rectangular:
+        return algorithm
+    if algorithm.problem.rectangle is None:
+        raise UsageError(
+            f"problem {algorithm.problem.name!r} has no other sizes than {', '.join(algorithm.problem.dims)}."
+        )
+    return algorithm.in_dims(algorithm.problem.rectangle.dims)
+
+
+def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
+    """The pseudo-code of a schedule, in n and d, or in all dimensions of its problem if `rectangular`."""
     from pebblesim.readings.text import text
 
-    return text(get(schedule).program)
+    return text(_in_shape(schedule, rectangular).program)
 
 
 def numbers(

@@ -26,9 +26,11 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
     from pebblesim import graphs
 
     solves = problem(problem_name)
-    given = {name: options.pop(name) for name in {*solves.dims, "n", "d"} & set(options)}
+    known = {*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "n", "d"}
+    given = {name: options.pop(name) for name in known & set(options)}
     dims, seen = problem_dims(solves, given), masks.of(mask)
-    allowed = None if seen is None else seen.allowed(dims["n"])
+    solves = solves.in_dims(dims)
+    allowed = None if seen is None else seen.allowed(*solves.grid(dims))
     return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
 
 

@@ -259,7 +259,7 @@ def _values_match(
     """Whether the problem's outputs come out of random inputs, to 1e-10 of the largest entry."""
     import numpy as np
 
-    allowed = None if mask is None else mask.allowed(sizes["n"])
+    allowed = None if mask is None else mask.allowed(*algorithm.problem.grid(sizes))
     inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
     reference, outputs = algorithm.problem.reference(inputs, allowed), outputs_of(inputs)
 

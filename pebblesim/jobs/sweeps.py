@@ -189,7 +189,7 @@ def sweep(
     rule = blocks if isinstance(blocks, str) else "fit"
     run = Run(kept, jobs, dask, progress)
     swept = []
-    for algorithm in algorithms:
+    for algorithm in (each.in_dims(meant) for each in algorithms):
         ours = algorithm.function.__module__.startswith("pebblesim.")
         program = _described(algorithm, pairs)
         common = Point(what, algorithm.name if ours else algorithm, {}, None, rule, pairs, summation, rules, program)
@@ -332,7 +332,7 @@ def _row(point: Point) -> StoredRow:
     """What is computed for a point, with its blocks; where M is too small, the least that works."""
     try:
         if point.what == "formula":
-            algorithm, M = get(point.schedule), point.M or 0
+            algorithm, M = get(point.schedule).in_dims(point.dims), point.M or 0
             return {"blocks": block_rules.choose(algorithm, point.dims, M, point.blocks, mask=point.mask)}
         assert point.M is not None
         same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}

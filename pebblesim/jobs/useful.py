@@ -23,6 +23,7 @@ def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | N
     """
     found = []
     for algorithm in of_problem(problem_name):
+        algorithm = algorithm.in_dims(dims)
         program = algorithm.program if mask is None else algorithm.masked
         whole = dict.fromkeys(algorithm.blocks, max(dims.values()))
         found.append(sum(work(program, {**dims, **whole}, mask).values()))

@@ -89,7 +89,7 @@ class Tensor(_InMemory):
     @property
     def over_pairs(self) -> bool:
         """Whether its entries belong to pairs of indices, which a mask may forbid."""
-        return self._tensor.shape == (ir.MASKED, ir.MASKED)
+        return self._tensor.shape == self._m._problem.pairs
 
     def __getitem__(self, key: Any) -> Part:
         self._m._name_things()

@@ -52,9 +52,9 @@ class Machine:
 
     def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
         self._problem = problem
-        pairs = ir.MASKED if masked else None
+        pairs = problem.pairs if masked else None
         self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
-        self._whole = {dim: Index(ir.Range(dim)) for dim in problem.dims}
+        self._whole = {dim: Index(_whole_range(dim, problem)) for dim in problem.dims}
         self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
         self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
@@ -134,8 +134,13 @@ class Machine:
             return None
         if keys_of is not None and queries_of is not None:
             raise TraceError(f"{where()}: tiles are the keys of rows or the queries of columns, not both.")
-        if not isinstance(other, Index) or not other._alive or other._range.dim != tiles.dim:
-            raise TraceError(f"{where()}: keys_of and queries_of take dimension {tiles.dim} or an open loop over it.")
+        given = "queries_of" if keys_of is None else "keys_of"
+        queries, keys = self._problem.pairs or (tiles.dim, tiles.dim)
+        tiled, wanted = (queries, keys) if keys_of is None else (keys, queries)
+        if tiles.dim != tiled:
+            raise TraceError(f"{where()}: a loop with {given} runs over {tiled}, not over {tiles.dim}.")
+        if not isinstance(other, Index) or not other._alive or other._range.dim != wanted:
+            raise TraceError(f"{where()}: {given} takes dimension {wanted} or an open loop over it.")
         if any(rng.parent and rng.parent.parent for rng in (tiles, other._range)):
             raise TraceError(f"{where()}: a mask is looked up for tiles of a dimension, not for tiles of tiles.")
         if not self._program.pairs:
@@ -437,6 +442,10 @@ def trace(
 def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
     """Whether two parts of a tensor have words in common in every iteration: in each dimension, one holds the other."""
     return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
+
+
+def _whole_range(dim: str, problem: Problem) -> ir.Range:
+    return ir.Range(dim, pairs=problem.pairs if dim in (problem.pairs or ()) else None)
 
 
 def _check_as_it_lies(target: Tile) -> None:

@@ -10,6 +10,8 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +20,19 @@ from pebblesim.files import load_numpy
 
 Array = Any
 
+Grid = tuple[int, int]
+"""The numbers of queries and of keys; (n, n) in the square case."""
+
 LARGEST_TABLE = 2**14
-"""Largest n for which a mask is spelled out pair by pair."""
+"""Largest n for which a mask is spelled out pair by pair: n² pairs, of as many queries as keys or not."""
 
 MOST_TILES = 2**24
 """Most tiles of one dimension that are looked up in a table."""
 
 KNOWN = (
-    "dense, causal, window:W, band:W, bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
+    "dense, causal, window:W, band:W (each with :start if its diagonal starts at the first key, not at the last), "
+    "lengths:3,5,8 (sequences, each for itself, or :causal behind it), "
+    "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
 )
 
 
@@ -43,43 +50,48 @@ class Mask(ABC):
     name: str
 
     @abstractmethod
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        """Number of tiles of a grid on the n x n pairs that have an allowed pair.
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        """Number of tiles on the pairs of so many queries and keys that have an allowed pair.
 
         Raises:
-            UsageError: the mask does not fit this n.
+            UsageError: the mask does not fit the grid.
         """
 
     @abstractmethod
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         """For each tile of rows (axis 0) or of columns (1), with how many tiles of the others it has an allowed pair.
 
         Raises:
             UsageError: as for `tiles`, or they are too many to be listed.
         """
 
-    def empty(self, n: int, block: int, axis: int) -> Array:
+    def empty(self, grid: Grid, block: int, axis: int) -> Array:
         """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
-        whole, cut = TileRange(0, n, n), TileRange(0, n, block)
-        counts = self.met(n, cut, whole) if axis == 0 else self.met(n, whole, cut, axis)
-        return (counts == 0).repeat(block)[:n]
+        rows, columns = _lines(grid, block, axis)
+        return (self.met(grid, rows, columns, axis) == 0).repeat(block)[: grid[axis]]
 
-    def pairs(self, n: int) -> int:
-        """Z, the number of allowed pairs."""
-        return self.tiles(n, TileRange(0, n, 1), TileRange(0, n, 1))
+    def pairs(self, n_q: int, n_k: int | None = None) -> int:
+        """Z, the number of allowed pairs, of as many keys as queries if their number is not given."""
+        grid = n_q, n_q if n_k is None else n_k
+        return self.tiles(grid, TileRange(0, grid[0], 1), TileRange(0, grid[1], 1))
 
-    def allowed(self, n: int) -> Array:
-        """The mask pair by pair: booleans of shape (n, n).
+    def allowed(self, n_q: int, n_k: int | None = None) -> Array:
+        """The mask pair by pair: booleans of shape (n_q, n_k), or (n_q, n_q).
 
         Raises:
-            UsageError: n is too large to spell it out, or the mask does not fit it.
+            UsageError: there are too many pairs to spell it out, or the mask does not fit them.
         """
-        if n > LARGEST_TABLE:
+        grid = n_q, n_q if n_k is None else n_k
+        if grid[0] * grid[1] > LARGEST_TABLE**2:
             raise UsageError(f"a mask is spelled out for n up to {LARGEST_TABLE:,}; `count` takes any n.")
-        return self._allowed(n)
+        return self._allowed(grid)
 
     @abstractmethod
-    def _allowed(self, n: int) -> Array: ...
+    def _allowed(self, grid: Grid) -> Array: ...
+
+    @abstractmethod
+    def grouped(self, rows: int, grid: Grid) -> Mask:
+        """The same for so many rows in the place of each query of the grid, one after the other."""
 
     def __str__(self) -> str:
         return self.name
@@ -87,60 +99,91 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Band(Mask):
-    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows."""
+    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows.
+
+    Where there are more keys than queries, or fewer, the diagonal ends at the last query and the last key, as in
+    decoding, so that j - i is less by n_k - n_q; or it begins at the first of both, if `from_start`. So many `rows`
+    stand for each query i.
+    """
 
     name: str
     before: int | None
     after: int | None
+    from_start: bool = False
+    rows: int = 1
 
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
+    def placed(self, grid: Grid) -> Band:
+        """The same with the limits of j - i itself."""
+        shift = 0 if self.from_start else grid[1] - grid[0] // self.rows
+        before, after = self.before, self.after
+        before, after = None if before is None else before - shift, None if after is None else after + shift
+        return Band(self.name, before, after, True, self.rows)
+
+    def grouped(self, rows: int, grid: Grid) -> Band:
+        return Band(self.name, self.before, self.after, self.from_start, self.rows * rows)
+
+    def limits(self, grid: Grid) -> tuple[int, int]:
+        """The limits of i - j and of j - i."""
+        band, no_limit = self.placed(grid), sum(grid)
+        return (
+            no_limit if band.before is None else min(no_limit, band.before),
+            no_limit if band.after is None else min(no_limit, band.after),
+        )
+
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        before, after = self.limits(grid)
         full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
-        tiles = _tiles_in_band(rows.start, rows.block, full, columns, before, after)
+        tiles, alike = 0, self.rows // gcd(self.rows, rows.block)  # each so many tiles on, they lie alike
+        for start in range(rows.start, rows.start + min(alike, full) * rows.block, rows.block):
+            first, count = start // self.rows, -(-(rows.start + full * rows.block - start) // (alike * rows.block))
+            height, step = (start + rows.block - 1) // self.rows + 1 - first, alike * rows.block // self.rows
+            tiles += _tiles_in_band(first, step, height, count, columns, before, after)
         if rest:
-            tiles += _tiles_in_band(rows.stop - rest, rest, 1, columns, before, after)
+            first = (rows.stop - rest) // self.rows
+            tiles += _tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
         return tiles
 
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+
+        before, after = self.limits(grid)
+        if axis == 0:
+            starts, stops = _tiles_of(rows)
+            first, last = starts // self.rows - before, (stops - 1) // self.rows + after
+            return _cut_by(first, last, columns)
+        starts, stops = _tiles_of(columns)
+        return _cut_by((starts - after) * self.rows, (stops + before) * self.rows - 1, rows)
+
+    def empty(self, grid: Grid, block: int, axis: int) -> Array:
         import numpy as np
 
-        before, after = (n if limit is None else min(n, limit) for limit in (self.before, self.after))
-        if axis == 1:
-            rows, columns, before, after = columns, rows, after, before
-        starts, stops = _tiles_of(rows)
-        first = np.maximum(starts - before, columns.start) - columns.start
-        last = np.minimum(stops - 1 + after, columns.stop - 1) - columns.start
-        return np.where(first <= last, last // columns.block - first // columns.block + 1, 0)
+        if self.tiles(grid, *_lines(grid, block, axis)) == -(-grid[axis] // block):
+            return np.zeros((), bool)
+        return super().empty(grid, block, axis)
 
-    def empty(self, n: int, block: int, axis: int) -> Array:
+    def _allowed(self, grid: Grid) -> Array:
         import numpy as np
 
-        return np.zeros((), bool)  # each row and each column has its diagonal pair
-
-    def _allowed(self, n: int) -> Array:
-        import numpy as np
-
-        distance = np.arange(n)[None, :] - np.arange(n)[:, None]
-        before, after = (n if limit is None else limit for limit in (self.before, self.after))
+        before, after = self.limits(grid)
+        distance = np.arange(grid[1])[None, :] - np.arange(grid[0])[:, None] // self.rows
         return (-before <= distance) & (distance <= after)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockMask(Mask):
-    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit n."""
+    """A boolean for each block of pairs; a block has `size` = (rows, columns), or as many as fit the grid."""
 
     name: str
     table: Array = field(repr=False)
     size: tuple[int, int] | None = None
 
-    def tiles(self, n: int, rows: TileRange, columns: TileRange) -> int:
-        return int(self.met(n, rows, columns).sum())
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        return int(self.met(grid, rows, columns).sum())
 
-    def met(self, n: int, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         import numpy as np
 
-        sums = _sums(self, n)
-        height, width = self._size(n)
+        sums = _sums(self, grid)
+        height, width = self._size(grid)
         (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
         inside = (
             sums[bottom[:, None], right]
@@ -153,24 +196,120 @@ class BlockMask(Mask):
             return (np.bincount(row, minlength=len(top)) @ has).astype(np.int64)[column]
         return (has @ np.bincount(column, minlength=len(left))).astype(np.int64)[row]
 
-    def _allowed(self, n: int) -> Array:
-        height, width = self._size(n)
-        return self._table(n).repeat(height, axis=0).repeat(width, axis=1)[:n, :n]
+    def _allowed(self, grid: Grid) -> Array:
+        height, width = self._size(grid)
+        return self._table(grid).repeat(height, axis=0).repeat(width, axis=1)[: grid[0], : grid[1]]
 
-    def _table(self, n: int) -> Array:
+    def grouped(self, rows: int, grid: Grid) -> BlockMask:
+        height, width = self._size(grid)
+        return BlockMask(self.name, self._table(grid), (height * rows, width))
+
+    def _table(self, grid: Grid) -> Array:
         return self.table
 
-    def _size(self, n: int) -> tuple[int, int]:
+    def _size(self, grid: Grid) -> tuple[int, int]:
         """Rows and columns of a block of pairs."""
-        table = self._table(n)
-        size = self.size or tuple(-(-n // count) for count in table.shape)
-        for count, block, what in zip(table.shape, size, ("rows", "columns"), strict=True):
+        shape = self._table(grid).shape
+        size = self.size or tuple(-(-n // count) for n, count in zip(grid, shape, strict=True))
+        square = grid[0] == grid[1]
+        for n, count, block, what, name in zip(grid, shape, size, ("rows", "columns"), ("n_q", "n_k"), strict=True):
             if -(-n // block) != count:
                 raise UsageError(
-                    f"mask {self.name} has {count} {what} of blocks, which cannot be blocks of {block} of n = {n}; "
-                    "give an array of shape (⌈n/B_r⌉, ⌈n/B_c⌉) for tiles of B_r x B_c pairs, or of (n, n)."
+                    f"mask {self.name} has {count} {what} of blocks, which cannot be blocks of {block} of "
+                    f"{'n' if square else name} = {n}; {_that_fits(grid)}."
                 )
+        if self.size is None and _is_line(grid, shape):
+            what = "row" if shape[0] == 1 else "column"
+            raise UsageError(f"mask {self.name} has shape {shape}, one {what} for all; {_that_fits(grid)}.")
         return size[0], size[1]
+
+
+@dataclass(frozen=True)
+class Packed(Mask):
+    """Sequences one behind the other, each of which sees itself alone, or what a band leaves of that.
+
+    Attributes:
+        name: as a text.
+        queries, keys: length of each sequence.
+        band: which pairs of a sequence are allowed; None for all.
+    """
+
+    name: str
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    band: Band | None = None
+
+    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+        return int(self.met(grid, rows, columns).sum())
+
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+        """Each tile meets one interval of the others in each sequence, and intervals may end and begin in one tile."""
+        import numpy as np
+
+        lines, others = (rows, columns) if axis == 0 else (columns, rows)
+        starts, stops = _tiles_of(lines)
+        found, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
+        own = self._sequences(grid)
+        for sequence in own:
+            (start, stop), (low, high) = sequence if axis == 0 else sequence[::-1]
+            here = slice(*np.searchsorted(stops, [start, stop - 1], "right"))  # the tiles with lines of it
+            here = slice(here.start, min(len(starts), here.stop + 1))
+            first, last = np.maximum(starts[here], start), np.minimum(stops[here], stop) - 1
+            left, right = self._seen(first - start, last - start, sequence, axis)
+            left, right = np.maximum(left, 0) + low, np.minimum(right, high - low - 1) + low
+            left, right = (
+                np.maximum(left, others.start) - others.start,
+                np.minimum(right, others.stop - 1) - others.start,
+            )
+            some = (first <= last) & (left <= right)
+            from_, to = left // others.block, right // others.block
+            found[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
+            behind[here] = np.where(some, to, behind[here])
+        return found
+
+    def pairs(self, n_q: int, n_k: int | None = None) -> int:
+        lengths = zip(*self._lengths((n_q, n_q if n_k is None else n_k)), strict=True)
+        return sum(q * k if self.band is None else self.band.pairs(q, k) for q, k in lengths)
+
+    def grouped(self, rows: int, grid: Grid) -> Packed:
+        band = self.band and self.band.grouped(rows, grid)
+        return Packed(self.name, tuple(rows * length for length in self.queries), self.keys, band)
+
+    def _seen(self, first: Array, last: Array, sequence: tuple[Grid, Grid], axis: int) -> tuple[Array, Array]:
+        """The interval of keys, or queries, that lines of a sequence see."""
+        import numpy as np
+
+        if self.band is None:
+            return np.zeros_like(first), np.full_like(first, sum(map(sum, sequence)))
+        lengths = [stop - start for start, stop in sequence]
+        before, after = self.band.limits((lengths[0], lengths[1]))
+        group = self.band.rows
+        if axis == 0:
+            return first // group - before, last // group + after
+        return (first - after) * group, (last + before + 1) * group - 1
+
+    def _allowed(self, grid: Grid) -> Array:
+        import numpy as np
+
+        table = np.zeros(grid, bool)
+        for (top, bottom), (left, right) in self._sequences(grid):
+            own = bottom - top, right - left
+            table[top:bottom, left:right] = True if self.band is None else self.band.allowed(*own)
+        return table
+
+    def _lengths(self, grid: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        for n, lengths, what in zip(grid, (self.queries, self.keys), ("queries", "keys"), strict=True):
+            if sum(lengths) != n:
+                raise UsageError(
+                    f"mask {self.name} is of {sum(lengths):,} {what}, and there are {n:,}; the lengths of sequences "
+                    "add up to all rows, those of keys behind a slash if they differ: lengths:1,1/40,60."
+                )
+        return self.queries, self.keys
+
+    def _sequences(self, grid: Grid) -> list[tuple[Grid, Grid]]:
+        """Where each sequence begins and ends, among the queries and among the keys."""
+        ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
+        return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +322,10 @@ class BigBird(BlockMask):
     random: int = 1
     seed: int = 0
 
-    def _table(self, n: int) -> Array:
-        return _bigbird(-(-n // self.block), self.window, self.globals, self.random, self.seed)
+    def _table(self, grid: Grid) -> Array:
+        if grid[0] != grid[1]:
+            raise UsageError(f"mask {self.name} is for as many queries as keys, and these are {grid[0]} and {grid[1]}.")
+        return _bigbird(-(-grid[0] // self.block), self.window, self.globals, self.random, self.seed)
 
 
 def from_text(text: str) -> Mask | None:
@@ -196,16 +337,20 @@ def from_text(text: str) -> Mask | None:
     kind, *numbers = text.split(":")
     if text == "dense":
         return None
-    if text == "causal":
-        return Band("causal", None, 0)
-    if kind in ("window", "band") and len(numbers) == 1:
-        width = _number(text, numbers[0])
-        return Band(text, width - 1, 0) if kind == "window" else Band(text, width, width)
+    from_start = numbers[-1:] == ["start"]
+    widths = numbers[:-1] if from_start else numbers
+    if kind == "causal" and not widths:
+        return Band(text, None, 0, from_start)
+    if kind in ("window", "band") and len(widths) == 1:
+        width = _number(text, widths[0])
+        return Band(text, width - 1 if kind == "window" else width, 0 if kind == "window" else width, from_start)
     if kind == "bigbird" and len(numbers) in (4, 5):
         block, window, globals_, random, *seed = (_number(text, number) for number in numbers)
         if block < 1:
             raise UsageError(f"mask {text!r}: a block has at least one row.")
         return BigBird(text, None, (block, block), block, window, globals_, random, *seed)
+    if kind == "lengths" and numbers:
+        return _packed(text, numbers[0], numbers[1:])
     if text.endswith(".npy"):
         return from_array(_load(text), Path(text).name)
     raise UsageError(f"mask {text!r} is not known; it is {KNOWN}.")
@@ -247,18 +392,51 @@ def _number(text: str, number: str) -> int:
     return int(number)
 
 
+def _packed(text: str, lengths: str, within: list[str]) -> Packed:
+    sides = [tuple(_number(text, each) for each in side.split(",")) for side in lengths.split("/")]
+    band = from_text(":".join(within)) if within else None
+    if len(sides) > 2 or len(sides[0]) != len(sides[-1]) or not isinstance(band, Band | None):
+        raise UsageError(
+            f"mask {text!r}: it is lengths:3,5,8 for sequences of that many rows, or lengths:1,1/40,60 for queries and "
+            "keys; :causal, :window:W or :band:W may follow."
+        )
+    return Packed(text, sides[0], sides[-1], band)
+
+
 def _load(path: str) -> Array:
     if not Path(path).is_file():
         raise UsageError(f"mask {path!r}: there is no such file.")
     return load_numpy(path, f"mask {path!r}")
 
 
+def _lines(grid: Grid, block: int, axis: int) -> tuple[TileRange, TileRange]:
+    """Tiles of rows (axis 0) or of columns (1), against the whole other side."""
+    cuts = [TileRange(0, n, n) for n in grid]
+    cuts[axis] = cuts[axis]._replace(block=block)
+    return cuts[0], cuts[1]
+
+
+def _that_fits(grid: Grid) -> str:
+    """What an array of booleans can be."""
+    square = grid[0] == grid[1]
+    rows, columns = ("n", "n") if square else ("n_q", "n_k")
+    return (
+        f"give an array of shape (⌈{rows}/B_r⌉, ⌈{columns}/B_c⌉) for tiles of B_r x B_c pairs, or of "
+        f"({rows}, {columns}) = ({grid[0]}, {grid[1]})"
+    )
+
+
+def _is_line(grid: Grid, shape: tuple[int, ...]) -> bool:
+    """Whether a table is one row, or one column, of single keys, or queries: of another problem than this."""
+    return any(shape[one] == 1 < grid[one] and shape[other] == grid[other] > 1 for one, other in ((0, 1), (1, 0)))
+
+
 @lru_cache(maxsize=1)  # it may be large
-def _sums(mask: BlockMask, n: int) -> Array:
+def _sums(mask: BlockMask, grid: Grid) -> Array:
     """How many blocks are allowed above and to the left."""
     import numpy as np
 
-    return np.pad(np.cumsum(np.cumsum(mask._table(n), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
+    return np.pad(np.cumsum(np.cumsum(mask._table(grid), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:
@@ -300,22 +478,31 @@ def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) ->
     return table
 
 
-def _tiles_in_band(first: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
-    """Number of column tiles that meet the band, over `count` row tiles of one height, the first at row `first`.
+def _cut_by(first: Array, last: Array, tiles: TileRange) -> Array:
+    """How many tiles have an index of first ... last, for each of these."""
+    import numpy as np
+
+    first = np.maximum(first, tiles.start) - tiles.start
+    last = np.minimum(last, tiles.stop - 1) - tiles.start
+    return np.where(first <= last, last // tiles.block - first // tiles.block + 1, 0)
+
+
+def _tiles_in_band(first: int, step: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
+    """Number of column tiles that meet the band, over `count` row tiles of one height, each `step` after the other.
 
     The rows of a tile at r see the columns r - before ... r + height - 1 + after, as far as there are such.
     """
     # Only those tiles count that see a column at all.
-    start = max(0, -(-(columns.start - after - height + 1 - first) // height))
-    stop = min(count, -(-(columns.stop + before - first) // height))
+    start = max(0, -(-(columns.start - after - height + 1 - first) // step))
+    stop = min(count, -(-(columns.stop + before - first) // step))
     if start >= stop or columns.start >= columns.stop:
         return 0
     wide = columns.stop - columns.start
     all_tiles = -(-wide // columns.block)
     behind = first + height + after - columns.start  # where the columns that tile 0 sees end
-    up_to_the_end = sum_of_ceilings(start, stop, height, behind, columns.block, wide, all_tiles)
+    up_to_the_end = sum_of_ceilings(start, stop, step, behind, columns.block, wide, all_tiles)
     ahead = first - before - columns.start  # where they begin
-    before_the_start = sum_of_ceilings(start, stop, height, ahead - columns.block + 1, columns.block, wide, all_tiles)
+    before_the_start = sum_of_ceilings(start, stop, step, ahead - columns.block + 1, columns.block, wide, all_tiles)
     return up_to_the_end - before_the_start
 
 

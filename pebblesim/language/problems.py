@@ -6,15 +6,16 @@ any blocking: they are the definition that every schedule and every graph is tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
-from pebblesim.language.program import MASKED
+from pebblesim.language.program import Pairs, grid
 
 Array = Any
 Shape = tuple[str, ...]
@@ -22,10 +23,18 @@ Shape = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Theta:
-    """An expression inside Θ, as text that sympy can parse, with its source."""
+    """An expression inside Θ, as text that sympy can parse, with its source.
+
+    `rectangle` is it in the problem's own dimensions, where `expr` is the square case; empty if that is not known.
+    """
 
     expr: str
     source: str
+    rectangle: str = ""
+
+    def in_rectangle(self) -> Theta | None:
+        """The expression in the problem's own dimensions; None if that is not known."""
+        return Theta(self.rectangle, f"{self.source}; schedules and bounds for n_q ≠ n_k") if self.rectangle else None
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Its value, a real number to 28 digits, of any magnitude."""
@@ -39,7 +48,9 @@ class Theta:
 
     def of_pairs(self) -> Theta:
         """The same under a mask that allows Z pairs."""
-        return Theta(self.expr.replace("n**2", "Z"), f"{self.source}; under a mask with Z pairs for n²")
+        pairs = "n_q·n_k" if "n_q*n_k" in self.expr else "n²"
+        expr = self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z")
+        return Theta(expr, f"{self.source}; under a mask with Z pairs for {pairs}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Problem:
         theta: the expression inside Θ; None if it is not known.
         bounds: the lower bounds that hold for it beyond the compulsory one, a `pebblesim.theory.cutting.Bounding`, or
             whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
+        rectangle: of the square case of a problem, the problem with all its dimensions.
 
     Raises:
         UsageError: a shape or `from_nd` does not fit the dimensions; or it has queries and keys, and an input over n
@@ -83,6 +95,7 @@ class Problem:
     graph: Callable[..., Any] | str | None = field(default=None, repr=False)
     theta: Theta | None = None
     bounds: Any = field(default=None, repr=False)
+    rectangle: Problem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if set(self.from_nd) != set(self.dims) or not {*self.from_nd.values()} <= {"n", "d"}:
@@ -94,26 +107,73 @@ class Problem:
             for dim in shape:
                 if dim not in self.dims:
                     raise UnknownName(f"dimension of problem {self.name!r}, in the shape of {name},", dim, self.dims)
-        lined = [name for name, shape in {**self.inputs, **self.kept}.items() if shape.count(MASKED) == 1]
-        if self.maskable and sorted((*self.queries, *self.keys)) != sorted(lined):
+        if self.pairs is None:
+            return
+        given = {**self.inputs, **self.kept}
+        lined = [name for name, shape in given.items() if sum(dim in self.pairs for dim in shape) == 1]
+        sides = [
+            (name, dim) for names, dim in zip((self.queries, self.keys), self.pairs, strict=True) for name in names
+        ]
+        if sorted(name for name, _ in sides) != sorted(lined) or any(
+            given[name][0] != dim for name, dim in sides if name in given
+        ):
+            of = " or ".join(dict.fromkeys(self.pairs))
             raise UsageError(
-                f"problem {self.name!r}: each input with one row for each index of {MASKED} ({', '.join(lined)}) "
+                f"problem {self.name!r}: each input with one row for each index of {of} ({', '.join(lined)}) "
                 f"belongs either to the queries or to the keys; given as queries: {', '.join(self.queries) or 'none'}; "
                 f"as keys: {', '.join(self.keys) or 'none'}."
             )
 
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """The dimension of queries and that of keys, from the shapes of those inputs; None without."""
+        shapes = {**self.inputs, **self.kept}
+        sides = [
+            next((shapes[name][0] for name in names if name in shapes), None) for names in (self.queries, self.keys)
+        ]
+        queries, keys = sides[0] or sides[1], sides[1] or sides[0]
+        return None if queries is None or keys is None else (queries, keys)
+
     @property
     def maskable(self) -> bool:
         """Whether it has pairs, of a query and a key, that a mask can forbid."""
-        return bool(self.queries or self.keys)
+        return self.pairs is not None
+
+    def in_square(self) -> Problem:
+        """The same with n for each dimension that is n where only n and d are given, and d for the others."""
+        names = self.from_nd
+
+        def shapes(tensors: Mapping[str, Shape]) -> dict[str, Shape]:
+            return {name: tuple(names[dim] for dim in shape) for name, shape in tensors.items()}
+
+        dims = tuple(dict.fromkeys(names[dim] for dim in self.dims))
+        own = replace(self, theta=self.theta and self.theta.in_rectangle())
+        return replace(
+            self,
+            dims=dims,
+            from_nd={dim: dim for dim in dims},
+            rectangle=own,
+            inputs=shapes(self.inputs),
+            kept=shapes(self.kept),
+            outputs=shapes(self.outputs),
+            extra=shapes(self.extra),
+        )
+
+    def in_dims(self, given: Iterable[str]) -> Problem:
+        """The problem in those dimensions: as it was declared if they are its own, otherwise this, its square case."""
+        return self.rectangle if self.rectangle and set(given) == set(self.rectangle.dims) else self
+
+    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The numbers of queries and of keys."""
+        return grid(self.pairs, sizes)
 
     def reference(self, inputs: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
         """Outputs from inputs, both by name, in float64; also the `kept` and `extra` values it passes on its way.
 
         Args:
             inputs: one array for each input, of any real type.
-            allowed: booleans of shape (n, n), the pairs that may meet; None for all. The others have probability, or
-                activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
+            allowed: booleans of shape (n_q, n_k), the pairs that may meet; None for all. The others have probability,
+                or activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
                 without any has zeros in dK and dV.
 
         Raises:
@@ -126,10 +186,10 @@ class Problem:
             return self.values(inputs)
         if not self.maskable:
             raise UsageError(f"problem {self.name!r} has no pairs that a mask could forbid; leave the mask out.")
-        n = len(inputs[next(iter(self.inputs))])
-        if getattr(allowed, "dtype", None) != "bool" or allowed.shape != (n, n):
+        grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
+        if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
             given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
-            raise UsageError(f"allowed pairs are booleans of shape ({n}, {n}), one for each pair; got {given}.")
+            raise UsageError(f"allowed pairs are booleans of shape {grid}, one for each pair; got {given}.")
         return self.values(inputs, allowed)
 
     def random_inputs(
@@ -158,7 +218,8 @@ PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
 def problem(name: str, **declared: Any) -> Problem:
     """The problem of that name, or, with the fields of a `Problem`, a new one.
 
-    A new one takes the place of one that was defined in the same file, or in a notebook.
+    A new one takes the place of one that was defined in the same file, or in a notebook. Of one whose queries and keys
+    differ in number this is the square case, in n and d; its `rectangle` is as declared.
 
     >>> problem("matmul").outputs
     {'C': ('m', 'n')}
@@ -174,9 +235,11 @@ def problem(name: str, **declared: Any) -> Problem:
     try:
         made = Problem(name, **declared)
     except TypeError as error:
-        takes = ", ".join(each.name for each in fields(Problem)[1:])
+        takes = ", ".join(each.name for each in fields(Problem)[1:-1])
         raise UsageError(f"problem {name!r}: {str(error).partition(') ')[2] or error}; it takes {takes}.") from None
     if name in PROBLEMS and place(PROBLEMS[name].values) != place(made.values):
         raise UsageError(f"there is a problem {name!r} already; choose another name.")
+    if made.pairs and made.pairs[0] != made.pairs[1]:
+        made = made.in_square()
     PROBLEMS[name] = made
     return made

@@ -13,20 +13,26 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
-MASKED = "n"
-"""The dimension whose pairs of indices a mask allows: what has two ranges of it, as it lies, has entries for pairs."""
+Pairs = tuple[str, str]
+"""The dimension of queries and that of keys, whose indices pair up; in the square case they are one."""
 
 
 @dataclass(eq=False)
 class Range:
     """An index range: a whole dimension (`parent` is None), or the tiles of `parent` with `block` indices each.
 
-    The last tile of a range may be ragged. `name` is the loop variable's, or the dimension's.
+    The last tile of a range may be ragged. `name` is the loop variable's, or the dimension's. `pairs` is None unless
+    its dimension is that of queries or of keys.
     """
 
     name: str
     parent: Range | None = None
     block: str | int = 1
+    pairs: Pairs | None = None
+
+    def __post_init__(self) -> None:
+        if self.parent is not None:
+            self.pairs = self.parent.pairs
 
     @property
     def dim(self) -> str:
@@ -231,7 +237,7 @@ class Program:
         inputs: names of those that hold a value at the start.
         outputs: names of those that must be written.
         phases: what is done.
-        pairs: under a mask, the dimension whose indices pair up; None for a program without a mask.
+        pairs: under a mask, the dimensions of queries and of keys; None for a program without a mask.
     """
 
     name: str
@@ -241,7 +247,11 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     phases: list[Phase]
-    pairs: str | None = None
+    pairs: Pairs | None = None
+
+    def grid(self, sizes: Sizes) -> tuple[int, int]:
+        """Under a mask, the numbers of queries and of keys."""
+        return grid(self.pairs, sizes)
 
 
 def walk(body: list[Node]) -> Iterator[Node]:
@@ -297,6 +307,17 @@ def leaving(node: Node) -> Tile | None:
 
 
 Sizes = Mapping[str, int]  # dimensions and blocks by name
+
+
+def grid(pairs: Pairs | None, sizes: Sizes) -> tuple[int, int]:
+    """The numbers of queries and of keys."""
+    assert pairs is not None
+    return sizes[pairs[0]], sizes[pairs[1]]
+
+
+def over_pairs(ranges: Ranges) -> bool:
+    """Whether a tile, as it lies, is over pairs of queries and keys, and a mask may forbid entries of it."""
+    return len(ranges) == 2 and (ranges[0].dim, ranges[1].dim) == ranges[0].pairs
 
 
 def length(size: str | int, sizes: Sizes) -> int:

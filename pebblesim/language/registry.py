@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -91,6 +91,15 @@ class Schedule:
             raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys, so it takes no mask.")
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
 
+    def in_dims(self, given: Iterable[str]) -> Schedule:
+        """The schedule of the problem in those dimensions; see `Problem.in_dims`."""
+        return self if self.problem.in_dims(given) is self.problem else self._rectangle
+
+    @cached_property
+    def _rectangle(self) -> Schedule:
+        assert self.problem.rectangle is not None
+        return replace(self, problem=self.problem.rectangle, io=None)
+
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
         """The options of the graph it is a game on, for these block sizes."""
         options = {
@@ -145,7 +154,7 @@ def schedule(
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")
         for given in blocks:
-            if given in (*solves.dims, "M"):
+            if given in (*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "M"):
                 raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):

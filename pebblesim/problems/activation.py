@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 
 ACTIVATIONS = ("relu", "sigmoid")
 """Elementwise activations in the place of exp, without normalisation."""
 
 SOURCE = "Li et al., arXiv 2410.09397, Remark 5.1"
-THETA = repaired("Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COMPULSORY}")
+THETA = partial(repaired, "Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COMPULSORY}")
 
 
 def activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
@@ -45,31 +45,38 @@ def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None
 for activation in ACTIVATIONS:
     problem(
         f"forward-{activation}",
-        dims=("n", "d"),
-        from_nd={"n": "n", "d": "d"},
-        inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
-        outputs={"O": ("n", "d")},
+        dims=("n_q", "n_k", "d_k", "d_v"),
+        from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
+        inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
+        outputs={"O": ("n_q", "d_v")},
         queries=("Q",),
         keys=("K", "V"),
         values=partial(forward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:forward_{activation}",
-        theta=THETA,
+        theta=THETA(rectangle=OF_QKV),
         bounds="forward",
     )
 
 for activation in ACTIVATIONS:
     problem(
         f"backward-{activation}",
-        dims=("n", "d"),
-        from_nd={"n": "n", "d": "d"},
-        inputs=dict.fromkeys(("A1", "A2", "A3", "dO"), ("n", "d")) | {"X": ("d", "d"), "Y": ("d", "d")},
+        dims=("n_q", "n_k", "d"),
+        from_nd={"n_q": "n", "n_k": "n", "d": "d"},
+        inputs={
+            "A1": ("n_q", "d"),
+            "A2": ("n_k", "d"),
+            "A3": ("n_k", "d"),
+            "dO": ("n_q", "d"),
+            "X": ("d", "d"),
+            "Y": ("d", "d"),
+        },
         outputs={"g": ("d", "d")},
         queries=("A1", "dO"),
         keys=("A2", "A3"),
         values=partial(backward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:backward_{activation}",
-        theta=THETA,
+        theta=THETA(rectangle=OF_BACKWARD),
         bounds="backward",
     )

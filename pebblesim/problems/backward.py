@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
 from pebblesim.problems.softmax import softmax
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -21,23 +21,23 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
 
 problem(
     "backward",
-    dims=("n", "d"),
-    from_nd={"n": "n", "d": "d"},
+    dims=("n_q", "n_k", "d"),
+    from_nd={"n_q": "n", "n_k": "n", "d": "d"},
     inputs={
-        "A1": ("n", "d"),
-        "A2": ("n", "d"),
-        "A3": ("n", "d"),
-        "dO": ("n", "d"),
+        "A1": ("n_q", "d"),
+        "A2": ("n_k", "d"),
+        "A3": ("n_k", "d"),
+        "dO": ("n_q", "d"),
         "X": ("d", "d"),
         "Y": ("d", "d"),
     },
-    kept={"O": ("n", "d"), "l": ("n",)},
+    kept={"O": ("n_q", "d"), "l": ("n_q",)},
     outputs={"g": ("d", "d")},
     queries=("A1", "dO", "O", "l"),
     keys=("A2", "A3"),
     values=reference,
     source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
     graph="pebblesim.graphs.backward:declare",
-    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1, {COMPULSORY}"),
+    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1, {COMPULSORY}", rectangle=OF_BACKWARD),
     bounds="backward",
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
 from pebblesim.problems import forward
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -20,16 +20,16 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
 
 problem(
     "backward-qkv",
-    dims=("n", "d"),
-    from_nd={"n": "n", "d": "d"},
-    inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d"), "dO": ("n", "d")},
-    kept={"O": ("n", "d"), "l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
-    outputs={"dQ": ("n", "d"), "dK": ("n", "d"), "dV": ("n", "d")},
+    dims=("n_q", "n_k", "d_k", "d_v"),
+    from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
+    inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v"), "dO": ("n_q", "d_v")},
+    kept={"O": ("n_q", "d_v")} | dict.fromkeys(("l", "m", "l_m", "L"), ("n_q",)) | {"P": ("n_q", "n_k")},
+    outputs={"dQ": ("n_q", "d_k"), "dK": ("n_k", "d_k"), "dV": ("n_k", "d_v")},
     queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
     keys=("K", "V"),
     values=reference,
     source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
     graph="pebblesim.graphs.backward_qkv:declare",
-    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}"),
+    theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}", rectangle=OF_QKV),
     bounds="backward-qkv",
 )

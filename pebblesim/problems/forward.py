@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
 from pebblesim.problems.softmax import softmax
-from pebblesim.theory.theta import COMPULSORY, repaired
+from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -17,16 +17,16 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
 
 problem(
     "forward",
-    dims=("n", "d"),
-    from_nd={"n": "n", "d": "d"},
-    inputs={"Q": ("n", "d"), "K": ("n", "d"), "V": ("n", "d")},
-    outputs={"O": ("n", "d")},
-    extra={"l": ("n",), "m": ("n",), "l_m": ("n",), "L": ("n",), "P": ("n", "n")},
+    dims=("n_q", "n_k", "d_k", "d_v"),
+    from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
+    inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
+    outputs={"O": ("n_q", "d_v")},
+    extra=dict.fromkeys(("l", "m", "l_m", "L"), ("n_q",)) | {"P": ("n_q", "n_k")},
     queries=("Q",),
     keys=("K", "V"),
     values=reference,
     source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
     graph="pebblesim.graphs.forward:declare",
-    theta=repaired("Saha & Ye, Theorem 3.1", f"Saha & Ye 2024, Theorems 3.1 and 3.7, {COMPULSORY}"),
+    theta=repaired("Saha & Ye, Theorem 3.1", f"Saha & Ye 2024, Theorems 3.1 and 3.7, {COMPULSORY}", rectangle=OF_QKV),
     bounds="forward",
 )

@@ -1,4 +1,7 @@
-"""Attention on projections: Q = A1 W_Q, K = A2 W_K, V = A3 W_V, before the forward or the backward pass."""
+"""Attention on projections: Q = A1 W_Q, K = A2 W_K, V = A3 W_V, before the forward or the backward pass.
+
+The inputs have rows of d words, those of Q and K have d_k, and those of V d_v.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import repaired
+from pebblesim.theory.theta import OF_PROJECTED, repaired
 
 
 def projected(
@@ -18,13 +21,14 @@ def projected(
 
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
 
-for core in map(problem, THEOREMS):
+for core in (problem(name).rectangle for name in THEOREMS):
+    assert core
     problem(
         f"projected-{core.name}",
-        dims=core.dims,
-        from_nd=core.from_nd,
-        inputs=dict.fromkeys(("A1", "A2", "A3"), ("n", "d"))
-        | dict.fromkeys(("W_Q", "W_K", "W_V"), ("d", "d"))
+        dims=("n_q", "n_k", "d", "d_k", "d_v"),
+        from_nd={**core.from_nd, "d": "d"},
+        inputs={"A1": ("n_q", "d"), "A2": ("n_k", "d"), "A3": ("n_k", "d")}
+        | {"W_Q": ("d", "d_k"), "W_K": ("d", "d_k"), "W_V": ("d", "d_v")}
         | {name: shape for name, shape in core.inputs.items() if name not in ("Q", "K", "V")},
         outputs=core.outputs,
         queries=("A1", *core.queries[1:]),
@@ -33,11 +37,12 @@ for core in map(problem, THEOREMS):
         extra=core.extra,
         values=partial(projected, core.values),
         source=f"Li et al., arXiv 2410.09397, Definition 3.1, before {core.name}",
-        graph=f"pebblesim.graphs.{core.name.replace('-', '_')}:projected",
+        graph=f"pebblesim.graphs.{core.name.replace('-', '_')}:declare",
         theta=repaired(
             THEOREMS[core.name],
             f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
             "d**2*n/sqrt(M) + ",
+            OF_PROJECTED,
         ),
         bounds=core.bounds,
     )

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
+from pebblesim.readings.loops import operations
 
 READ, WRITE, UPDATE, START = 1, 2, 3, 0
 """Kinds of requests: an item is read, overwritten, or both. START is none: an iteration of a loop begins here."""
@@ -332,12 +333,13 @@ class _Walker:
         self.bounds[loop.range] = start, stop
         (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
         if isinstance(self.mask, Band):
-            nearest, furthest = left - (bottom - 1), right - 1 - top
-            before, after = self.mask.before, self.mask.after
-            met = (after is None or nearest <= after) and (before is None or furthest >= -before)
+            rows = self.mask.rows
+            nearest, furthest = left - (bottom - 1) // rows, right - 1 - top // rows
+            before, after = self.mask.limits(ir.grid(loop.range.pairs, self.sizes))
+            met = nearest <= after and furthest >= -before
         else:
             if self._pairs is None:
-                self._pairs = self.mask.allowed(self.sizes[ir.MASKED])
+                self._pairs = self.mask.allowed(*ir.grid(loop.range.pairs, self.sizes))
             met = bool(self._pairs[top:bottom, left:right].any())
         return met != loop.when.none
 
@@ -352,21 +354,9 @@ class _Walker:
             case ir.Init(tensor=tensor, ranges=ranges):
                 yield self._request(tensor, ranges, WRITE)
             case ir.Compute() if self.inside is not None:
-                self.work += self._operations(node)
+                self.work += operations(node, self._limits)
             case _:
                 pass
-
-    def _operations(self, node: ir.Compute) -> int:
-        """Operations on entries: a multiplication and an addition together are one."""
-        ranges = node.target.ranges
-        if isinstance(node.expr, ir.MatMul):
-            ranges = (*ranges, node.expr.left.shape[1])
-        elif isinstance(node.expr, ir.RowReduction):
-            ranges = node.expr.operand.shape
-        product = 1
-        for start, stop in map(self._limits, ranges):
-            product *= stop - start
-        return product
 
     def _uses(self, node: ir.Node) -> Iterator[Part]:
         match node:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.totals import over_pairs, tile_of_whole
+from pebblesim.readings.totals import tile_of_whole
 
 Lines = Any  # for each row or column whether it is meant: one boolean for all, or an array of them
 State = dict[float, Lines]  # of what holds values of rows or of columns: which of these are a constant, 0 or -inf
@@ -80,7 +80,7 @@ class Constants:
         of_loop = [] if loop.when is None else [loop.when]
         self.conditions += of_loop
         before: dict[ir.Tile | str, tuple[State, Lines]] = {}
-        for key, (is_sum, own, lines) in self._changes(loop).items() if loop.range.dim == ir.MASKED else ():
+        for key, (is_sum, own, lines) in self._changes(loop).items() if loop.range.pairs else ():
             if not is_sum and not own:
                 before[key] = self.held.get(key, {}), lines
                 self.held[key] = {}
@@ -139,11 +139,11 @@ class Constants:
         """The rows or columns in tiles that the loops around get to."""
         import numpy as np
 
-        top, n = tile_of_whole(rng), self.sizes[ir.MASKED]
+        top = tile_of_whole(rng)
         visited: Lines = np.ones((), bool)
         for each in self.conditions:
             if top in (each.rows, each.columns):
-                empty = self.mask.empty(n, self._block(top), int(each.columns is top))
+                empty = self.mask.empty(ir.grid(top.pairs, self.sizes), self._block(top), int(each.columns is top))
                 other = each.columns if each.rows is top else each.rows
                 if not each.none:
                     visited = visited & ~empty
@@ -152,15 +152,16 @@ class Constants:
         return visited
 
     def _block(self, rng: ir.Range) -> int:
-        return min(self.sizes[ir.MASKED], ir.length(rng.block, self.sizes)) if rng.parent else self.sizes[ir.MASKED]
+        whole = self.sizes[rng.dim]
+        return min(whole, ir.length(rng.block, self.sizes)) if rng.parent else whole
 
     def _elementwise(self, expr: ir.Expr) -> State:
         """What of an expression is constant, all that it is made from being so."""
         if isinstance(expr, ir.Ref):
-            return {} if over_pairs(expr.tile.ranges) else self.held.get(expr.tile, {})
+            return {} if ir.over_pairs(expr.tile.ranges) else self.held.get(expr.tile, {})
         assert isinstance(expr, ir.Elementwise)
         states = [self._elementwise(operand) for operand in expr.operands]
-        if expr.op not in _OF_CONSTANTS or over_pairs(expr.shape) or _line_range(expr.shape) is None:
+        if expr.op not in _OF_CONSTANTS or ir.over_pairs(expr.shape) or _line_range(expr.shape) is None:
             return {}
         result: State = {}
         for values in product(*states):
@@ -181,14 +182,14 @@ class Constants:
             if isinstance(expr, ir.MatMul) and tile in self.waiting:
                 for ref in (expr.left, expr.right):
                     lines = list(self.held.get(ref.tile, {}).values())
-                    if lines and expr.left.shape[1].dim == ir.MASKED:
+                    if lines and expr.left.shape[1].pairs:
                         self.left_out[id(node)] = reduce(or_, lines)
             self.held[tile] = {}
         elif node.mode == "new" and index_of(expr).parent is not None:
             self.apart[tile] = node
             self.held[tile] = {}
         else:
-            empty = self.mask.empty(self.sizes[ir.MASKED], 1, line[1])
+            empty = self.mask.empty(ir.grid(index_of(expr).pairs, self.sizes), 1, line[1])
             maximum = isinstance(expr, ir.RowReduction) and expr.op == "rowmax"
             old = _everywhere(-inf if maximum else 0) if node.mode == "new" else self.held.get(tile, {})
             self._put(tile, {value: lines & empty for value, lines in old.items()}, node.target.ranges)
@@ -213,7 +214,7 @@ def _everywhere(value: float) -> State:
 
 def _line_range(ranges: ir.Ranges) -> ir.Range | None:
     """The rows or columns of pairs that a tile has values of; None if it has none, or is over pairs."""
-    lines = [rng for rng in ranges if rng.dim == ir.MASKED]
+    lines = [rng for rng in ranges if rng.pairs]
     return lines[0] if len(lines) == 1 else None
 
 
@@ -245,10 +246,10 @@ def index_of(expr: ir.Expr) -> ir.Range:
 def line_of(expr: ir.Expr) -> tuple[int, int] | None:
     """Of a sum over pairs: which range of its target is the line of pairs, and whether a row (0) or a column (1)."""
     if isinstance(expr, ir.RowReduction):
-        return (0, 0) if over_pairs(expr.operand.shape) else None
+        return (0, 0) if ir.over_pairs(expr.operand.shape) else None
     assert isinstance(expr, ir.MatMul)
-    if over_pairs(expr.left.tile.ranges):
+    if ir.over_pairs(expr.left.tile.ranges):
         return 0, int(expr.left.transposed)
-    if over_pairs(expr.right.tile.ranges):
+    if ir.over_pairs(expr.right.tile.ranges):
         return 1, int(not expr.right.transposed)
     return None

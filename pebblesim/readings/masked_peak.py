@@ -16,7 +16,6 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.masked_constants import Constants
 from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
-from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
 
@@ -27,7 +26,7 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     Raises:
         UsageError: the sizes are too large for enumeration.
     """
-    allowed, left_out = mask.allowed(sizes[ir.MASKED]), Constants(program, sizes, mask).left_out
+    allowed, left_out = mask.allowed(*program.grid(sizes)), Constants(program, sizes, mask).left_out
     return max(_MaskedOccupancy(sizes, allowed, left_out).run(phase) for phase in program.phases)
 
 
@@ -45,7 +44,7 @@ class _MaskedOccupancy(Occupancy):
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
     def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.dim != ir.MASKED:
+        if loop.range.pairs is None:
             return super()._picked(loop, last)
         self._charge(last)
         return list(range(last + 1))
@@ -144,8 +143,8 @@ class _MaskedOccupancy(Occupancy):
             return lines[..., self._slice(index)].sum(axis=-1)
         terms = np.asarray(self._words((index,)))
         if id(node) in self.left_out:
-            terms -= np.broadcast_to(self.left_out[id(node)], len(self.allowed))[self._slice(index)].sum()
-        return terms * self._pairs(ranges) if over_pairs(ranges) else terms
+            terms -= np.broadcast_to(self.left_out[id(node)], self.sizes[index.dim])[self._slice(index)].sum()
+        return terms * self._pairs(ranges) if ir.over_pairs(ranges) else terms
 
     def _without_terms(self, node: ir.Compute, whole: ir.Range) -> Array:
         """Which elements of the tile that a node adds to get no terms, here or elsewhere in what the sum goes over."""
@@ -155,7 +154,7 @@ class _MaskedOccupancy(Occupancy):
         lines = self._lines(node, tile.ranges)
         if lines is not None:
             return np.asarray(~lines[..., self._slice(whole)].any(axis=-1))
-        return ~self._pairs(tile.ranges) if over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
+        return ~self._pairs(tile.ranges) if ir.over_pairs(tile.ranges) else np.zeros((1,) * len(tile.ranges), bool)
 
     @staticmethod
     def _index(expr: ir.Expr) -> ir.Range:
@@ -166,13 +165,13 @@ class _MaskedOccupancy(Occupancy):
         return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
-        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, n)."""
+        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, line)."""
         expr = node.expr
         if isinstance(expr, ir.RowReduction):
-            return self.allowed[self._slice(ranges[0])] if over_pairs(expr.operand.shape) else None
+            return self.allowed[self._slice(ranges[0])] if ir.over_pairs(expr.operand.shape) else None
         assert isinstance(expr, ir.MatMul)
-        if over_pairs(expr.left.tile.ranges):
+        if ir.over_pairs(expr.left.tile.ranges):
             return (self.allowed.T if expr.left.transposed else self.allowed)[self._slice(ranges[0]), None]
-        if over_pairs(expr.right.tile.ranges):
+        if ir.over_pairs(expr.right.tile.ranges):
             return (self.allowed if expr.right.transposed else self.allowed.T)[None, self._slice(ranges[1])]
         return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 
+from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import exactly
@@ -29,10 +30,13 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
     What sympy concludes from positive integers on the way there can be wrong: 1.14 takes Max(0, 2*c - 6)/14 for an
     integer, and so ⌊Max(0, 2*c - 6)/14⌋ for that fraction.
     """
-    if isinstance(expr, sympy.Max):  # its arguments were chosen, and to compare them again takes long
-        return sympy.Max(*map(plain, expr.args), evaluate=False)
-    names = {known: sympy.Symbol(known.name) for known in expr.atoms(sympy.Symbol)}
-    return expr.xreplace(names).replace(sympy.Sum, Total)
+    if isinstance(expr, sympy.Symbol):
+        return sympy.Symbol(expr.name)
+    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments were chosen, and to compare them again takes long
+        return expr.func(*map(plain, expr.args), evaluate=False)
+    if isinstance(expr, sympy.Sum):
+        return Total(*map(plain, expr.args))
+    return expr.func(*map(plain, expr.args)) if expr.args else expr
 
 
 def in_integers(expr: sympy.Expr) -> sympy.Expr:
@@ -64,7 +68,6 @@ class MaskSums:
 
     def __init__(self, mask: Band | None) -> None:
         self.mask = mask
-        self.n = symbol(ir.MASKED)
 
     def sum(self, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
         """Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
@@ -77,19 +80,22 @@ class MaskSums:
             name = {(0, 0): "tiles", (1, 0): "heights", (0, 1): "widths", (1, 1): "areas"}[of_rows, of_columns]
             return _function(name, size(rows), size(columns))
         if rows.parent is None:
-            return _function("columns" if of_columns else "column_tiles", size(columns)) * self.n**of_rows
-        return _function("rows" if of_rows else "row_tiles", size(rows)) * self.n**of_columns
+            return _function("columns" if of_columns else "column_tiles", size(columns)) * symbol(rows.dim) ** of_rows
+        return _function("rows" if of_rows else "row_tiles", size(rows)) * symbol(columns.dim) ** of_columns
 
     def all(self, rng: ir.Range, power: int) -> sympy.Expr:
         """The same over all tiles of one range."""
-        return self.n if power else sympy.ceiling(self.n / size(rng))
+        return symbol(rng.dim) if power else sympy.ceiling(symbol(rng.dim) / size(rng))
 
     def _closed(self, mask: Band, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
+        if rows.dim != columns.dim:
+            raise UsageError(f"mask {mask} has closed forms where there are as many keys as queries; use 'any'.")
+        n = symbol(rows.dim)
         if rows.parent is None or columns.parent is None:  # every row and every column has its diagonal pair
             rng, power, other = (columns, of_columns, of_rows) if rows.parent is None else (rows, of_rows, of_columns)
-            return self.all(rng, power) * self.n**other
+            return self.all(rng, power) * n**other
         height, width = size(rows), size(columns)
-        last = sympy.ceiling(self.n / height) - 1
+        last = sympy.ceiling(n / height) - 1
         cut = sympy.Integer(0)  # the tiles before it see the first column
         if mask.before is None:
             cut = last
@@ -99,22 +105,29 @@ class MaskSums:
         for start, stop, from_first in ((sympy.Integer(0), cut, True), (cut, last, False)):
 
             def seen(i: sympy.Symbol, from_first: bool = from_first) -> sympy.Expr:
-                return self._seen(mask, i * height, (i + 1) * height, width, of_columns, from_first)
+                return self._seen(mask, n, i * height, (i + 1) * height, width, of_columns, from_first)
 
             if start != stop:
                 total += _sum(seen, start, stop)
-        rest = self.n - last * height
-        of_last = self._seen(mask, last * height, self.n, width, of_columns, None)
+        rest = n - last * height
+        of_last = self._seen(mask, n, last * height, n, width, of_columns, None)
         return height**of_rows * total + rest**of_rows * of_last
 
     def _seen(
-        self, mask: Band, start: sympy.Expr, stop: sympy.Expr, width: sympy.Expr, power: int, from_first: bool | None
+        self,
+        mask: Band,
+        n: sympy.Symbol,
+        start: sympy.Expr,
+        stop: sympy.Expr,
+        width: sympy.Expr,
+        power: int,
+        from_first: bool | None,
     ) -> sympy.Expr:
         """Of the rows start ... stop - 1, how many column tiles they see, or how many columns these have.
 
         `from_first`: whether the first column is among them, if that is known.
         """
-        n, before, after = self.n, mask.before, mask.after
+        before, after = mask.before, mask.after
         end = n if after is None or stop == n else stop if after == 0 else sympy.Min(stop + after, n)
         behind = sympy.ceiling(sympy.expand(end / width))
         first = sympy.Integer(0)

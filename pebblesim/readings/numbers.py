@@ -17,7 +17,6 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.loops import EveryTile, walk
-from pebblesim.readings.totals import over_pairs
 
 Array = NDArray[Any]
 
@@ -69,7 +68,7 @@ def numbers(
         else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
-    run = _Run(sizes, memory, None if mask is None else mask.allowed(sizes[ir.MASKED]))
+    run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))
     with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
         for phase in program.phases:
             run.body(phase.body)
@@ -110,13 +109,13 @@ class _Run(EveryTile):
 
     def _reduced(self, op: str, operand: ir.Expr) -> Array:
         entries = self._value(operand)
-        if self.allowed is not None and op == "rowmax" and over_pairs(operand.shape):
+        if self.allowed is not None and op == "rowmax" and ir.over_pairs(operand.shape):
             entries = np.where(self.allowed[self.part(operand.shape)], entries, -np.inf)
         return np.asarray(_REDUCTIONS[op](entries, axis=1))
 
     def _masked(self, entries: Array, shape: ir.Ranges) -> Array:
         """The entries of a tile, 0 where it is over pairs that are not allowed."""
-        if self.allowed is None or not over_pairs(shape):
+        if self.allowed is None or not ir.over_pairs(shape):
             return entries
         return np.where(self.allowed[self.part(shape)], entries, 0)
 

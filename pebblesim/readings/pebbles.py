@@ -231,7 +231,7 @@ class _Assembler:
         """How many allowed pairs there are of rows and columns in front of each."""
         if self.mask is None:
             return np.zeros((1, 1), np.int64)
-        sums = self.mask.allowed(self.sizes[ir.MASKED]).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
+        sums = self.mask.allowed(*self.program.grid(self.sizes)).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def check(self, state: NDArray[np.int64]) -> None:

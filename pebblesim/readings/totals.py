@@ -48,7 +48,7 @@ class LoopContext:
 
     def allowed(self, ranges: ir.Ranges) -> Times:
         """Of a tile over pairs, the mean number of elements that the mask allows; of any other, all."""
-        if self.mask is None or not over_pairs(ranges):
+        if self.mask is None or not ir.over_pairs(ranges):
             return self.words(ranges)
         rows, columns = map(tile_of_whole, ranges)
         pairs, visits = self._met(rows, columns, singles=(True, True))
@@ -75,9 +75,9 @@ class LoopContext:
         visits = self._visited(top)
         return Fraction(int(each @ visits) * self._length(rng), int(visits.sum()) * self._length(top))
 
-    @property
-    def n(self) -> int:
-        return self.sizes[ir.MASKED]
+    def grid(self, ranges: ir.Ranges) -> tuple[int, int]:
+        """The numbers of queries and of keys, where a range is over one of these."""
+        return ir.grid(next(rng.pairs for rng in ranges if rng.pairs), self.sizes)
 
     def open(self, rng: ir.Range) -> bool:
         """Whether a loop over that range is around."""
@@ -120,7 +120,9 @@ class LoopContext:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
 
     def _cut(self, rng: ir.Range) -> TileRange:
-        return self.cuts[rng] if rng in self.cuts else TileRange(0, self.n, self.n)
+        if rng in self.cuts:
+            return self.cuts[rng]
+        return TileRange(0, self.sizes[rng.dim], self.sizes[rng.dim])
 
     def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
         """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
@@ -133,11 +135,11 @@ class LoopContext:
         partners = [self._partners(rows, columns), self._partners(columns, rows)]
         visits = prod(self.times.get(each, 1) for each in {*ends, *partners[0], *partners[1]})
         if not any(partners):
-            return self.mask.tiles(self.n, of_rows, of_columns), visits
+            return self.mask.tiles(self.grid(ends), of_rows, of_columns), visits
         if all(partners):
             raise UsageError(TANGLED)
         axis = int(bool(partners[1]))
-        met = self.mask.met(self.n, of_rows, of_columns, axis)
+        met = self.mask.met(self.grid(ends), of_rows, of_columns, axis)
         if singles[axis]:
             import numpy as np
 
@@ -157,7 +159,9 @@ class LoopContext:
                 continue
             if self._partners(other, top):
                 raise UsageError(TANGLED)
-            met = self.mask.met(self.n, self._cut(each.rows), self._cut(each.columns), int(each.columns is top))
+            met = self.mask.met(
+                self.grid((top,)), self._cut(each.rows), self._cut(each.columns), int(each.columns is top)
+            )
             others = self._cut(other)
             visits *= -(-(others.stop - others.start) // others.block) - met if each.none else met
         return visits
@@ -192,11 +196,6 @@ def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | 
         assert amount.denominator == 1, (key, amount)  # a mean times what it is the mean of
         whole[key] = int(amount)
     return whole
-
-
-def over_pairs(ranges: ir.Ranges) -> bool:
-    """Whether a tile, as it lies, is over pairs of queries and keys."""
-    return len(ranges) == 2 and all(rng.dim == ir.MASKED for rng in ranges)
 
 
 def tile_of_whole(rng: ir.Range) -> ir.Range:

@@ -16,7 +16,7 @@ from functools import partial
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.masked_constants import Constants, Lines, index_of, line_of
-from pebblesim.readings.totals import LoopContext, over_pairs, totals
+from pebblesim.readings.totals import LoopContext, totals
 
 KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmoid")
 
@@ -54,7 +54,7 @@ def _operations(
     if isinstance(node, ir.Zeros):
         # the first term of a sum is not added to anything
         made = sums[node.tile]
-        if at.mask is None or _apart(made.expr, constants) is None or at.mask.pairs(at.n):
+        if at.mask is None or _apart(made.expr, constants) is None or at.mask.pairs(*at.grid((index_of(made.expr),))):
             yield "add", -_with_terms(made, node.tile.ranges, at, at_start=True)
     if not isinstance(node, ir.Compute):
         return
@@ -85,7 +85,7 @@ def _lines_of(ranges: ir.Ranges, lines: Lines | None, at: LoopContext) -> int | 
     """Mean number of elements of a tile in these rows or columns."""
     if lines is None:
         return 0
-    (line,) = (rng for rng in ranges if rng.dim == ir.MASKED)
+    (line,) = (rng for rng in ranges if rng.pairs)
     return at.among(line, lines) * at.words(tuple(rng for rng in ranges if rng is not line))
 
 
@@ -93,9 +93,9 @@ def _products(node: ir.Compute, expr: ir.MatMul, constants: Constants, at: LoopC
     """Number of products of two entries that the mask leaves of a product of tiles."""
     rows, terms, columns = expr.left.shape[0], expr.left.shape[1], expr.right.shape[1]
     for pairs, other in ((expr.left, columns), (expr.right, rows)):
-        if over_pairs(pairs.tile.ranges):
+        if ir.over_pairs(pairs.tile.ranges):
             return at.allowed(pairs.ranges) * at.words((other,))
-    if over_pairs((rows, columns)):
+    if ir.over_pairs((rows, columns)):
         return at.allowed((rows, columns)) * at.words((terms,))
     apart = _apart(expr, constants)
     if apart is not None:

@@ -15,8 +15,8 @@ IN_FULL = [
 """What is made in every way of computing."""
 
 DQ = Product("dQ", "Θ", "A2", ("queries", "keys", "d"))
-G = Product("g", "A1", "dQ", ("d", "queries", "d"))
-"""In the order U; in the order T = A1ᵀ p queries and keys change places, and the numbers are the same."""
+G = Product("g", "A1", "dQ", ("d", "fewer", "d"))
+"""In the order U; in the order T = A1ᵀ p queries and keys change places, and g has n_k d² products, not n_q d²."""
 
 LINES = Lines(("S", "dO"), ("A2", "h"))
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
 from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
-DP = Product("Θ", "dO", "V", ("queries", "d", "keys"))
+DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [
-    Product("dQ", "Θ", "K", ("queries", "keys", "d")),
-    Product("dK", "Θ", "Q", ("keys", "queries", "d")),
-    Product("dV", "Σ", "dO", ("keys", "queries", "d")),
+    Product("dQ", "Θ", "K", ("queries", "keys", "d_k")),
+    Product("dK", "Θ", "Q", ("keys", "queries", "d_k")),
+    Product("dV", "Σ", "dO", ("keys", "queries", "d_v")),
 ]
-LINES = Lines(("Q", "dO"), ("K", "V"))
+LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 
 MADE, KEPT = "P made", "P kept"
 
@@ -29,7 +29,7 @@ def _qkv(case: Case) -> Iterator[Claim]:
 
 def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     """P made again, from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
-    scores = Product("Σ", "Q", "K", ("queries", "d", "keys"))
+    scores = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
     others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
     weighted = _weighted(GRADIENTS, 12, 12, 17)
     yield case.of_products("E1", "all products", [*others, *weighted])
@@ -38,9 +38,9 @@ def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
     yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighted(GRADIENTS, 18, 18, 12))
     yield case.of_pairs("E4", "pairs", LINES)
-    short = "n is 4d at most" if case.dims["n"] <= 4 * case.d else ""
+    short = "n is 4d at most" if case.size(("fewer",))[1] <= 4 * case.width(LINES)[1] else ""
     why_not = "queries or keys are made from weights" if case.made else short
-    sides = Lines(("Q", "dO", "dQ"), ("K", "V", "dK", "dV"))
+    sides = Lines(("Q", "dO", "dQ"), ("K", "V", "dK", "dV"), ("d_k", "d_v"))
     yield case.of_words_at_once("E7", sides, 3, (12, 3), why_not)
 
 

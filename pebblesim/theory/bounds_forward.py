@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pebblesim.theory import bounds_products
 from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
 
-SCORES = Product("Σ", "Q", "K", ("queries", "d", "keys"))
-OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d"))
+SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
+OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d_v"))
 
 PROJECTIONS = [
-    Product("Q", "A1", "W_Q", ("queries", "d", "d")),
-    Product("K", "A2", "W_K", ("keys", "d", "d")),
-    Product("V", "A3", "W_V", ("keys", "d", "d")),
+    Product("Q", "A1", "W_Q", ("queries", "d", "d_k")),
+    Product("K", "A2", "W_K", ("keys", "d", "d_k")),
+    Product("V", "A3", "W_V", ("keys", "d", "d_v")),
 ]
 """Q, K and V from weights."""
 
@@ -22,12 +22,12 @@ _LINEAR_h = Product("h", "A3", "Y", ("keys", "d", "d"))
 
 
 def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Product) -> Iterator[Claim]:
-    lines = Lines((scores.left,), (scores.right,))
+    lines = Lines((scores.left,), (scores.right,), ("d_k",))
     yield case.of_one_product("C1", "products with V of pairs", lines, output)
     yield case.of_products("C2", "all products", [*made, scores, output])
     yield case.of_pairs("C3", "pairs", lines)
     why_not = "queries or keys are made from weights" if case.made else ""
-    sides = Lines((scores.left, output.result), (scores.right, output.right))
+    sides = Lines((scores.left, output.result), (scores.right, output.right), ("d_k", "d_v"))
     yield case.of_words_at_once("C4", sides, 2, (4, 1), why_not)
     yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
 

@@ -31,18 +31,24 @@ class Pairs(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, given: Mask | int, n: int) -> Pairs:
+    def of(cls, given: Mask | int, grid: tuple[int, int]) -> Pairs:
         """Those of a mask; of a number alone, as few queries and keys as that many pairs can have.
 
         Raises:
-            UsageError: there are not so many pairs, or the mask does not fit n.
+            UsageError: there are not so many pairs, or the mask does not fit.
         """
+        n_q, n_k = grid
         if isinstance(given, Mask):
-            each, whole = TileRange(0, n, 1), TileRange(0, n, n)
-            return cls(given.pairs(n), given.tiles(n, each, whole), given.tiles(n, whole, each))
-        if not 0 <= given <= n * n:
-            raise UsageError(f"{given:,} allowed pairs were given; at n = {n:,} there are 0 to {n * n:,} of them.")
-        return cls(given, -(-given // n), -(-given // n))
+            each, whole = (
+                tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
+            )
+            return cls(
+                given.pairs(n_q, n_k), given.tiles(grid, each[0], whole[1]), given.tiles(grid, whole[0], each[1])
+            )
+        if not 0 <= given <= n_q * n_k:
+            sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
+            raise UsageError(f"{given:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
+        return cls(given, -(-given // n_k), -(-given // n_q))
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ Sides = tuple[str, str, str]
 class Product(NamedTuple):
     """result[i, j] = Σ_t left[i, t] right[t, j], as the argument sees it: three families to a product.
 
-    `sides` are those of i, t and j: "queries", "keys", or a dimension of the problem. Each elementary product counts
+    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
+    which in the square case is d for d_k and d_v. Each elementary product counts
     `weight` times. An operand that is transposed, or a pair family that stands for several values of the pair, goes by
     its own name all the same.
     """
@@ -84,10 +91,14 @@ class Product(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """What a pair is made from: operands that have a row for its query, and operands that have one for its key."""
+    """What a pair is made from: operands that have a row for its query, and operands that have one for its key.
+
+    `widths` are the words in a row of each of these, in both alike.
+    """
 
     query: tuple[str, ...]
     key: tuple[str, ...]
+    widths: tuple[str, ...] = ("d", "d")
 
 
 FormBetween = tuple[str, Fraction | int, Fraction | int | None]
@@ -102,6 +113,7 @@ class Claim(NamedTuple):
     products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
     `unit` is what M is compared with, as text and as number. Unless `at_once` is None, so many words are in the cache
     at once, less those that are moved a second time, and `products` is the number of words that are moved once.
+    `beside` are words of parts of matrices that are moved besides, each as text and number.
     """
 
     name: str
@@ -109,7 +121,7 @@ class Claim(NamedTuple):
     products: int
     capacity: Capacity
     forms: Sequence[FormBetween]
-    unit: tuple[str, int] = ("", 1)
+    unit: tuple[str, Fraction | int] = ("", 1)
     besides: Sequence[str] = ()
     free: int = 0
     tree: int | None = None
@@ -118,6 +130,7 @@ class Claim(NamedTuple):
     table: Sequence[Product] = ()
     light: int | None = None
     at_once: int | None = None
+    beside: Sequence[tuple[str, int]] = ()
 
 
 class Case:
@@ -140,19 +153,20 @@ class Case:
     ) -> None:
         self.problem, self.dims, self.formulation, self.masked = problem, dims, formulation, pairs is not None
         self.made = made or {}
-        n = dims.get("n", 0)  # without n there are no pairs
-        self._pairs = pairs or Pairs(n**2, n, n)
+        sides = problem.pairs or ("n", "n")
+        n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
+        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
         self.outputs = tuple(formulation.outputs) or tuple(problem.outputs)
-        queries, keys = ("r", "c") if self.masked else ("n", "n")
+        queries, keys = ("r", "c") if self.masked else sides
+        fewer, more = sides if n_q <= n_k else sides[::-1]
         self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
-        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys}
+        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
+        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
+        for dim in ("d_k", "d_v"):
+            self._sizes.setdefault(dim, dims.get("d", 0))
+            self._texts.setdefault(dim, "d")
 
     # -- sizes, as text and as number --------------------------------------------------------------------------------
-
-    @property
-    def d(self) -> int:
-        """The head dimension."""
-        return self.dims["d"]
 
     @property
     def Z(self) -> int:
@@ -162,7 +176,7 @@ class Case:
     @property
     def Z_text(self) -> str:
         """The same as text."""
-        return "Z" if self.masked else "n**2"
+        return "Z" if self.masked else self.size(("queries", "keys"))[0]
 
     def size(self, sides: Iterable[str]) -> tuple[str, int]:
         """Elements of something that has these sides: over queries and keys it has one for each pair."""
@@ -180,11 +194,24 @@ class Case:
         return self.masked and product.sides[1] in ("queries", "keys")
 
     def trees(self, product: Product) -> tuple[str, int]:
-        """Elements of a product's result. Ragged ones may be over queries or keys, by the order of association: n."""
-        rows, _, columns = product.sides
-        if self.ragged(product):
-            rows, columns = ("n" if side in ("queries", "keys") else side for side in (rows, columns))
+        """Elements of a product's result. A sum over pairs may be one over keys or over queries, by the order of
+        association; then they are as many as for the more of these."""
+        rows, terms, columns = product.sides
+        if terms in ("queries", "keys"):
+            rows, columns = ("more" if side in ("queries", "keys") else side for side in (rows, columns))
         return self.size((rows, columns))
+
+    def terms(self, product: Product) -> tuple[str, int]:
+        """Products in a tree of its result; over pairs as many as for the fewer of queries and keys."""
+        terms = product.sides[1]
+        return self.size(("fewer" if terms in ("queries", "keys") else terms,))
+
+    def width(self, lines: Lines) -> tuple[str, int]:
+        """Words that are in each row of all that a pair is made from."""
+        return min(
+            (self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])),
+            key=lambda width: width[1],
+        )
 
     # -- words -------------------------------------------------------------------------------------------------------
 
@@ -204,10 +231,24 @@ class Case:
             return _monomial(shape), prod(self.dims[dim] for dim in shape)
         if not self.Z:
             return "0", 0
-        if shape.count("n") == 2:
+        if shape == self.problem.pairs:
             return self.size(("queries", "keys"))
         line = "keys" if name in self.problem.keys else "queries"
-        return self.size(line if dim == "n" else dim for dim in shape)
+        return self.size(line if dim in (self.problem.pairs or ()) else dim for dim in shape)
+
+    def columns_besides(self, lines: Lines, families: Iterable[str]) -> list[tuple[str, int]]:
+        """Words of these inputs and outputs beyond as many columns as all that a pair is made from has."""
+        width, number = self.width(lines)
+        shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
+        found = []
+        for name in dict.fromkeys(families):
+            if name in shapes and len(shapes[name]) == 2 and name in self.all_words():
+                text, words = self._tensor(name)
+                own = self.dims[shapes[name][1]]
+                if own > number:
+                    rows = text.removesuffix(f"*{shapes[name][1]}")
+                    found.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
+        return found
 
     def besides(self, families: Iterable[str]) -> tuple[str, ...]:
         """Inputs and outputs that are in none of these families, nor what one of them is made from."""
@@ -237,7 +278,7 @@ class Case:
         for each, _ in sizes:
             free[each] += 1
         even = [product for product in trees if not self.ragged(product)]
-        inner = {product.sides[1]: self.size((product.sides[1],)) for product in even}
+        inner = {product.sides[1]: self.terms(product) for product in even}
         if any(product.weight < weight for product in even):
             raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
         _check(name, counted, weight)
@@ -272,37 +313,61 @@ class Case:
             name, what, why_not: of the claim.
             lines: what pairs are made from.
             products: those that are counted.
-            tree: products in a row of d that a free episode of a pair makes, by their weights, at least.
+            tree: products in a row of so many that a free episode of a pair makes, by their weights, at least.
         """
         weight = max(product.weight for product in products)
-        of_pairs = {product.result for product in products if product.sides[1] == "d"}
+        of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
         _check(name, products, weight, frozenset(of_pairs))
         others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
         families, total = len(of_pairs), sum(product.weight for product in products)
-        ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
-        lightest = min(ratio, worth)  # √ω, in units of d/√M
-        factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
-        less = _less(Counter(text for text, _ in others.values()))
+        (width, words), less = self.width(lines), _less(Counter(text for text, _ in others.values()))
         pairs = _less({self.Z_text: families})
-        counted, _ = self._total(products)
+        counted, texts = self._total(products)
+        if len(self._widths(products)) == 1:
+            ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
+            lightest = min(ratio, worth)  # √ω, in units of d/√M
+            factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
+            large = f"{_times(factor, f'{self.Z_text}*{width}**2')}/M"
+            small, of_unit, unit = lightest**2, f"{width}²", Fraction(words**2)
+        else:  # √ω in units of 1/√M: what a free episode makes, or half of what a pair has to make
+            each, number = self._of_each_pair(products)
+            root, text = min(
+                (Fraction(2 * tree * words, weight), _times(Fraction(2 * tree, weight), width)),
+                (Fraction(number, weight * families), f"({each})/{weight * families}"),
+            )
+            large = f"{self.Z_text}*(2*({each})*({text})/{weight} - {families}*({text})**2)/M"
+            small, of_unit, unit = Fraction(1), f"({text})²", root**2
         return Claim(
             name,
             what,
             counted,
             Cube(weight),
             [
-                (f"{_doubled({f'{self.Z_text}*d': total}, weight)}{pairs}{less} - M", 0, lightest**2),
-                (f"{_times(factor, f'{self.Z_text}*d**2')}/M{less} - M - 1", lightest**2, None),
+                (f"{_doubled(texts, weight)}{pairs}{less} - M", 0, small),
+                (f"{large}{less} - M - 1", small, None),
             ],
-            ("d²", self.d**2),
+            (of_unit, unit),
             self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
             families * self.Z + sum(number for _, number in others.values()),
-            tree * self.d,
+            tree * words,
             bool(others),
-            why_not,
+            why_not or self._not_by_rows(lines),
             products,
-            families * self.Z,
+            light=families * self.Z,
         )
+
+    def _widths(self, products: Iterable[Product]) -> set[str]:
+        """The sides of products that are neither queries nor keys, as text."""
+        return {self._texts[side] for product in products for side in product.sides if side not in ("queries", "keys")}
+
+    def _of_each_pair(self, products: Iterable[Product]) -> tuple[str, int]:
+        """Products of one pair, by their weights, as text and number."""
+        texts, number = Counter[str](), 0
+        for product in products:
+            (side,) = (side for side in product.sides if side not in ("queries", "keys"))
+            texts[self._texts[side]] += product.weight
+            number += product.weight * self._sizes[side]
+        return _sum(texts), number
 
     def of_words_at_once(
         self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
@@ -316,16 +381,18 @@ class Case:
             lost: a and b, if a d² - b d words of these need not be.
             why_not: of the claim.
         """
-        n, d = self.dims["n"], self.d
+        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
         if self.masked:
             why_not = "it is proved where all pairs are allowed"
+        elif n < self.size(("more",))[1] or len({self._sizes[width] for width in lines.widths}) > 1:
+            why_not = "it is proved for as many keys as queries, of one width"
         return Claim(
             name,
             "words in the cache at once, or moved again",
             len(names) * n * d,
             Cube(),
-            [(f"{len(names) + matrices}*n*d - {a}*d**2 + {_times(b, 'd')} - M", 0, None)],
+            [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {_times(b, d_text)} - M", 0, None)],
             besides=self.besides(names),
             why_not=why_not,
             at_once=matrices * n * d - a * d**2 + b * d,
@@ -336,46 +403,62 @@ class Case:
         operand = product.right if product.sides[1] == "keys" else product.left
         pair = product.left if operand == product.right else product.right
         made_from = (*lines.query, *lines.key)
-        capacity = Fresh(self.d, len(lines.query), len(lines.key), joined=operand in made_from)
-        counted, _ = self._total([product])
+        (width, words), joined = self.width(lines), operand in made_from
+        capacity = Fresh(words, len(lines.query), len(lines.key), joined)
+        families = (*made_from, operand, pair, product.result)
+        if joined:  # of all matrices as many columns as the narrowest has
+            number = self.Z * words
+            columns, beside = width, self.columns_besides(lines, families)
+        else:
+            number, columns, beside = self._total([product])[0], self._texts[product.sides[2]], []
         free, least, ragged = Counter[str](), None, False
         if product.result not in self.outputs:
             text, _ = self.trees(product)
             free[text] += 1
             ragged = self.ragged(product)
-            least = None if ragged else self.size((product.sides[1],))[1]
+            least = None if ragged else self.terms(product)[1]
         return Claim(
             name,
             what,
-            counted,
+            number,
             capacity,
-            _forms_of_fresh(capacity.c, self.Z_text, _less(free)),
-            ("d²", self.d**2),
-            self.besides((*made_from, operand, pair, product.result)),
+            _forms_of_fresh(capacity.c, self.Z_text, (width, columns), _less(free)),
+            (f"{width}²", words**2),
+            self.besides(families),
             self.trees(product)[1] if free else 0,
             least,
             ragged,
-            why_not,
+            why_not or self._not_by_rows(lines),
             [product],
+            beside=beside,
         )
+
+    def _not_by_rows(self, lines: Lines) -> str:
+        """Why a row that is made from weights may cost less than the words in it, if it may."""
+        widths = [self.size((width,)) for width in ("d_k", "d_v")]
+        if self.made and any(words > self.dims["d"] for _, words in widths):
+            return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
+        return ""
 
     def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
         """The products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
-        capacity = Gradients(self.d)
+        width, words = self.width(lines)
+        capacity = Gradients(words)
         weights = tuple(product.weight for product in products)
         if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
             raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
-        counted, _ = self._total(products)
         least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
-        form = f"{sum(weights) // 4}*{self.Z_text}*d**2/(M + {_times(least / 2, 'd**2')})"
-        families = [family for product in products for family in product[:3]]
+        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {_times(least / 2, f'{width}**2')})"
+        families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
         return Claim(
             name,
             what,
-            counted,
+            sum(weights) * self.Z * words,
             capacity,
             [(form, 0, None)],
-            besides=self.besides((*lines.query, *lines.key, *families)),
+            besides=self.besides(families),
+            beside=self.columns_besides(lines, families),
+            why_not=self._not_by_rows(lines),
             table=products,
         )
 
@@ -383,10 +466,16 @@ class Case:
         """The pairs alone, each of which needs whole lines (`Rows`)."""
         if len(lines.query) != len(lines.key):
             raise ValueError(f"{name}: rows and columns must cost the same")
-        width = len(lines.query)
-        besides = self.besides((*lines.query, *lines.key))
-        forms = _forms_of_rows(width, self.Z_text)
-        return Claim(name, what, self.Z, Rows(width * self.d), forms, ("d²", self.d**2), besides)
+        widths = Counter(self._texts[width] for width in lines.widths[: len(lines.query)])
+        words = sum(self._sizes[width] for width in lines.widths[: len(lines.query)])
+        besides, why_not = self.besides((*lines.query, *lines.key)), self._not_by_rows(lines)
+        if len(widths) == 1:
+            ((text, times),) = widths.items()
+            forms, unit = _forms_of_rows(times, text, self.Z_text), (f"{text}²", (words // times) ** 2)
+        else:
+            text = f"({' + '.join(widths)})"
+            forms, unit = _forms_of_rows(1, text, self.Z_text), (f"{text}²", words**2)
+        return Claim(name, what, self.Z, Rows(words), forms, unit, besides, why_not=why_not)
 
     def _total(self, products: Iterable[Product]) -> tuple[int, Counter[str]]:
         """Elementary products, each counted by its weight, as a number and as text."""
@@ -433,26 +522,29 @@ def _check(name: str, products: Iterable[Product], weight: int, light: frozenset
 # -- closed forms ----------------------------------------------------------------------------------------------------
 
 
-def _forms_of_fresh(c: int, Z: str, less: str) -> list[FormBetween]:
-    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M."""
-    small, large = Fraction(c * c, 81), Fraction(c * c, 54)
+def _forms_of_fresh(c: int, Z: str, widths: tuple[str, str], less: str) -> list[FormBetween]:
+    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M.
+
+    `widths`: words of a line, and products of a pair.
+    """
+    small, large, columns = Fraction(c * c, 81), Fraction(c * c, 54), widths[1]
     return [
-        (f"{_times(Fraction(c, 4), f'{Z}*d**2')}/M{less}", large, None),
-        (f"2*{Z}*d/sqrt(M) - M{less}", 0, small),
-        (f"sqrt(27/8)*{Z}*d/sqrt(M){less}", small, large),
+        (f"{_times(Fraction(c, 4), f'{Z}*{_monomial(widths)}')}/M{less}", large, None),
+        (f"2*{Z}*{columns}/sqrt(M) - M{less}", 0, small),
+        (f"sqrt(27/8)*{Z}*{columns}/sqrt(M){less}", small, large),
     ]
 
 
-def _forms_of_rows(w: int, Z: str) -> list[FormBetween]:
+def _forms_of_rows(w: int, d: str, Z: str) -> list[FormBetween]:
     """Closed forms of `Rows` with lines of w·d words, for a large and a small M: T = M and T = 4(wd)² - M."""
     w *= w
     return [
-        (f"{_times(w, f'{Z}*d**2')}/M", 2 * w, None),
-        (f"{Z}*(1 - M/({4 * w}*d**2)) - {4 * w}*d**2 + 2*M", 0, 2 * w),
+        (f"{_times(w, f'{Z}*{d}**2')}/M", 2 * w, None),
+        (f"{Z}*(1 - M/({4 * w}*{d}**2)) - {4 * w}*{d}**2 + 2*M", 0, 2 * w),
     ]
 
 
-_ORDER = ("Z", "m", "k", "n", "r", "c", "d")
+_ORDER = ("Z", "m", "k", "n", "n_q", "n_k", "r", "c", "d", "d_k", "d_v")
 
 
 def _monomial(names: Iterable[str]) -> str:
@@ -486,4 +578,4 @@ def _less(terms: Mapping[str, int]) -> str:
 
 
 def _pairs_first(terms: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2")))
+    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2", "n_q*n_k")))

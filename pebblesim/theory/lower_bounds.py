@@ -227,7 +227,7 @@ def _of_way(
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys, so it takes no mask.")
     bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, dims["n"]), made)
+    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, problem.grid(dims)), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
         yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not
@@ -242,6 +242,8 @@ def _compulsory(case: Case, way: str) -> LowerBound:
 
 def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBound:
     besides, text = case.words(claim.besides)
+    besides += sum(words for _, words in claim.beside)
+    text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
     unit, size = claim.unit
     forms = tuple(Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit)) for expr, a, b in claim.forms)
     source = f"{claim.name}: {claim.what} ({proofs})"

@@ -8,8 +8,16 @@ from pebblesim.theory.literature import statement
 COMPULSORY = "with the compulsory n·d added (for n ≥ d)"
 
 
-def repaired(title: str, source: str, plus: str = "") -> Theta:
-    """The repaired form of a statement, with what its problem costs besides."""
+def repaired(title: str, source: str, plus: str = "", rectangle: str = "") -> Theta:
+    """The repaired form of a statement, with what its problem costs besides; `rectangle` for n_q ≠ n_k, d_k ≠ d_v."""
     expr = statement(title).repaired
     assert expr is not None
-    return Theta(expr.replace("d*n + ", f"d*n + {plus}", 1), source)
+    return Theta(expr.replace("d*n + ", f"d*n + {plus}", 1), source, rectangle)
+
+
+_WORDS = "d_k*n_q + d_k*n_k + d_v*n_k + d_v*n_q"
+_CORE = "Min(d_k*d_v*n_q*n_k/M, (d_k + d_v)*n_q*n_k/sqrt(M))"
+OF_QKV = f"{_WORDS} + {_CORE}"
+OF_PROJECTED = f"d*n_q + d*n_k + {_WORDS} + d*(d_k*n_q + d_k*n_k + d_v*n_k)/sqrt(M) + {_CORE}"
+OF_BACKWARD = "d*n_q + d*n_k + Min(d**2*n_q*n_k/M, d*n_q*n_k/sqrt(M))"
+"""The same for queries and keys that differ in number, and in width."""

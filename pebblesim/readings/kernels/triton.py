@@ -107,8 +107,9 @@ def triton(
     """
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
-    if mask is not None and not isinstance(mask, Band):
+    if mask is not None and (not isinstance(mask, Band) or mask.rows > 1):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
+    mask = mask and mask.placed(program.grid(sizes))
     made = launches(program, masked=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
@@ -325,8 +326,7 @@ class _Writer:
 
     def _pairs(self, ranges: ir.Ranges) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
-        over = self._program.pairs
-        if self._mask is None or over is None or len(ranges) != 2 or any(rng.dim != over for rng in ranges):
+        if self._mask is None or not ir.over_pairs(ranges):
             return ""
         rows, columns = map(self._index, ranges)
         distance = f"({columns}[None, :] - {rows}[:, None]"

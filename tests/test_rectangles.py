@@ -1,0 +1,283 @@
+"""Queries and keys that differ in number, and in width: every schedule, in every reading, and the bounds."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, strategies as st
+
+import pebblesim as ps
+from pebblesim import graphs
+from pebblesim.errors import UsageError
+from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.referee import Referee
+from pebblesim.graphs.operations import Op
+from pebblesim.language import Block, Machine, Tensor, exp
+from pebblesim.language.masks import Mask, TileRange, from_array, of
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import SCHEDULES, Schedule
+from pebblesim.readings.accesses import accesses
+from pebblesim.readings.count import count
+from pebblesim.readings.formula import formula
+from pebblesim.readings.masked_peak import masked_peak_red
+from pebblesim.readings.numbers import numbers
+from pebblesim.readings.pebbles import moves
+from pebblesim.readings.work import KINDS, work
+
+RECTANGULAR = {
+    name: schedule.in_dims(schedule.problem.rectangle.dims)
+    for name, schedule in SCHEDULES.items()
+    if schedule.problem.rectangle
+}
+every_schedule = pytest.mark.parametrize("schedule", RECTANGULAR.values(), ids=list(RECTANGULAR))
+side = st.one_of(st.just(1), st.integers(1, 7))
+
+
+def test_all_problems_with_queries_and_keys_are_rectangular() -> None:
+    attention = {name for name, problem in PROBLEMS.items() if problem.maskable}
+    assert {schedule.problem.name for schedule in RECTANGULAR.values()} == attention
+
+
+@st.composite
+def masks(draw: st.DrawFn, n_q: int, n_k: int) -> Mask | None:
+    """None, bands at both ends, and any pairs, with queries and keys that see nothing."""
+    kind = draw(st.sampled_from(["none", "band", "table"]))
+    if kind == "none":
+        return None
+    if kind == "band":
+        name = draw(
+            st.sampled_from(["causal", f"window:{draw(st.integers(1, n_k + 1))}", f"band:{draw(st.integers(0, 3))}"])
+        )
+        return of(name + draw(st.sampled_from(["", ":start"])))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return from_array(rng.random((n_q, n_k)) < draw(st.sampled_from([0.3, 0.8])), size=(1, 1))
+
+
+def drawn(data: st.DataObject, schedule: Schedule) -> tuple[dict[str, int], Mask | None]:
+    sizes = {name: data.draw(side, name) for name in (*schedule.problem.dims, *schedule.blocks)}
+    return sizes, data.draw(masks(sizes["n_q"], sizes["n_k"]))
+
+
+def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
+    return schedule.program if mask is None else schedule.masked
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(2, 30)
+def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st.DataObject) -> None:
+    sizes, mask = drawn(data, schedule)
+    program = of_mask(schedule, mask)
+    predicted = count(program, sizes, mask=mask)
+    peak = predicted.peak_red if mask is None else masked_peak_red(program, sizes, mask)
+    allowed = None if mask is None else mask.allowed(sizes["n_q"], sizes["n_k"])
+    dims = {dim: sizes[dim] for dim in schedule.problem.dims}
+    graph = graphs.build(schedule.problem.name, mask=allowed, **dims, **schedule.graph_options(sizes))
+    referee, computed = Referee(graph, peak), Counter[str]()
+    for chunk in moves(program, sizes, graph.families, mask=mask):
+        kinds, vertices = unpack(chunk)
+        ops, times = np.unique(graph.op[vertices[kinds == COMPUTE]], return_counts=True)
+        computed.update({Op(op).name.lower(): int(number) for op, number in zip(ops, times, strict=True)})
+        referee.play(chunk)
+    game = referee.finish()
+    assert game.complete
+    assert (game.reads, game.writes, game.peak_red) == (predicted.total.reads, predicted.total.writes, peak)
+    assert work(program, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
+    if mask is None:
+        assert formula(program).evaluate(**sizes) == predicted.total.io
+        assert formula(program).evaluate_peak_words(**sizes) == predicted.peak_words
+    stream = accesses(program, sizes, mask=mask)
+    assert int(stream.sizes[stream.ids].sum()) == predicted.total.io
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(2, 30)
+def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
+    sizes, mask = drawn(data, schedule)
+    allowed = None if mask is None else mask.allowed(sizes["n_q"], sizes["n_k"])
+    inputs = schedule.problem.random_inputs(sizes, seed=1, kept=schedule.kept, allowed=allowed)
+    reference = schedule.problem.reference(inputs, allowed)
+    for name, output in numbers(of_mask(schedule, mask), sizes, inputs, mask).items():
+        np.testing.assert_allclose(output, reference[name], rtol=1e-10, atol=1e-12)
+
+
+@given(data=st.data())
+@strategies.draws(60, 500)
+def test_masks_of_rectangles_pair_by_pair(data: st.DataObject) -> None:
+    """Aligned at the end: query i sees key j if it would in the last rows of a square; else from the start."""
+    n_q, n_k, width = (data.draw(st.integers(1, 9)) for _ in range(3))
+    name, start = data.draw(st.sampled_from(["causal", "window", "band"])), data.draw(st.booleans())
+    mask = of((name if name == "causal" else f"{name}:{width}") + (":start" if start else ""))
+    assert mask is not None
+    table = np.zeros((n_q, n_k), bool)
+    for i in range(n_q):
+        for j in range(n_k):
+            behind = (i if start else n_k - n_q + i) - j  # how far the key lies before the query's own place
+            low = -width if name == "band" else 0
+            high = {"causal": n_k + n_q, "window": width - 1, "band": width}[name]
+            table[i, j] = low <= behind <= high
+    assert np.array_equal(mask.allowed(n_q, n_k), table)
+    assert mask.pairs(n_q, n_k) == table.sum()
+    rows, columns = (
+        TileRange(*sorted(data.draw(st.tuples(*2 * [st.integers(0, n)]))), data.draw(st.integers(1, 10)))
+        for n in (n_q, n_k)
+    )
+    seen = [
+        [
+            bool(table[i : min(i + rows.block, rows.stop), j : min(j + columns.block, columns.stop)].any())
+            for j in range(columns.start, columns.stop, columns.block)
+        ]
+        for i in range(rows.start, rows.stop, rows.block)
+    ]
+    assert mask.tiles((n_q, n_k), rows, columns) == sum(map(sum, seen))
+    if rows.start < rows.stop and columns.start < columns.stop:
+        assert mask.met((n_q, n_k), rows, columns).tolist() == [sum(row) for row in seen]
+        assert mask.met((n_q, n_k), rows, columns, 1).tolist() == [sum(column) for column in zip(*seen, strict=True)]
+    for axis, n in enumerate((n_q, n_k)):
+        block = data.draw(st.integers(1, n))
+        lines = table if axis == 0 else table.T
+        empty = [not lines[i // block * block : i // block * block + block].any() for i in range(n)]
+        assert np.broadcast_to(mask.empty((n_q, n_k), block, axis), n).tolist() == empty
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [((1, 32768), {"n": 32768, "d": 64}), ((9, 1), {"n": 9, "d": 2}), ((4, 8), {"n_q": 8, "n_k": 4, "d": 2})],
+)
+def test_a_mask_of_another_problem_is_refused_with_what_fits(shape: tuple[int, int], dims: dict[str, int]) -> None:
+    n_q, n_k = dims.get("n_q", dims.get("n")), dims.get("n_k", dims.get("n"))
+    with pytest.raises(UsageError, match=rf"mask blocks has .* = \({n_q}, {n_k}\)"):
+        ps.count("flash2-forward", **dims, M=2**18, mask=np.ones(shape, bool))
+
+
+def test_one_row_of_a_mask_is_a_mask_of_one_query() -> None:
+    row = np.arange(40)[None, :] % 10 < 3
+    counted = ps.count("flash2-forward", n_q=1, n_k=40, d=4, M=200, mask=row, blocks={"B_r": 1, "B_c": 10})
+    assert counted.pairs == 12
+    assert counted.reads == 4 + 40 * 8  # each tile of ten keys has an allowed one
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"n_q": 1, "n_k": 5}, "takes the sizes n, d, or n_q, n_k, d_k, d_v, of which n and d stand for those"),
+        ({"n": 4, "d": 2, "n_q": 1, "n_k": 5}, "it got n = 4, d = 2, n_q = 1, n_k = 5"),
+        ({"n": 4, "d": 2, "m": 1}, "problem 'forward' takes the sizes n, d, or"),
+        ({"n": 4}, "it got n = 4"),
+    ],
+)
+def test_sizes_given_twice_or_of_another_problem(given: dict[str, int], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ps.count("flash2-forward", M=100, **given)
+
+
+def test_n_and_d_stand_for_what_is_not_given() -> None:
+    named = ps.count("flash2-forward", n_q=1, n_k=64, d_k=8, d_v=8, M=300)
+    for sizes in ({"n_q": 1, "n": 64, "d": 8}, {"n_q": 1, "n_k": 64, "d": 8}, {"n_q": 1, "n": 64, "d_k": 8, "d_v": 8}):
+        assert ps.count("flash2-forward", M=300, **sizes).io == named.io
+    assert ps.count("flash2-forward", n=64, d=8, M=300).dims == {"n": 64, "d": 8}
+
+
+def test_closed_forms_in_four_symbols() -> None:
+    """FlashAttention-2 by hand: each block of queries reads all keys and values."""
+    assert str(ps.formula("flash2-forward", rectangular=True).io) == (
+        "d_k*n_k*ceiling(n_q/B_r) + d_k*n_q + d_v*n_k*ceiling(n_q/B_r) + d_v*n_q + n_q"
+    )
+    assert str(ps.formula("flash2-forward").io) == "2*d*n*ceiling(n/B_r) + 2*d*n + n"
+    assert "tiles of n_q by B_r" in ps.show("flash2-forward", rectangular=True)
+    with pytest.raises(UsageError, match="no other sizes than m, k, n"):
+        ps.formula("matmul-tiled", rectangular=True)
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(4, 60)
+def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
+    size = st.integers(1, 200)
+    dims, blocks = (
+        {name: data.draw(size, name) for name in names} for names in (schedule.problem.dims, schedule.blocks)
+    )
+    mask = data.draw(st.one_of(st.none(), st.sampled_from(["causal", "causal:start", "window:7"]).map(of)))
+    counted = ps.count(schedule, M=1, blocks=blocks, mask=mask, **dims)
+    assert counted.io >= counted.lower_bound.value >= counted.every_way.value
+
+
+@pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.rectangle])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_bounds_of_a_square_in_all_its_dimensions_are_those_in_n_and_d(name: str, mask: str | None) -> None:
+    for n, d, M in ((60, 8, 40), (60, 8, 1000), (9, 30, 100), (64, 4, 3000)):
+        own = {dim: n if short == "n" else d for dim, short in PROBLEMS[name].rectangle.from_nd.items()}
+        found, square = (ps.bounds(name, M=M, mask=mask, **dims) for dims in (own, {"n": n, "d": d}))
+        assert [(each.name, each.value) for each in found.lower] == [(each.name, each.value) for each in square.lower]
+        assert found.theta and square.theta
+
+
+OPTIMA = [
+    ("forward", {"n_q": 1, "n_k": 2, "d_k": 1, "d_v": 1}, 4),
+    ("forward", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 4),
+    ("forward-relu", {"n_q": 1, "n_k": 2, "d_k": 2, "d_v": 1}, 4),
+    ("forward-relu", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 3),
+]
+
+
+@pytest.mark.parametrize(("problem", "dims", "M"), OPTIMA)
+def test_exact_optima_of_rectangles_are_no_lower_than_their_bounds(problem: str, dims: dict[str, int], M: int) -> None:
+    found = ps.optimum(problem, M=M, seconds=20, **dims)
+    assert found.io is not None
+    assert found.io >= ps.bounds(problem, M=M, **dims).best.value
+
+
+def test_dimensions_of_other_names_work_under_masks() -> None:
+    def values(x: dict[str, Any], allowed: Any = None) -> dict[str, Any]:
+        E = np.exp(x["readers"] @ x["books"].T)
+        return {"E": E if allowed is None else E * allowed}
+
+    def scores(m: Machine, readers: Tensor, books: Tensor, *, B: Block) -> None:
+        (people, depth), (titles, _) = readers.shape, books.shape
+        E = m.tensor("E", people, titles)
+        for i in m.tiles(people, B):
+            for j in m.tiles(titles, B, keys_of=i, otherwise={}):
+                E_ij = m.zeros(i, j)
+                for k in m.tiles(depth, 1):
+                    E_ij += m.read(readers[i, k]) @ m.read(books[j, k]).T
+                E_ij[:] = exp(E_ij)
+                m.write(E[i, j], E_ij)
+
+    with PROBLEMS.temporary(), SCHEDULES.temporary():
+        ps.problem(
+            "reading",
+            dims=("people", "titles", "depth"),
+            from_nd={"people": "n", "titles": "n", "depth": "d"},
+            inputs={"readers": ("people", "depth"), "books": ("titles", "depth")},
+            outputs={"E": ("people", "titles")},
+            queries=("readers",),
+            keys=("books",),
+            values=values,
+            source="this test",
+        )
+        mine = ps.schedule(problem="reading", source="this test")(scores)
+        dims = {"people": 5, "titles": 7, "depth": 3}
+        counted = ps.count(mine, M=100, mask="causal", blocks={"B": 2}, **dims)
+        table = np.tril(np.ones((5, 7), bool), 2)
+        tiles = [table[i : i + 2, j : j + 2] for i in range(0, 5, 2) for j in range(0, 7, 2)]
+        seen = [tile.shape for tile in tiles if tile.any()]
+        assert counted.reads == sum(3 * (height + width) for height, width in seen)
+        assert counted.pairs == table.sum()
+        rectangle = mine.in_dims(dims)
+        inputs = rectangle.problem.random_inputs(dims)
+        outputs = ps.numbers(mine, M=100, mask="causal", blocks={"B": 2}, inputs=inputs, **dims)
+        expected = rectangle.problem.reference(inputs, table)["E"]
+        np.testing.assert_allclose(outputs["E"][table], expected[table])
+        assert ps.count(mine, M=100, n=5, d=3, mask="causal", blocks={"B": 2}).pairs == 15
+
+
+def test_cross_attention_with_77_keys() -> None:
+    """4,096 pixels look at 77 tokens: by hand, all keys and values fit, so each word moves once."""
+    counted = ps.count("flash2-forward", n_q=4096, n_k=77, d=64, M=49152, blocks={"B_r": 128, "B_c": 77})
+    assert counted.reads == 4096 * 64 + 4096 // 128 * 77 * 128
+    assert counted.writes == 4096 * 64 + 4096
+    rows = ps.compare(problem_name="forward", n_q=4096, n_k=77, d=64, M=49152)
+    assert rows[0].io >= 2 * 4096 * 64 + 2 * 77 * 64
