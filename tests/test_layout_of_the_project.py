@@ -37,7 +37,7 @@ LAYERS = (
     ("readings", "graphs", "schedules", "theory"),
     ("problems", "growth", "caches", "dags"),
     ("jobs",),
-    ("advice", "claims", "sparsity", "gpu", "plots", "replay"),
+    ("advice", "claims", "sparsity", "gpu", "plots", "replay", "planning"),
     ("cli", "__main__"),
 )
 """Packages and modules from the ground up; each may import those of the layers below its own, and of its own layer what

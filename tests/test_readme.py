@@ -28,7 +28,11 @@ from pebblesim.language.registry import SCHEDULES
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL_DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
-LONG_DOCUMENTS = ("docs/arithmetic-intensity.md", "docs/backlite.md")  # with examples that take a while
+LONG_DOCUMENTS = (  # with examples that take a while
+    "docs/arithmetic-intensity.md",
+    "docs/backlite.md",
+    "docs/search.md",
+)
 DOCUMENTS = tuple(name for name in ALL_DOCUMENTS if name not in LONG_DOCUMENTS)
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
