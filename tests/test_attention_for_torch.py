@@ -49,6 +49,16 @@ class Tensor:
     def repeat_interleave(self, times: int, axis: int) -> Tensor:
         return self.like(self.values.repeat(times, axis))
 
+    def float(self) -> Tensor:
+        return Tensor(self.values.astype(np.float32), "float32")
+
+    def to(self, dtype: str) -> Tensor:
+        return Tensor(self.values, dtype.removeprefix("torch."))
+
+    def add_(self, other: Tensor) -> Tensor:
+        self.values += other.values
+        return self
+
     def __getitem__(self, key: Any) -> Tensor:
         return self.like(self.values[key])
 
@@ -71,6 +81,7 @@ class FakeTorch(SimpleNamespace):
 
     bfloat16, float16 = "torch.bfloat16", "torch.float16"
     cuda = SimpleNamespace(is_available=lambda: True)
+    cat = staticmethod(lambda parts, axis: parts[0].like(np.concatenate([part.values for part in parts], axis)))
     autograd = SimpleNamespace(Function=Function)
     nn = SimpleNamespace(
         functional=SimpleNamespace(pad=lambda x, pad: x.like(np.pad(x.values, [(0, 0)] * (x.dim() - 1) + [pad])))
@@ -110,23 +121,36 @@ def softmax(S: np.ndarray, causal: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("n", "d_k", "d_v", "heads", "shared", "causal", "scale"),
+    ("n", "d_k", "d_v", "heads", "shared", "causal", "scale", "workspace"),
     [
-        (70, 24, 24, 2, 2, False, None),
-        (33, 40, 8, 2, 1, True, 0.7),
-        (1, 3, 5, 1, 1, True, None),
-        (20, 320, 300, 1, 1, False, None),
+        (70, 24, 24, 2, 2, False, None, None),
+        (33, 40, 8, 2, 1, True, 0.7, None),
+        (1, 3, 5, 1, 1, True, None, None),
+        (20, 320, 300, 1, 1, False, None, None),
+        (70, 320, 320, 1, 1, False, 0.5, 16 * 70 * 4 * 2),
     ],
 )
 def test_attention_and_its_gradients(
-    torch: Any, n: int, d_k: int, d_v: int, heads: int, shared: int, causal: bool, scale: float | None
+    torch: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    n: int,
+    d_k: int,
+    d_v: int,
+    heads: int,
+    shared: int,
+    causal: bool,
+    scale: float | None,
+    workspace: int | None,
 ) -> None:
+    monkeypatch.setattr(ours, "FEWEST_ROWS", 16)
     random = np.random.default_rng(n)
     q, k, v, dO = (
         random.standard_normal(shape).astype(np.float16).astype(np.float64)
         for shape in ((1, heads, n, d_k), (1, shared, n, d_k), (1, shared, n, d_v), (1, heads, n, d_v))
     )
-    made = ours.attention(*map(Tensor, (q, k, v)), is_causal=causal, scale=scale, enable_gqa=heads != shared)
+    made = ours.attention(
+        *map(Tensor, (q, k, v)), is_causal=causal, scale=scale, enable_gqa=heads != shared, workspace=workspace
+    )
     assert made.shape == (1, heads, n, d_v)
     factor = d_k**-0.5 if scale is None else scale
     k, v = (each.repeat(heads // shared, 1) for each in (k, v))
@@ -142,7 +166,7 @@ def test_attention_and_its_gradients(
     for found, true in ((dQ, dS @ k), (dK, dS.swapaxes(-1, -2) @ q), (dV, P.swapaxes(-1, -2) @ dO)):
         found = found.values[..., : true.shape[-1]]
         assert np.linalg.norm(found - true[0]) <= 4e-3 * max(np.linalg.norm(true), 0.1)
-    assert nothing == [None, None]
+    assert nothing == [None, None, None]
 
 
 def refused(*given: Any, **options: Any) -> str:
@@ -174,6 +198,17 @@ def test_what_attention_cannot_do_is_said_in_a_sentence(torch: Any) -> None:
     assert "give (…, heads, tokens" in refused(*tensors((8, 16), (8, 16), (8, 16)))
     many = (40, 2000, 1, 16)
     assert "80,000 heads in all" in refused(*tensors(many, many, many))
+
+
+def test_rows_are_cut_for_a_workspace(torch: Any) -> None:
+    tiling = ours.plan(16384, 512, 2).backward[0].tiling  # P and dS, of two heads, two bytes a word
+    assert ours.rows_at_once(tiling, 16384, 2, 256 * 2**20) == 2048
+    assert ours.rows_at_once(tiling, 16384, 2, 4 * 2 * 2 * 16384**2) == 16384
+    assert ours.rows_at_once(ours.plan(4096, 64, 16).backward[0].tiling, 4096, 16, 1) == 4096  # keeps no tables
+    with pytest.raises(UsageError, match="holds no 256 rows of small-cache-backward-blocked; give 33,554,432 or more"):
+        ours.rows_at_once(tiling, 16384, 2, 2**20)
+    good = [Tensor(np.zeros((1, 2, 8, 16))) for _ in range(3)]
+    assert "rows are not cut under the causal mask" in refused(*good, is_causal=True, workspace=2**20)
 
 
 def test_without_pytorch_or_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

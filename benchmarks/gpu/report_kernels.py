@@ -186,6 +186,18 @@ def attention() -> str:
     return table(columns, lines)
 
 
+def workspace() -> str:
+    found, lines = load_plain("workspace"), []
+    for row in found:
+        if row["mebibytes"] is None:
+            same = [each for each in found if all(each[key] == row[key] for key in ("n", "d", "heads"))]
+            cells_of = (
+                f"{each['tflops']:.0f} ({each['seconds'] / row['seconds']:.2f} x the time)" for each in same[1:]
+            )
+            lines.append((f"{row['n']:,}", str(row["d"]), str(row["heads"]), f"{row['tflops']:.0f}", *cells_of))
+    return table(("n", "d", "heads", "whole tables, TFLOP/s", "1024 MiB", "512 MiB", "256 MiB"), lines)
+
+
 def ceilings() -> str:
     lines = []
     for row in load_plain("ceilings"):
@@ -201,7 +213,9 @@ def ceilings() -> str:
 def main() -> None:
     grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
     tables = [race(grid, "backward"), race(grid, "forward"), race(races, "backward"), race(races, "forward")]
-    print("\n\n".join([*tables, ceilings(), judged(grid), named(grid), traffic(), attention(), front(grid)]))
+    print(
+        "\n\n".join([*tables, ceilings(), judged(grid), named(grid), traffic(), attention(), workspace(), front(grid)])
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,9 @@ LARGEST = 1024
 MOST_HEADS = 65535
 """Most heads of all sequences together: so many rows of thread blocks a launch can have."""
 
+FEWEST_ROWS = 256
+"""Rows are cut at multiples of this: longest side of the tiles."""
+
 CARD = "H200"
 """Whose rates stand in where nobody has measured the card at hand."""
 
@@ -85,6 +88,8 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    workspace: int | None = None,
 ) -> Any:
     """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
@@ -96,6 +101,8 @@ def attention(
         is_causal: tokens attend to themselves and those before.
         scale: 1/√d_k if None.
         enable_gqa: whether heads of keys and values are shared.
+        workspace: bytes that tables of scores and their gradients may take; more rows at once are faster. As many as it
+            takes if None. Not with `is_causal`.
 
     Returns:
         (…, heads, n, d_v). Head dimensions may be up to 1,024; where d_k and d_v differ zeros fill the shorter.
@@ -117,7 +124,9 @@ def attention(
         torch.nn.functional.pad(each, (0, d - each.shape[-1])).reshape(-1, n, d).contiguous()
         for each in (query, key, value)
     )
-    O = _function(torch).apply(Q, K, V, bool(is_causal), scale)
+    if workspace is not None and is_causal:
+        raise UsageError("rows are not cut under the causal mask yet; leave workspace out, or is_causal.")
+    O = _function(torch).apply(Q, K, V, bool(is_causal), scale, workspace)
     return O[..., :d_v].reshape(*query.shape[:-1], d_v)
 
 
@@ -164,39 +173,75 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
 
 
 @lru_cache(maxsize=256)
-def _run(tiling: Tiling, n: int, d: int, dtype: str, causal: bool, scale: float) -> Any:
-    """The function that launches the kernels of a tiling, and the names of the tensors it takes."""
-    schedule, band = get(tiling.schedule), masks.of("causal" if causal else None)
+def _run(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, causal: bool, scale: float) -> Any:
+    """The module that launches the kernels of a tiling, and the names of the tensors it takes."""
+    schedule, band = get(tiling.schedule).in_dims(dict(dims)), masks.of("causal" if causal else None)
     assert band is None or isinstance(band, Band)
     program = schedule.program if band is None else schedule.masked
-    sizes = {"n": n, "d": d, **tiling.blocks}
+    sizes = {**dict(dims), **tiling.blocks}
     source = triton(program, sizes, dtype, band, scale=scale, warps=tiling.warps, stages=tiling.stages)
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
 
 
-def _launch(way: str, tensors: dict[str, Any], causal: bool, scale: float) -> Any:
+def rows_at_once(tiling: Tiling, n: int, heads: int, workspace: int) -> int:
+    """Rows of which the tables of a schedule, of all heads, fit into so many bytes; all n if it keeps no tables.
+
+    Raises:
+        UsageError: not even a few do.
+    """
+    program = get(tiling.schedule).program
+    made = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
+    row = heads * n * 2 * sum(tensor.shape == ("n", "n") for tensor in made)
+    if not row or row * n <= workspace:
+        return n
+    rows = workspace // row // FEWEST_ROWS * FEWEST_ROWS
+    if not rows:
+        raise UsageError(
+            f"workspace = {workspace:,} bytes holds no {FEWEST_ROWS} rows of {tiling.schedule}; give "
+            f"{row * FEWEST_ROWS:,} or more."
+        )
+    return rows
+
+
+def _launch(way: str, tensors: dict[str, Any], causal: bool, scale: float, workspace: int | None) -> dict[str, Any]:
     Q = tensors["Q"]
     (heads, n, d), dtype = Q.shape, str(Q.dtype).removeprefix("torch.")
     chosen = plan(n, d, heads, dtype=dtype, causal=causal)
-    best = (chosen.forward if way == "forward" else chosen.backward)[0]
-    module, names = _run(best.tiling, n, d, dtype, causal, scale)
-    return module.run(*(tensors[name] for name in names))
+    tiling = (chosen.forward if way == "forward" else chosen.backward)[0].tiling
+    rows = n if workspace is None else rows_at_once(tiling, n, heads, workspace)
+    if rows == n:
+        module, names = _run(tiling, (("n", n), ("d", d)), dtype, causal, scale)
+        return dict(module.run(*(tensors[name] for name in names)))
+    parts: dict[str, list[Any]] = {}
+    sums: dict[str, Any] = {}
+    for start in range(0, n, rows):
+        part = slice(start, min(start + rows, n))
+        dims = (("n_q", part.stop - part.start), ("n_k", n), ("d_k", d), ("d_v", d))
+        module, names = _run(tiling, dims, dtype, causal, scale)
+        given = (tensors[name] if name in "KV" else tensors[name][:, part].contiguous() for name in names)
+        for name, made in module.run(*given).items():
+            if name in ("dK", "dV"):  # sums over all rows, in float32
+                sums[name] = sums[name].add_(made) if name in sums else made.float()
+            else:
+                parts.setdefault(name, []).append(made)
+    whole = {name: _torch().cat(made, 1) for name, made in parts.items()}
+    return whole | {name: made.to(Q.dtype) for name, made in sums.items()}
 
 
 @lru_cache(maxsize=1)
 def _function(torch: Any) -> Any:
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, Q: Any, K: Any, V: Any, causal: bool, scale: float) -> Any:
-            made = _launch("forward", {"Q": Q, "K": K, "V": V}, causal, scale)
+        def forward(ctx: Any, Q: Any, K: Any, V: Any, causal: bool, scale: float, workspace: int | None) -> Any:
+            made = _launch("forward", {"Q": Q, "K": K, "V": V}, causal, scale, workspace)
             ctx.save_for_backward(Q, K, V, made["O"], made["L"])
-            ctx.asked = causal, scale
+            ctx.asked = causal, scale, workspace
             return made["O"]
 
         @staticmethod
         def backward(ctx: Any, dO: Any) -> Any:
             tensors = dict(zip(("Q", "K", "V", "O", "L"), ctx.saved_tensors, strict=True)) | {"dO": dO.contiguous()}
             made = _launch("backward", tensors, *ctx.asked)
-            return made["dQ"], made["dK"], made["dV"], None, None
+            return made["dQ"], made["dK"], made["dV"], None, None, None
 
     return Attention
