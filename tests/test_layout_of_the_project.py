@@ -53,6 +53,7 @@ LEVEL = {
     ("units", "sizes"),
     ("__main__", "cli"),
     ("claims", "sparsity"),
+    ("gpu", "advice"),
     ("plots", "gpu"),
 }
 
