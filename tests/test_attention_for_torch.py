@@ -128,6 +128,7 @@ def softmax(S: np.ndarray, causal: bool) -> np.ndarray:
         (1, 3, 5, 1, 1, True, None, None),
         (20, 320, 300, 1, 1, False, None, None),
         (70, 320, 320, 1, 1, False, 0.5, 16 * 70 * 4 * 2),
+        (40, 320, 320, 3, 3, True, None, 2 * 40 * 40 * 4),
     ],
 )
 def test_attention_and_its_gradients(
@@ -200,15 +201,17 @@ def test_what_attention_cannot_do_is_said_in_a_sentence(torch: Any) -> None:
     assert "80,000 heads in all" in refused(*tensors(many, many, many))
 
 
-def test_rows_are_cut_for_a_workspace(torch: Any) -> None:
+def test_heads_or_rows_are_cut_for_a_workspace(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tiling = ours.plan(16384, 512, 2).backward[0].tiling  # P and dS, of two heads, two bytes a word
-    assert ours.rows_at_once(tiling, 16384, 2, 256 * 2**20) == 2048
-    assert ours.rows_at_once(tiling, 16384, 2, 4 * 2 * 2 * 16384**2) == 16384
-    assert ours.rows_at_once(ours.plan(4096, 64, 16).backward[0].tiling, 4096, 16, 1) == 4096  # keeps no tables
+    assert ours.at_once(tiling, 16384, 2, 256 * 2**20) == (2, 2048)
+    assert ours.at_once(tiling, 16384, 2, 4 * 16384**2) == (1, 16384)
+    assert ours.at_once(tiling, 4096, 16, 256 * 2**20) == (4, 4096)
+    assert ours.at_once(ours.plan(4096, 64, 16).backward[0].tiling, 4096, 16, 1) == (16, 4096)  # keeps no tables
     with pytest.raises(UsageError, match="holds no 256 rows of small-cache-backward-blocked; give 33,554,432 or more"):
-        ours.rows_at_once(tiling, 16384, 2, 2**20)
-    good = [Tensor(np.zeros((1, 2, 8, 16))) for _ in range(3)]
-    assert "rows are not cut under the causal mask" in refused(*good, is_causal=True, workspace=2**20)
+        ours.at_once(tiling, 16384, 2, 2**20)
+    monkeypatch.setattr(ours, "FEWEST_ROWS", 1)
+    good = [Tensor(np.zeros((1, 2, 256, 1024))) for _ in range(3)]
+    assert "rows are not cut under the causal mask" in refused(*good, is_causal=True, workspace=2**12)
 
 
 def test_without_pytorch_or_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

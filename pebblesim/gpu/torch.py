@@ -27,6 +27,9 @@ LARGEST = 1024
 MOST_HEADS = 65535
 """Most heads of all sequences together: so many rows of thread blocks a launch can have."""
 
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""What each pass computes."""
+
 FEWEST_ROWS = 256
 """Rows are cut at multiples of this: longest side of the tiles."""
 
@@ -101,8 +104,8 @@ def attention(
         is_causal: tokens attend to themselves and those before.
         scale: 1/√d_k if None.
         enable_gqa: whether heads of keys and values are shared.
-        workspace: bytes that tables of scores and their gradients may take; more rows at once are faster. As many as it
-            takes if None. Not with `is_causal`.
+        workspace: bytes that tables of scores and their gradients may take, as many as they need if None. Fewer heads
+            are done at once, or, where one head needs more, fewer rows; that not with `is_causal` yet.
 
     Returns:
         (…, heads, n, d_v). Head dimensions may be up to 1,024; where d_k and d_v differ zeros fill the shorter.
@@ -124,8 +127,6 @@ def attention(
         torch.nn.functional.pad(each, (0, d - each.shape[-1])).reshape(-1, n, d).contiguous()
         for each in (query, key, value)
     )
-    if workspace is not None and is_causal:
-        raise UsageError("rows are not cut under the causal mask yet; leave workspace out, or is_causal.")
     O = _function(torch).apply(Q, K, V, bool(is_causal), scale, workspace)
     return O[..., :d_v].reshape(*query.shape[:-1], d_v)
 
@@ -183,49 +184,61 @@ def _run(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, causal: 
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
 
 
-def rows_at_once(tiling: Tiling, n: int, heads: int, workspace: int) -> int:
-    """Rows of which the tables of a schedule, of all heads, fit into so many bytes; all n if it keeps no tables.
+@lru_cache(maxsize=1024)
+def _tiling(way: str, dims: tuple[tuple[str, int], ...], heads: int, dtype: str, causal: bool) -> Tiling:
+    """The kernels whose forecast is shortest."""
+    mask = masks.of("causal" if causal else None)
+    return forecasts(PROBLEM[way], dict(dims), cards.card(CARD), dtype, heads, mask)[0].tiling
+
+
+def at_once(tiling: Tiling, n: int, heads: int, workspace: int) -> tuple[int, int]:
+    """(heads, rows) whose tables of scores and the like fit into so many bytes: whole heads, or rows of all heads.
 
     Raises:
-        UsageError: not even a few do.
+        UsageError: not even a few rows do.
     """
     program = get(tiling.schedule).program
     made = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
-    row = heads * n * 2 * sum(tensor.shape == ("n", "n") for tensor in made)
-    if not row or row * n <= workspace:
-        return n
-    rows = workspace // row // FEWEST_ROWS * FEWEST_ROWS
+    row = n * 2 * sum(tensor.shape == ("n", "n") for tensor in made)
+    if row * n <= workspace:
+        return (min(heads, workspace // (row * n)) if row else heads), n
+    rows = workspace // (row * heads) // FEWEST_ROWS * FEWEST_ROWS
     if not rows:
         raise UsageError(
             f"workspace = {workspace:,} bytes holds no {FEWEST_ROWS} rows of {tiling.schedule}; give "
-            f"{row * FEWEST_ROWS:,} or more."
+            f"{row * heads * FEWEST_ROWS:,} or more."
         )
-    return rows
+    return heads, rows
 
 
 def _launch(way: str, tensors: dict[str, Any], causal: bool, scale: float, workspace: int | None) -> dict[str, Any]:
+    """Outputs by name, made for some heads or rows after the others if there is a workspace."""
     Q = tensors["Q"]
     (heads, n, d), dtype = Q.shape, str(Q.dtype).removeprefix("torch.")
-    chosen = plan(n, d, heads, dtype=dtype, causal=causal)
-    tiling = (chosen.forward if way == "forward" else chosen.backward)[0].tiling
-    rows = n if workspace is None else rows_at_once(tiling, n, heads, workspace)
-    if rows == n:
-        module, names = _run(tiling, (("n", n), ("d", d)), dtype, causal, scale)
-        return dict(module.run(*(tensors[name] for name in names)))
+    square = (("n", n), ("d", d))
+    together, rows = heads, n
+    if workspace is not None:
+        together, rows = at_once(_tiling(way, square, heads, dtype, causal), n, heads, workspace)
+    if rows < n and causal:
+        raise UsageError("rows are not cut under the causal mask yet; give a larger workspace, or none.")
     parts: dict[str, list[Any]] = {}
-    sums: dict[str, Any] = {}
-    for start in range(0, n, rows):
-        part = slice(start, min(start + rows, n))
-        dims = (("n_q", part.stop - part.start), ("n_k", n), ("d_k", d), ("d_v", d))
-        module, names = _run(tiling, dims, dtype, causal, scale)
-        given = (tensors[name] if name in "KV" else tensors[name][:, part].contiguous() for name in names)
-        for name, made in module.run(*given).items():
-            if name in ("dK", "dV"):  # sums over all rows, in float32
-                sums[name] = sums[name].add_(made) if name in sums else made.float()
+    for start in range(0, n if rows < n else heads, rows if rows < n else together):
+        if rows < n:
+            part = slice(start, min(start + rows, n))
+            dims: tuple[tuple[str, int], ...] = (("n_q", part.stop - start), ("n_k", n), ("d_k", d), ("d_v", d))
+            given = {name: each if name in "KV" else each[:, part].contiguous() for name, each in tensors.items()}
+        else:
+            part, dims = slice(start, min(start + together, heads)), square
+            given = {name: each[part] for name, each in tensors.items()}
+        module, names = _run(_tiling(way, dims, given["Q"].shape[0], dtype, causal), dims, dtype, causal, scale)
+        for name, made in module.run(*(given[name] for name in names)).items():
+            if rows < n and name in ("dK", "dV"):  # sums over all rows, in float32
+                parts[name] = [parts[name][0].add_(made)] if name in parts else [made.float()]
             else:
                 parts.setdefault(name, []).append(made)
-    whole = {name: _torch().cat(made, 1) for name, made in parts.items()}
-    return whole | {name: made.to(Q.dtype) for name, made in sums.items()}
+    axis = 1 if rows < n else 0
+    whole = {name: made[0] if len(made) == 1 else _torch().cat(made, axis) for name, made in parts.items()}
+    return {name: made.to(Q.dtype) if name in ("dK", "dV") else made for name, made in whole.items()}
 
 
 @lru_cache(maxsize=1)
