@@ -85,7 +85,7 @@ smoke: $(READY)  ## build the wheel, install it elsewhere and use it from there
 	echo "smoke: fine"
 
 clean:  ## delete what was built and cached
-	rm -rf build dist site *.egg-info .numba_cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## delete the environments too

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from pebblesim.kernels import kernel
 
-@njit(cache=True)
+
+@kernel()
 def successors(indptr: Any, preds: Any) -> Any:
     """The successors of each vertex in CSR form, those of one vertex by rising number."""
     n = indptr.size - 1
@@ -28,7 +29,7 @@ def successors(indptr: Any, preds: Any) -> Any:
     return start, succs
 
 
-@njit(cache=True)
+@kernel()
 def topological(indptr: Any, preds: Any) -> NDArray[np.int32]:
     """All vertices, each behind its predecessors; as many as there are none of a cycle in front of."""
     start, succs = successors(indptr, preds)

@@ -16,7 +16,8 @@ from .errors import (
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
 from .growth.overtaking import bound_exponent as bound_exponent
-from .growth.tropical import decide as decide, parse as parse
+from .growth.text import parse as parse
+from .growth.tropical import decide as decide
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare
@@ -45,6 +46,7 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
+from .planning.search import Found as Found, search as search
 from .sparsity.backward import backlite as backlite
 from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
 from .sparsity.result import BackLite as BackLite

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,13 +10,9 @@ from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-# Each worker has compiled functions of its own on disk: two that write to one folder at once can mix up signatures.
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    folder = Path(__file__).resolve().parent.parent / ".numba_cache" / worker
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
 
 # No deadline: the first call of a compiled function takes seconds, and says nothing.
-settings.register_profile("default", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("default", deadline=None, max_examples=25, derandomize=bool(os.environ.get("CI")))
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
 settings.register_profile("full", parent=settings.get_profile("default"), max_examples=200)
 settings.load_profile("default")

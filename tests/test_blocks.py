@@ -63,7 +63,7 @@ def at(schedule: Schedule, blocks: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(blocks.values())
 
 
-@strategies.draws(40, 500)
+@strategies.draws(15, 500)
 @given(schedule=any_schedule, data=st.data())
 def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, _, least, _ = drawn(schedule, data)
@@ -76,7 +76,7 @@ def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> No
         choose(schedule, dims, least, rule, summation)
 
 
-@strategies.draws(40, 500)
+@strategies.draws(15, 500)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
     schedule: Schedule, data: st.DataObject
@@ -97,7 +97,7 @@ def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
     assert table[at(schedule, fit)][1] <= M
 
 
-@strategies.draws(40, 500)
+@strategies.draws(15, 500)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -107,7 +107,7 @@ def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st
     assert same or table[at(schedule, one_more)][1] > M
 
 
-@strategies.draws(40, 500)
+@strategies.draws(15, 500)
 @given(schedule=any_blocked, data=st.data())
 def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -118,7 +118,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: 
         assert io == min(io for io, peak in table.values() if peak <= M)
 
 
-@strategies.draws(40, 400)
+@strategies.draws(15, 400)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_blocks_that_are_given_stay_and_the_others_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -179,7 +179,7 @@ def test_at_sizes_that_no_table_holds() -> None:
 printed = [schedule for schedule in SCHEDULES.values() if schedule.paper]
 
 
-@strategies.draws(60, 600)
+@strategies.draws(20, 600)
 @given(schedule=st.sampled_from(printed), d=st.integers(1, 300), n=st.integers(1, 10**6), M=st.integers(1, 10**7))
 def test_printed_blocks_are_what_sympy_makes_of_the_rule(schedule: Schedule, n: int, d: int, M: int) -> None:
     dims = problem_dims(schedule.problem, {"n": n, "d": d})
@@ -335,7 +335,7 @@ def band(schedule: Schedule, data: st.DataObject, largest: int) -> Mask | None:
     )
 
 
-@strategies.draws(60, 600)
+@strategies.draws(20, 600)
 @given(schedule=st.sampled_from(blocked) | st.sampled_from(OWN), data=st.data())
 def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Schedule, data: st.DataObject) -> None:
     """And what is said of all sizes between two holds for some of them."""
@@ -373,7 +373,7 @@ def test_what_tiles_of_a_band_come_to_at_least(
         assert _area(n, least, most, *limits, mask.pairs(n)) <= area == _area(n, rows, rows, *limits, mask.pairs(n))
 
 
-@strategies.draws(25, 400)
+@strategies.draws(10, 400)
 @given(schedule=st.sampled_from([each for each in (*blocked, *OWN) if len(each.blocks) < 4]), data=st.data())
 def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: Schedule, data: st.DataObject) -> None:
     largest = {1: 40, 2: 16, 3: 6}[len(schedule.blocks)]
@@ -394,7 +394,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: 
     assert io(program, chosen, mask) == least and peak_red(schedule.program, chosen) <= M
 
 
-@strategies.draws(40, 600)
+@strategies.draws(15, 600)
 @given(schedule=st.sampled_from(blocked + OWN), data=st.data())
 def test_no_larger_M_moves_more_and_best_no_more_than_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(ANY, label=dim) for dim in schedule.problem.dims}
@@ -472,7 +472,7 @@ def test_four_blocks_that_share_a_cache() -> None:
     assert io(four.program, dims | best) <= least
 
 
-@strategies.draws(30, 300)
+@strategies.draws(10, 300)
 @given(name=st.sampled_from(COMPETING), n=st.integers(1, 10**5), d=st.integers(1, 300), M=st.integers(0, 10**6))
 def test_blocks_that_compete_share_the_cache(name: str, n: int, d: int, M: int) -> None:
     """The first of them starved the others: 1 for b_r and 47 times the words."""
@@ -483,7 +483,7 @@ def test_blocks_that_compete_share_the_cache(name: str, n: int, d: int, M: int) 
     assert fit == best
 
 
-@strategies.draws(15, 200)
+@strategies.draws(6, 200)
 @given(schedule=st.sampled_from(OWN), data=st.data())
 def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.DataObject) -> None:
     largest = 12 if len(schedule.blocks) == 2 else 6

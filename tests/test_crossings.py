@@ -53,7 +53,7 @@ def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> N
     assert stays == found.M
 
 
-@strategies.draws(15, 80)
+@strategies.draws(6, 80)
 @given(
     st.sampled_from([name for name, each in SCHEDULES.items() if each.problem.dims == ("n", "d")]),
     st.integers(1, 9),

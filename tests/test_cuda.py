@@ -212,7 +212,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
 
 
 @every_schedule
-@strategies.draws(3, 12)
+@strategies.draws(2, 12)
 @given(data=st.data())
 def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 4))
@@ -256,7 +256,7 @@ def test_sectors_of_astronomical_sizes() -> None:
 
 
 @every_schedule
-@strategies.draws(3, 12)
+@strategies.draws(2, 12)
 @given(data=st.data())
 def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))
@@ -342,7 +342,7 @@ def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
     assert total(seen).words_read == count(schedule.program, sizes).total.reads
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
     sizes = {"n": 1000, "d": 64, "B_r": 47, "B_c": 11, WORKERS: 4}
     compiled(cuda(SCHEDULES["large-cache"].program, 4, sizes).text, architecture, tmp_path)

@@ -14,7 +14,8 @@ from random import Random
 import pytest
 
 from pebblesim.errors import UsageError
-from pebblesim.growth.tropical import Undecided, Witness, decide
+from pebblesim.growth.tropical import Undecided, decide
+from pebblesim.growth.verdicts import Witness
 
 NAMES = ("n", "d", "M")
 BITS = (20, 40, 80, 160)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.core import TyperCommand
 
 from pebblesim.cli import main as cli
 
+ROOT = Path(__file__).resolve().parent.parent
 COUNT = "count small-cache -n 64 -d 8 -M 100"
 
 
@@ -58,6 +60,47 @@ def test_any_command_can_be_interrupted(
         cli.main()
     assert end.value.code == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
+    """Whatever is imported first is where it strikes."""
+    code = (
+        "import signal, sys\n"
+        "from pebblesim.__main__ import main\n"
+        "class Strike:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Strike())\n"
+        "main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
+
+
+def test_the_script_is_the_module() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert scripts == {"pebblesim": "pebblesim.__main__:main"}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stopped_sweep_names_the_file_of_its_rows_if_there_is_one(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "table.sqlite"
+
+    def stopped(*_: object, **__: object) -> None:
+        if begun:
+            rows.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pebblesim.jobs.sweeps.sweep", stopped)
+    line = f"pebblesim sweep -s flash -n 8 -d 4 -M 100 -o {tmp_path}/table.csv"
+    monkeypatch.setattr(sys, "argv", line.split())
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    kept = f"; the rows so far are in {rows}, and the same command goes on" if begun else ""
+    assert (end.value.code, capsys.readouterr()) == (130, ("", f"stopped{kept}.\n"))
 
 
 def test_a_long_game_can_be_interrupted() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -180,7 +181,7 @@ class AgainstTwoSets(RuleBasedStateMachine):
 
 
 TestAgainstTwoSets = AgainstTwoSets.TestCase
-TestAgainstTwoSets.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAgainstTwoSets.settings = settings(strategies.draws(40, 200), stateful_step_count=40)
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (2, 1, 3), (2, 3, 2), (3, 4, 2)])

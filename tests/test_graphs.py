@@ -10,7 +10,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+import strategies
+from hypothesis import given, strategies as st
 
 from pebblesim import graphs
 from pebblesim.dags.formats import load_graph as load, save_graph as save
@@ -22,7 +23,7 @@ from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import problem
 
 SUMMATIONS = st.sampled_from(["chain", "balanced", "blocked:1", "blocked:2", "blocked:3", "blocked:16"])
-FEW = settings(max_examples=60, deadline=None)
+FEW = strategies.draws(20, 120)
 
 
 @st.composite

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.caches import kernels, l2
+from pebblesim.caches import l2, l2_kernel
 from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.language.registry import get
@@ -48,7 +48,7 @@ def test_blocks_take_turns(lengths: list[list[int]], at_once: int, seed: int) ->
             running[number] = [now + waits[request + 1], request + 1]
         else:
             del running[number]
-    who, what = kernels.take_turns(starts, np.array(waits, float), np.array(spends, float), order, at_once)
+    who, what = l2_kernel.take_turns(starts, np.array(waits, float), np.array(spends, float), order, at_once)
     assert list(zip(who.tolist(), what.tolist(), strict=True)) == expected
 
 
@@ -190,11 +190,11 @@ def test_count_with_an_l2() -> None:
 
 
 def test_advice_on_the_order_of_launch() -> None:
-    line = "advise --gpu A100 -n 4096 -d 64 --problem forward --heads 4 --dtype float16 --orders"
+    line = "advise --gpu A100 -n 1024 -d 64 --problem forward --heads 16 --dtype float16 --orders"
     orders = json.loads(CliRunner().invoke(app, [*line.split(), "--json"]).output)["orders"]
     assert [row["order"] for row in sorted(orders, key=lambda row: row["read"] + row["written"])] == [
         row["order"] for row in orders
     ]
     assert {row["order"] for row in orders} == {"head-first", "row-major", "grouped:8", "sawtooth"}
-    assert all(row["at_once"] == 108 and row["heads"] == 4 for row in orders)
+    assert all(row["at_once"] == 108 and row["heads"] == 16 for row in orders)
     assert f"{orders[0]['order']}: of {orders[0]['requested']:,} bytes" in CliRunner().invoke(app, line.split()).output

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -36,7 +37,7 @@ LAYERS = (
     ("readings", "graphs", "schedules", "theory"),
     ("problems", "growth", "caches", "dags"),
     ("jobs",),
-    ("advice", "claims", "sparsity", "gpu", "plots", "replay"),
+    ("advice", "claims", "sparsity", "gpu", "plots", "replay", "planning"),
     ("cli", "__main__"),
 )
 """Packages and modules from the ground up; each may import those of the layers below its own, and of its own layer what
@@ -52,6 +53,7 @@ LEVEL = {
     ("units", "sizes"),
     ("__main__", "cli"),
     ("claims", "sparsity"),
+    ("gpu", "advice"),
     ("plots", "gpu"),
 }
 
@@ -65,10 +67,18 @@ SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
 def imports(module: str, path: Path, types: bool = True) -> Iterator[str]:
     """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if not types:
-        tree.body = [each for each in tree.body if "TYPE_CHECKING" not in ast.dump(getattr(each, "test", each))]
-    for node in ast.walk(tree):
+    for part in parsed(path).body:
+        if types or "TYPE_CHECKING" not in ast.unparse(getattr(part, "test", ast.Pass())):
+            yield from _imports(part, package)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(part: ast.stmt, package: list[str]) -> Iterator[str]:
+    for node in ast.walk(part):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -24,7 +24,16 @@ from pebblesim.language.masks import from_array, from_text
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
-from pebblesim.theory.capacities import Box, Capacity, Cube, Fresh, Gradients, Rows, least_words
+from pebblesim.theory.capacities import (
+    Box,
+    Capacity,
+    Cube,
+    Fresh,
+    Gradients,
+    Rows,
+    least_words,
+    least_words_of_light_trees,
+)
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, Pairs, best, largest, lower_bounds, sparse_product
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
@@ -162,7 +171,7 @@ def fewest_words(N: int, capacity: Capacity, M: int, X: int, trees: int, tree: i
     trees=st.integers(0, 100),
     tree=st.integers(1, 60),
 )
-@strategies.draws(30, 100)
+@strategies.draws(15, 100)
 def test_the_segments_chosen_are_valid_and_near_the_best(
     capacity: Capacity, M: int, N: int, trees: int, tree: int
 ) -> None:
@@ -186,6 +195,40 @@ def test_trees_of_unknown_size_may_all_be_as_small_as_makes_them_cheap_to_make_a
             most = max(most, (cheap and fewest_words(N, capacity, M, X, trees, cheap)) or 0)
             X += 1
         assert (least_words(N, capacity, M, trees, None, ragged=True) or 0) <= most
+
+
+def fewest_weighted(N: int, w: int, M: int, light: int, tree: int, others: int) -> float:
+    """The same with segments of T = M, 3M/2 and 2M more than one, for the best of many weights of the light trees.
+
+    A weight is left out if trees made again were worth their while: a game would make them forever, and no bound holds.
+    """
+    best = -float("inf")
+    for T in (M + 1, M + M // 2 + 1, 2 * M + 1):
+        X = M - 1 + T
+        for step in range(1, 2001):
+            weight = (step / 2000) ** 2
+            G = w * (X / 3) ** 1.5 / weight**0.5
+            words = [(T - 1) * (N + tree * again) / G - weight * again for again in (0, 10**6)]
+            if words[1] >= words[0]:
+                best = max(best, words[0] - (T - 1) + M - 1 - weight * light - others)
+    return best
+
+
+@given(
+    M=st.integers(20, 400),
+    N=st.integers(10**4, 10**7),
+    w=st.integers(1, 17),
+    light=st.integers(1, 10**5),
+    tree=st.integers(1, 900),
+    others=st.integers(0, 1000),
+)
+@strategies.draws(15, 60)
+def test_light_trees_weigh_what_they_may_and_no_more(
+    M: int, N: int, w: int, light: int, tree: int, others: int
+) -> None:
+    found = least_words_of_light_trees(N, w, M, light, tree, others)
+    most = fewest_weighted(N, w, M, light, tree, others)
+    assert found == pytest.approx(most, rel=0.01, abs=0.01 * N**0.5 + 0.002 * N / M + 3 * M)
 
 
 def test_at_ordinary_sizes_the_segments_chosen_are_within_a_hundredth_of_the_best() -> None:
@@ -260,7 +303,7 @@ def check_optima(
 
 def test_no_bound_exceeds_the_optimum_of_small_masked_graphs() -> None:
     names = [name for name, problem in PROBLEMS.items() if problem.maskable]
-    check_optima(seed=4, wanted=50, names=names, largest_graph=36, states=10_000, masked=True)
+    check_optima(seed=4, wanted=25, names=names, largest_graph=36, states=10_000, masked=True)
 
 
 @pytest.mark.slow
@@ -270,12 +313,12 @@ def test_no_bound_exceeds_the_optimum_of_many_masked_graphs() -> None:
 
 
 def test_no_bound_exceeds_the_optimum_of_small_products() -> None:
-    assert check_optima(seed=1, wanted=120, names=["matmul"], largest_graph=30, states=50_000) > 0
+    assert check_optima(seed=1, wanted=60, names=["matmul"], largest_graph=30, states=50_000) > 0
 
 
 def test_no_bound_exceeds_the_optimum_of_small_attention_graphs() -> None:
     names = [name for name in PROBLEMS if name != "matmul"]
-    check_optima(seed=2, wanted=120, names=names, largest_graph=40, states=20_000)
+    check_optima(seed=2, wanted=60, names=names, largest_graph=36, states=4_000)
 
 
 @pytest.mark.slow
@@ -305,7 +348,7 @@ LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, 150))
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(10, 25)
+@strategies.draws(3, 25)
 def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(LENGTHS) for dim in schedule.problem.dims}
     with pytest.raises(Infeasible) as too_small:
@@ -358,7 +401,7 @@ def evaluated(expr: str, sizes: dict[str, int]) -> Decimal:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @given(data=st.data())
-@strategies.draws(10, 25)
+@strategies.draws(3, 25)
 def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -> None:
     problem = PROBLEMS[name]
     exponents = st.integers(0, data.draw(st.sampled_from([8, 60])))

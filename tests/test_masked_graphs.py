@@ -493,7 +493,7 @@ def assert_same(graph: Cdag, slow: Slow) -> None:
 
 @every_problem
 @given(data=st.data())
-@strategies.draws(15, 60)
+@strategies.draws(6, 60)
 def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) -> None:
     sizes, options, allowed = data.draw(cases(name, largest=6))
     slow = Slow(allowed)
@@ -509,7 +509,7 @@ def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) 
 
 @every_problem
 @given(data=st.data(), seed=st.integers(0, 99))
-@strategies.draws(12, 50)
+@strategies.draws(5, 50)
 def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObject, seed: int) -> None:
     sizes, options, allowed = data.draw(cases(name, largest=12))
     kinds = {"early": ("l", "P"), "late": ("l",), "safe": ("m", "l_m", "P"), "flash1": ("m", "l_m"), "flash2": ("L",)}
@@ -540,7 +540,7 @@ def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Sc
 
 @every_problem
 @given(data=st.data())
-@strategies.draws(8, 25)
+@strategies.draws(4, 25)
 def test_a_mask_that_allows_everything_changes_nothing(name: str, data: st.DataObject) -> None:
     sizes, options, _ = data.draw(cases(name, largest=12))
     everything = np.ones((sizes["n"], sizes["n"]), bool)

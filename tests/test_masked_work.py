@@ -248,7 +248,7 @@ def check(function: Callable[..., None], sizes: dict[str, int], mask: Mask) -> d
 
 @pytest.mark.parametrize("function", UNUSUAL, ids=lambda function: function.__name__)
 @given(data=st.data())
-@strategies.draws(3, 15)
+@strategies.draws(2, 15)
 def test_what_is_counted_is_what_is_played(function: Callable[..., None], data: st.DataObject) -> None:
     sizes = {name: data.draw(st.integers(1, 7)) for name in ("n", "d", "a", "b")}
     check(function, sizes, data.draw(strategies.masks(sizes["n"])))

@@ -94,7 +94,7 @@ def test_products_and_trees_are_those_of_the_graph(
 
 
 @given(data=st.data())
-@strategies.draws(8, 25)
+@strategies.draws(4, 25)
 def test_products_and_trees_under_a_mask_are_those_of_the_graph(data: st.DataObject) -> None:
     """But for g, whose products are not counted, as the trees of dQ have as many products as there happen to be."""
     mask = data.draw(allowed_pairs(N))
@@ -212,7 +212,7 @@ THREE = st.lists(st.sampled_from("abcdef"), min_size=3, max_size=3, unique=True)
 
 
 @given(products=st.lists(st.tuples(THREE, st.integers(1, 6)), min_size=1, max_size=5), w=st.integers(1, 8))
-@strategies.draws(150, 1000)
+@strategies.draws(60, 1000)
 def test_what_has_a_certificate_is_true(products: list[Weighted], w: int) -> None:
     if private_families(tuple(products), w):
         assert most_of_table(products, w, 30) <= 1 + 1e-9

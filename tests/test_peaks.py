@@ -201,7 +201,7 @@ def sizes_of(schedule: Schedule, data: st.DataObject) -> tuple[dict[str, Any], d
 
 @every_schedule
 @given(data=st.data(), summation=strategies.SUMMATIONS)
-@strategies.draws(3, 15)
+@strategies.draws(2, 15)
 def test_games_are_as_predicted(schedule: Schedule, data: st.DataObject, summation: str) -> None:
     dims, blocks = sizes_of(schedule, data)
     played = ps.play(schedule, M=10**6, blocks=blocks, summation=summation, **dims)
@@ -211,7 +211,7 @@ def test_games_are_as_predicted(schedule: Schedule, data: st.DataObject, summati
 
 @pytest.mark.parametrize("schedule", SCHEDULES[1:], ids=[schedule.name for schedule in SCHEDULES[1:]])
 @given(data=st.data())
-@strategies.draws(3, 15)
+@strategies.draws(2, 15)
 def test_games_under_masks_are_as_predicted(schedule: Schedule, data: st.DataObject) -> None:
     dims, blocks = sizes_of(schedule, data)
     played = ps.play(schedule, M=10**6, blocks=blocks, mask=data.draw(strategies.masks(dims["n"])), **dims)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,20 @@ def ax() -> Axes:
 
 
 CACHES = (40, 90, 250, 800)
-ROWS = [row for M in CACHES for row in ps.compare(n=40, d=6, M=M)]
+
+
+@cache
+def compared() -> list[ps.Counted]:
+    return [row for M in CACHES for row in ps.compare(n=40, d=6, M=M)]
 
 
 def best(M: int) -> ps.Counted:
-    fit = [row for row in ROWS if row.M == M and row.peak_red <= M]
+    fit = [row for row in compared() if row.M == M and row.peak_red <= M]
     return sorted(fit, key=lambda row: row.reads + row.writes)[0]
 
 
 def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
-    assert skislope(ROWS[::-1], ax) is ax
+    assert skislope(compared()[::-1], ax) is ax
     curves = {each.get_label(): list(zip(*each.get_data(), strict=True)) for each in ax.get_lines()}
     assert curves.pop("the least of all") == [(M, best(M).io) for M in CACHES]
     assert curves.pop("lower bound, the way of the least") == [(M, best(M).lower_bound.value) for M in CACHES]
@@ -52,8 +57,8 @@ def test_the_ski_slope_goes_through_what_was_counted(ax: Axes) -> None:
         (M, ps.bounds("backward", n=40, d=6, M=M).best.value) for M in CACHES
     ]
     for name, curve in curves.items():
-        assert curve == [(row.M, row.io) for row in ROWS if row.schedule == name and row.feasible]
-    assert set(curves) == {row.schedule for row in ROWS if row.feasible}
+        assert curve == [(row.M, row.io) for row in compared() if row.schedule == name and row.feasible]
+    assert set(curves) == {row.schedule for row in compared() if row.feasible}
     assert "words" in ax.get_xlabel() and "words" in ax.get_ylabel()
 
 
@@ -70,7 +75,7 @@ def test_the_gap_of_a_problem_with_and_without_some_bounds(ax: Axes) -> None:
 
 
 def test_the_gap_is_that_of_the_least(ax: Axes) -> None:
-    assert gap(ROWS, ax) is ax
+    assert gap(compared(), ax) is ax
     drawn = dict(zip(*ax.get_lines()[0].get_data(), strict=True))
     assert drawn == {M: pytest.approx(best(M).io / best(M).lower_bound.value) for M in CACHES}
 
@@ -81,7 +86,7 @@ def test_no_two_lines_look_the_same() -> None:
 
 @pytest.mark.parametrize("by", ["tensor", "phase"])
 def test_the_bars_are_as_long_as_what_is_moved(by: Any, ax: Axes) -> None:
-    rows = [row for row in ROWS if row.M == 800 and row.feasible]
+    rows = [row for row in compared() if row.M == 800 and row.feasible]
     assert words(rows, ax, by) is ax
     bars: dict[float, list[float]] = {}
     for patch in ax.patches:
@@ -94,7 +99,7 @@ def test_the_bars_are_as_long_as_what_is_moved(by: Any, ax: Axes) -> None:
 
 
 def test_the_roofline(ax: Axes) -> None:
-    rows = [row for row in ROWS if row.M == 250]
+    rows = [row for row in compared() if row.M == 250]
     assert roofline(rows, ax, peak=1e12, bandwidth=2e11, dtype="float16") is ax
     points = {each.get_label().partition(":")[0]: each for each in ax.get_lines() if ":" in each.get_label()}
     assert set(points) == {row.schedule for row in rows if row.feasible}
@@ -109,18 +114,21 @@ def test_the_roofline(ax: Axes) -> None:
 
 # -- games ------------------------------------------------------------------------------------------------------------
 
-GAME = record("small-cache", n=4, d=3, M=40)
+
+@cache
+def game() -> ps.Recording:
+    return record("small-cache", n=4, d=3, M=40)
 
 
 def test_the_occupancy_is_what_the_referee_counted(ax: Axes) -> None:
-    assert occupancy(GAME, ax) is ax
+    assert occupancy(game(), ax) is ax
     count, red = [0], set()
-    for kind, vertex in map(unpack, GAME.moves.tolist()):
+    for kind, vertex in map(unpack, game().moves.tolist()):
         (red.add if kind in (READ, COMPUTE) else red.discard if kind == 3 else bool)(vertex)
         count.append(len(red))
     drawn = [patch.get_data().values for patch in ax.patches]
     assert [list(values) for values in drawn] == [count, count]  # an area, and its outline
-    assert max(count) == GAME.game.peak_red
+    assert max(count) == game().game.peak_red
     assert f"peak: {max(count)} at move {count.index(max(count)):,}" in [text.get_text() for text in ax.texts]
     assert "M = 40" in [text.get_text() for text in ax.texts]
 
@@ -156,16 +164,16 @@ def test_the_tiles_are_where_the_pebbles_are(ax: Axes) -> None:
 
 
 def test_a_move_in_words() -> None:
-    assert move(GAME, 0) == "before the first move"
-    assert move(GAME, 1) == f"move 1 of {len(GAME.moves):,}: read A1[0,0]   (read A1[i, k])"
+    assert move(game(), 0) == "before the first move"
+    assert move(game(), 1) == f"move 1 of {len(game().moves):,}: read A1[0,0]   (read A1[i, k])"
 
 
 def test_the_pebbles_of_a_graph(ax: Axes) -> None:
-    red, blue = GAME.pebbles(100)
-    assert graph(GAME.graph, ax, red=red, blue=blue, vertex=7) is ax
+    red, blue = game().pebbles(100)
+    assert graph(game().graph, ax, red=red, blue=blue, vertex=7) is ax
     sizes = [len(each.get_offsets()) for each in ax.collections if hasattr(each, "get_sizes") and len(each.get_sizes())]
     assert sizes == [(~red & ~blue).sum(), blue.sum(), (blue & ~red).sum(), red.sum()]
-    assert {text.get_text() for text in ax.texts} == {family.name for family in GAME.graph.families}
+    assert {text.get_text() for text in ax.texts} == {family.name for family in game().graph.families}
 
 
 # -- layers -----------------------------------------------------------------------------------------------------------
@@ -297,7 +305,7 @@ def test_measured_traffic_is_told_apart_from_predicted() -> None:
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_the_same_picture_is_the_same_file(suffix: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        save(lambda figure: words(ROWS[:1], figure.subplots()), tmp_path / f"{name}.{suffix}")
+        save(lambda figure: words(compared()[:1], figure.subplots()), tmp_path / f"{name}.{suffix}")
     first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")
     assert first == second
     assert first.startswith(MAGIC[suffix])

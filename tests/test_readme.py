@@ -1,24 +1,38 @@
 """What the documents show is what happens: their examples are run, and the output is compared to the letter.
 
 In a `console` block each line that starts with `$ ` is run, and what follows it is the output. A `python` block is run
-as a file of its own; a `text` block right after it is the output. Space at the end of a line does not count.
+as a file of its own; a `text` block right after it is the output. Space at the end of a line does not count. What is
+ours runs in this process, which has imported and compiled everything already; the rest in a shell.
 
 After a change that is meant, `.venv/bin/python tests/test_readme.py` writes the new outputs into the documents, or into
 those that are named behind it.
 """
 
+import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
+from unittest import mock
 
 import pytest
 
+from pebblesim.cli import main as cli
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import SCHEDULES
+
 ROOT = Path(__file__).resolve().parent.parent
 ALL_DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
-LONG_DOCUMENTS = ("docs/arithmetic-intensity.md", "docs/backlite.md")  # with examples that take a while
+LONG_DOCUMENTS = (  # with examples that take a while
+    "docs/arithmetic-intensity.md",
+    "docs/backlite.md",
+    "docs/search.md",
+)
 DOCUMENTS = tuple(name for name in ALL_DOCUMENTS if name not in LONG_DOCUMENTS)
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
@@ -32,10 +46,10 @@ def with_real_output(document: str, folder: Path) -> str:
         language, body, gap = match.groups()
         if language == "console":
             commands = re.findall(r"^\$ (.*)$", body, re.MULTILINE)
-            runs = (f"$ {command}\n{output(command, folder, shell=True)}" for command in commands)
+            runs = (f"$ {command}\n{output(command, folder)}" for command in commands)
             return "```console\n" + "\n".join(runs) + "```"
         if language == "python":
-            printed = output([sys.executable, "-c", body], folder)
+            printed = output_here(lambda: exec(compile(body, "<string>", "exec"), {"__name__": "__main__"}), folder)
             if printed and not gap:
                 raise AssertionError(f"this example prints something, and no text block follows:\n{body}")
             return f"```python\n{body}```" + (f"{gap}```text\n{printed}```" if gap else "")
@@ -44,13 +58,35 @@ def with_real_output(document: str, folder: Path) -> str:
     return FENCE.sub(block, document)
 
 
-def output(command: str | list[str], folder: Path, shell: bool = False) -> str:
+def output_here(run: Callable[[], object], folder: Path) -> str:
+    """What something prints when it is run here, in that folder, as if it were a program of its own."""
+    with TemporaryFile("w+", encoding="utf-8") as file:
+        with (
+            warnings.catch_warnings(),
+            PROBLEMS.temporary(),
+            SCHEDULES.temporary(),
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(file),
+            contextlib.redirect_stderr(file),
+            contextlib.suppress(SystemExit),
+        ):
+            warnings.simplefilter("default")
+            run()
+        file.seek(0)
+        return tidy(file.read())
+
+
+def output(command: str, folder: Path) -> str:
     """What a command prints, whatever its exit code: a refused game is an example too."""
+    program, *words = shlex.split(command)
+    if program == "pebblesim" and not set("|<>&;*$`") & set(command):
+        with mock.patch.object(sys, "argv", [program, *words]):
+            return output_here(cli.main, folder)
     scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
     done = subprocess.run(
         command,
-        shell=shell,
+        shell=True,
         cwd=folder,
         env={**settings, "PATH": scripts, "PYTHONUTF8": "1"},
         stdout=subprocess.PIPE,
@@ -60,7 +96,11 @@ def output(command: str | list[str], folder: Path, shell: bool = False) -> str:
     )
     if "Traceback (most recent call last)" in done.stdout:
         raise AssertionError(f"an example fails: {command}\n{done.stdout}")
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    return tidy(done.stdout)
+
+
+def tidy(printed: str) -> str:
+    lines = [line.rstrip() for line in printed.splitlines()]
     return "\n".join(lines).strip("\n") + "\n" if any(lines) else ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +15,15 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
-from pebblesim.gpu.race import ENTRIES, Track
-from pebblesim.gpu.results import load
+from pebblesim.gpu.race import PROBLEM, Track, source_of
+from pebblesim.gpu.results import Row, load
+from pebblesim.jobs.tiles import TILINGS
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.plots.race import race as draw
+from pebblesim.plots.race import crossing, race as draw
 from pebblesim.readings.kernels.triton import triton
 
+DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 BLOCKED = [
     "matmul-blocked",
     "matmul-tiled",
@@ -38,14 +43,17 @@ def run(
     dtype: str = "float32",
     heads: int = 2,
     mask: str | None = None,
+    scale: float | None = None,
 ) -> None:
     schedule, band = get(name), masks.of(mask)
     counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
     program, allowed = (schedule.program, None) if band is None else (schedule.masked, band.allowed(dims["n"]))
-    source = triton(program, {**counted.dims, **blocks}, dtype, band)
+    source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale)
     many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
     inputs = {each: np.stack([one[each] for one in many]) for each in order}
+    if scale is not None:  # (Q / scale) Kᵀ scale are the same scores
+        inputs["Q"] = inputs["Q"] / scale
     outputs, words = triton_interpreter.run(source.text, inputs, dtype)
 
     expected: Counter[tuple[str, str]] = Counter()
@@ -57,7 +65,9 @@ def run(
 
     close = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
     for head, one in enumerate(many):
-        reference = schedule.problem.reference(one, allowed)
+        reference = dict(schedule.problem.reference(one, allowed))
+        if scale is not None and "dQ" in reference:
+            reference["dQ"] = reference["dQ"] * scale
         for each, array in outputs.items():
             error = np.linalg.norm(array[head] - reference[each]) / max(np.linalg.norm(reference[each]), 0.1)
             assert error < close, (each, error)
@@ -123,6 +133,15 @@ def test_words_of_16_bits(dtype: str) -> None:
     run("flash2-forward", {"n": 48, "d": 40}, {"B_r": 16, "B_c": 32}, dtype, mask="causal")
 
 
+ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]
+
+
+@pytest.mark.parametrize(("name", "mask"), [("flash2-backward", None), *product(ATTENTION, [None, "causal"])])
+def test_scores_are_scaled(name: str, mask: str | None) -> None:
+    blocks = dict.fromkeys(get(name).blocks, 16)
+    run(name, {"n": 40, "d": 24}, blocks, heads=1, mask=mask, scale=0.3)
+
+
 def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
     """Those with tiles of a power of two that fill matrix units; the others fail with one sentence."""
     can = []
@@ -138,15 +157,11 @@ def test_every_schedule_is_a_kernel_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 @pytest.mark.parametrize("d", [64, 512])
-@pytest.mark.parametrize("way", ENTRIES)
+@pytest.mark.parametrize("way", PROBLEM)
 def test_what_is_raced_can_be_written(way: str, d: int, mask: str | None) -> None:
-    band = masks.of(mask)
-    for name, entries in ENTRIES[way].items():
-        schedule = get(name)
-        for blocks, warps, stages in entries:
-            program = schedule.program if band is None else schedule.masked
-            text = triton(program, {"n": 1024, "d": d, **blocks}, "float16", band, warps=warps, stages=stages).text
-            assert f"num_warps={warps}, num_stages={stages}" in text
+    for tiling in TILINGS[PROBLEM[way]]:
+        source = source_of(Track(way, 1024, d, 2, mask, "float16"), tiling)
+        assert f"num_warps={tiling.warps}, num_stages={tiling.stages}" in source.text
 
 
 def test_a_race_says_what_it_takes() -> None:
@@ -159,10 +174,75 @@ def test_a_race_says_what_it_takes() -> None:
 def test_a_race_is_drawn() -> None:
     from matplotlib.figure import Figure
 
-    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "race.jsonl")
+    rows = load(Path(__file__).parent.parent / "benchmarks" / "gpu" / "grid.jsonl")
     axes = draw(rows, Figure(), 4096).axes
     assert [ax.get_title() for ax in axes] == ["forward, n = 4,096", "backward, n = 4,096"]
     ours = next(each for each in axes[1].get_lines() if each.get_label() == "small-cache-backward-blocked")
-    assert list(ours.get_xdata()) == [64, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
+    assert list(ours.get_xdata()) == [64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024]
     with pytest.raises(UsageError, match="no race without a mask at n = 7"):
         draw(rows, Figure(), 7)
+
+
+def test_the_crossing_is_drawn() -> None:
+    from matplotlib.figure import Figure
+
+    rows = load(DATA / "grid.jsonl")
+    forward, backward = crossing(rows, Figure(), 4096).axes
+    drawn = {each.get_label(): each for each in backward.get_lines()}
+    of = {(row["contender"], row["d"]): row for row in rows if row["n"] == 4096 and row["way"] == "backward"}
+    for d, ratio in zip(*drawn["dS-stored-blocked: time, measured"].get_data(), strict=True):
+        small = of["small-cache-backward-blocked", d]["seconds"]
+        assert ratio == of["dS-stored-blocked", d]["seconds"] / small
+    moved = {name: of[name, 64]["read_bytes"] + of[name, 64]["written_bytes"] for name, d in of if "blocked" in name}
+    bytes_at_64 = drawn["backward-two-pass-blocked: bytes, counted"].get_ydata()[0]
+    assert bytes_at_64 == moved["backward-two-pass-blocked"] / moved["small-cache-backward-blocked"]
+    assert list(drawn["backward-two-pass-blocked: time, measured"].get_xdata()) == [64, 96, 128, 192, 256]
+    assert "small-cache-forward-blocked" in forward.get_ylabel()
+    with pytest.raises(UsageError, match="no two schedules of ours"):
+        crossing(rows, Figure(), 7)
+
+
+def test_the_tables_of_the_document_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("report_kernels", DATA / "report_kernels.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    *tables, front = capsys.readouterr().out.strip().split("\n\n")
+    assert len(tables) == 9 and all(len(each.splitlines()) > 4 for each in tables)
+    text = (DATA.parent.parent / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for each in tables:
+        assert f"\n\n{each}\n\n" in text
+    assert f"\n\n{front}\n\n" in (DATA.parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_the_document_says_of_the_data() -> None:
+    grid, races = load(DATA / "grid.jsonl"), load(DATA / "race.jsonl")
+
+    def fastest(rows: list[Row], ours: bool, **where: object) -> float:
+        return max(
+            row.get("tflops", 0)
+            for row in rows
+            if row["contender"].startswith("torch-") != ours and all(row[key] == value for key, value in where.items())
+        )
+
+    def ahead(rows: list[Row], **where: object) -> float:
+        return fastest(rows, True, **where) / fastest(rows, False, **where)
+
+    for n in (1024, 4096, 16384):
+        assert all(1 / 2.2 < ahead(grid, way="backward", n=n, d=d) < 1 / 1.45 for d in (64, 96, 128))
+        assert all(1.04 < ahead(grid, way="backward", n=n, d=d) < 1.21 for d in (192, 256))
+        assert all(7.55 < ahead(grid, way="backward", n=n, d=d) < 9.45 for d in (320, 384, 512, 576, 768, 1024))
+        assert all(1.9 < ahead(grid, way="forward", n=n, d=d) < 3.25 for d in (320, 384, 512, 576, 768, 1024))
+    half = [
+        row
+        for row in races
+        if row["d"] == 512 and row["way"] == "backward" and "seconds" in row and "blocks" in row and row["n"] > 9999
+    ]
+    seconds = {row["mask"]: row["seconds"] for row in half}
+    assert seconds["causal"] < 0.65 * seconds[None]
+    spilled = [json.loads(line) for line in (DATA / "kernel_bytes.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in spilled:
+        if row["dims"]["n"] % 16 == 0:
+            assert row["measured"]["sm_written"] - row["counted"]["sm_written"] == row["spilled"]
+            assert abs(row["measured"]["sm_read"] / row["counted"]["sm_read"] - 1) < 0.002

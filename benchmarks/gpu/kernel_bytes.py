@@ -2,25 +2,32 @@
 
     python benchmarks/gpu/kernel_bytes.py -o benchmarks/gpu/kernel_bytes.jsonl
 
-Needs PyTorch, Triton and `ncu`. Each case runs in a process of its own, once unprofiled and once profiled.
+With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
+
+Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
+launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pebblesim as ps
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import launch_forecast
+from pebblesim.gpu.module import module_of
+from pebblesim.jobs.l2 import l2
+from pebblesim.jobs.launch_costs import launch_costs
+from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import triton, word_bytes
+from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
 
 BACKWARD = "small-cache-backward-blocked"
 TWO_PASSES = {"B_r": 128, "b_c": 128, "B_c": 128, "b_r": 128}
@@ -45,77 +52,107 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ),
     ("dS-stored-blocked", {"n": 4096, "d": 64}, 32, {"B_c": 128, "b_r": 128, "b": 64, "c": 64}, 8, 2, None),
 ]
-METRICS = {
-    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read",
-    "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written",
-    "dram__bytes_read.sum": "hbm_read",
-    "dram__bytes_write.sum": "hbm_written",
-}
+METRICS = (
+    {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
+    {"dram__bytes_read.sum": "hbm_read", "dram__bytes_write.sum": "hbm_written"},
+)
+"""What is measured together, in one pass: a second one would find in L2 what the profiler has restored."""
+
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("kernel_bytes.jsonl"))
-    output = parser.parse_args().output
-    rows = []
+    parser.add_argument("--predict", action="store_true")
+    asked = parser.parse_args()
+    output: Path = asked.output
+    if asked.predict:
+        known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        text = "".join(json.dumps(row | {"predicted": predicted(row)}) + "\n" for row in known)
+        output.write_text(text, encoding="utf-8")
+        return
+    rows: list[dict[str, Any]] = []
     for number in range(len(CASES)):
-        rows.append(measured(number))
-        row = rows[-1]
+        rows.append(row := measured(number))
+        output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
         ratios = ", ".join(
             f"{key} {row['measured'][key] / row['counted'][key]:.4f}" for key in ("sm_read", "sm_written")
         )
         print(f"{row['schedule']}, {row['dims']}, {row['blocks']}, {row['mask'] or 'no mask'}: {ratios}", flush=True)
-    output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def counted(number: int) -> tuple[dict[str, Any], str, list[str]]:
+def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
     """What the count says of a case, in bytes; the source of its kernels; the names of their arguments."""
     name, dims, heads, blocks, warps, stages, mask = CASES[number]
     schedule, band = get(name), masks.of(mask)
     program = schedule.program if band is None else schedule.masked
     count = ps.count(name, M=2**40, blocks=blocks, mask=band, **dims)
-    moved = {"sm_read": 0, "sm_written": 0}
-    for tensor, (reads, writes) in count.by_tensor.items():
-        width = heads * word_bytes(program.tensors[tensor], "bfloat16")
-        moved["sm_read"] += width * reads
-        moved["sm_written"] += width * writes
-    row = {"schedule": name, "dims": dims, "heads": heads, "blocks": blocks, "mask": mask, "counted": moved}
-    text = triton(program, {**dims, **blocks}, "bfloat16", band, warps=warps, stages=stages).text
-    return row, text, [tensor for tensor in program.tensors if tensor in program.inputs]
+    moved = moved_bytes(program, count.by_tensor, "bfloat16").each(lambda words: words * heads)
+    row = {
+        "schedule": name,
+        "dims": dims,
+        "heads": heads,
+        "blocks": blocks,
+        "mask": mask,
+        "warps": warps,
+        "stages": stages,
+    }
+    row |= {"counted": {"sm_read": moved.reads, "sm_written": moved.writes}}
+    source = triton(program, {**dims, **blocks}, "bfloat16", band, warps=warps, stages=stages)
+    return row, source, [tensor for tensor in program.tensors if tensor in program.inputs]
 
 
 def measured(number: int) -> dict[str, Any]:
     row, _, _ = counted(number)
-    ncu = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv", "--metrics", ",".join(METRICS)]
-    done = subprocess.run([*ncu, sys.executable, __file__, str(number)], capture_output=True, text=True, check=True)
-    total = dict.fromkeys(METRICS.values(), 0.0)
-    for line in csv.DictReader(each for each in done.stdout.splitlines() if each.startswith('"')):
-        value = float(line["Metric Value"].replace(",", "")) * SCALE[line["Metric Unit"]]
-        total[METRICS[line["Metric Name"]]] += value
-    return row | {"measured": {name: round(value) for name, value in total.items()}}
+    total: dict[str, int] = {}
+    for metrics in METRICS:
+        flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
+        ncu = ["ncu", *flags.split(), ",".join(metrics)]
+        done = subprocess.run([*ncu, sys.executable, __file__, str(number)], capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        spilled = json.loads(next(line for line in lines if line.startswith("{")))
+        total |= dict.fromkeys(metrics.values(), 0)
+        for line in csv.DictReader(each for each in lines if each.startswith('"')):
+            value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
+            if what == "hbm_written" or "reduce" not in line["Kernel Name"]:  # what the large read drives out is ours
+                total[what] += round(value * SCALE[line["Metric Unit"]])
+    return row | {"spilled": sum(spilled.values()), "measured": total}
+
+
+def predicted(row: dict[str, Any]) -> dict[str, int]:
+    """What the model of L2 says of memory, with as many blocks at once as fit, in the launch that moves most."""
+    card, tiling = cards.card("H200"), Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"])
+    costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
+    most = launch_forecast(max(costs, key=lambda cost: cost.moved.io), tiling.warps, card)
+    chip: dict[str, Any] = {"size": card.size("l2"), "at_once": most.resident * card.size("multiprocessors")}
+    chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
+    found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
+    return {"hbm_read": found.read, "hbm_written": found.written}
 
 
 def profiled(number: int) -> None:
     import torch
 
-    row, text, arguments = counted(number)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.py"
-        path.write_text(text, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location("kernels", path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        heads, (n, d) = row["heads"], row["dims"].values()
-        matrix = {name: torch.randn(heads, n, d, device="cuda").bfloat16() for name in ("Q", "K", "V", "dO", "O")}
-        arrays = [matrix[name] if name in matrix else torch.full((heads, n), 8.0, device="cuda") for name in arguments]
-        module.run(*arrays)
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStart()
-        module.run(*arrays)
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+    row, source, arguments = counted(number)
+    module = module_of(source.text)
+    heads, (n, d) = row["heads"], row["dims"].values()
+    matrix = {name: torch.randn(heads, n, d, device="cuda").bfloat16() for name in ("Q", "K", "V", "dO", "O")}
+    arrays = [matrix[name] if name in matrix else torch.full((heads, n), 8.0, device="cuda") for name in arguments]
+    module.run(*arrays)
+    large = torch.zeros(2**28, device="cuda")
+    large.sum()  # leaves nothing in L2 that is to be written
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    module.run(*arrays)
+    large.sum()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
+    spilled = {}  # bytes that all threads spill, each once
+    for kernel in source.kernels:
+        (compiled,) = next(iter(getattr(module, kernel.name).device_caches.values()))[0].values()
+        spilled[kernel.name] = 4 * compiled.n_spills * kernel.programs * heads * 32 * row["warps"]
+    print(json.dumps(spilled))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ The work is that of the tile on the multiprocessors, which is where it is done.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
@@ -17,11 +17,13 @@ from typing import Any
 
 from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
+from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts, pasted
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.jobs.heads import Heads
+from pebblesim.jobs.tiles import Tiling
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
@@ -76,6 +78,8 @@ class Advice:
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
         together: heads that share keys and values, and are counted as one with so many times the queries.
+        kernels: forecasts of kernels on matrix units, the fastest first; none for other words or an unmeasured card.
+        own_kernels: the same with the reader's own tile, where a kernel can have it.
     """
 
     card: Card
@@ -88,6 +92,8 @@ class Advice:
     boundaries: tuple[Boundary, ...]
     useful: int
     together: int = 1
+    kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[Forecast, ...] = ()
 
     @property
     def times(self) -> int:
@@ -195,7 +201,10 @@ class Advice:
             | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
             for each in self.boundaries
         ]
-        return {**head, "boundaries": boundaries, "roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+        roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+        forecasts = {"kernels": [each.to_dict() for each in self.kernels]}
+        own = {"own_kernels": [each.to_dict() for each in self.own_kernels]}
+        return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
@@ -241,7 +250,31 @@ class Advice:
         parts = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
         parts += [self._shown(each) for each in self.boundaries]
         parts.append(self._roofline())
+        if self.kernels:
+            parts.append(self._launched())
         return "\n\n".join(parts)
+
+    def _launched(self) -> str:
+        """Forecasts of the kernels, and what to write into one's own."""
+        best = self.kernels[0]
+        useful = float(Fraction(self.useful * self.times, 10**12))
+        rows = [
+            (
+                each.tiling.schedule,
+                _said(each.tiling.blocks),
+                each.tiling.warps,
+                each.tiling.stages,
+                _time(each.seconds),
+                f"{useful / each.seconds:,.0f}",
+                each.binds,
+            )
+            for each in self.kernels + self.own_kernels
+        ]
+        columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
+        lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
+        lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
+        lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
+        return "\n".join(lines)
 
     def _shown(self, each: Boundary) -> str:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
@@ -434,7 +467,35 @@ def advise(
         _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, seen),
     )
     useful = useful_operations(solves.name, sizes, seen)
-    return Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
+    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
+    found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks)
+    return replace(advice, kernels=found, own_kernels=own)
+
+
+def _kernels(
+    problem_name: str,
+    sizes: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None,
+) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
+    """Forecasts of our kernels, and of those with a tile of the reader's."""
+    if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
+        return (), ()
+    found = forecasts(problem_name, sizes, card, dtype, heads, mask)
+    own = []
+    for like in {each.tiling.schedule: each.tiling for each in reversed(found)}.values():
+        if blocks and set(blocks) <= set(like.blocks):  # blocks that are left out are those of the fastest
+            for stages in (4, 3, 2):
+                try:
+                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
+                    own.append(forecast(tiling, sizes, card, dtype, heads, mask))
+                    break
+                except UsageError:
+                    continue
+    return found, tuple(own)
 
 
 def _boundary(

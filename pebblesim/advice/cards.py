@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from pebblesim.sizes import BYTES, dtype_of
 
 FIGURES = {
     "multiprocessors": "multiprocessors",
+    "registers": "bytes of registers in a multiprocessor",
     "shared_per_multiprocessor": "bytes of shared memory in a multiprocessor",
     "shared_per_block": "bytes of shared memory that a block can have",
     "l2": "bytes of L2",
@@ -23,6 +24,21 @@ FIGURES = {
     "memory_bandwidth": "bytes per second between memory and the caches",
 }
 """What a card may say; `peak` besides, operations per second by data type."""
+
+RATES = {
+    "launch": "seconds that a launch takes besides",
+    "products": "operations per second of matrix units on a multiprocessor, for the widest instructions",
+    "half_width": "columns of an instruction at which they reach half of that",
+    "product": "seconds that each product of tiles waits for the one before",
+    "passing": "seconds that a computed operand takes to go through shared memory",
+    "elementwise": "operations on elements per second on a multiprocessor",
+    "beside": "share of the work on elements that other warps' products do not hide, where a loop has both",
+    "late": "bytes per second into a multiprocessor that no loop reads ahead",
+    "writing": "bytes per second out of a multiprocessor",
+    "memory": "bytes per second between memory and the caches, of a copy",
+    "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
+}
+"""What the kernels of our schedules reach on a card, fitted to measurements (`benchmarks/gpu/fit.py`)."""
 
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 """Without these no advice is given."""
@@ -43,11 +59,13 @@ class Card:
         name: the product.
         figures: what is known of it, by the names of `FIGURES`.
         peak: the highest rate of dense arithmetic by data type, in operations per second.
+        rates: what our kernels reach, by the names of `RATES`; empty where nobody has measured.
     """
 
     name: str
     figures: Mapping[str, Figure]
     peak: Mapping[str, Figure]
+    rates: Mapping[str, Figure] = field(default_factory=dict)
 
     def size(self, figure: str) -> int:
         """A size in bytes that every card has."""
@@ -108,7 +126,7 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
         )
     figures = {}
     for key, given in table.items():
-        if key in ("name", "peak"):
+        if key in ("name", "peak", "rates"):
             continue
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
@@ -116,8 +134,15 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
     missing = [key for key in NEEDED if key not in figures]
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
-    rates = {dtype_of(key): _figure(f"{where}: peak.{key}", given, sources) for key, given in peak.items()}
-    return Card(table["name"], figures, rates)
+    peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", given, sources) for key, given in peak.items()}
+    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources))
+
+
+def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, Figure]:
+    """All of `RATES` or none."""
+    if not isinstance(table, Mapping) or (table and set(table) != set(RATES)):
+        raise UsageError(f"{where}: a table [rates] has all of {', '.join(RATES)}, or is left out.")
+    return {key: _figure(f"{where}: rates.{key}", given, sources) for key, given in table.items()}
 
 
 def _figure(what: str, given: Any, sources: Mapping[str, str]) -> Figure:

@@ -7,12 +7,13 @@ has a size in words. Empty arrays stand for the plain case: everything is read, 
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from pebblesim.kernels import kernel
 
 READ, WRITE = 1, 2
 ONE = np.uint64(1)
@@ -39,7 +40,7 @@ def _zeros_above(_: Any, word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@njit(cache=True)
+@kernel()
 def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
     """Words of the items whose first request reads them."""
     seen = np.zeros(len(sizes), np.bool_)
@@ -53,7 +54,7 @@ def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
     return words
 
 
-@njit(cache=True)
+@kernel()
 def next_uses(ids: Any, items: int) -> Any:
     """For each request the next one of the same item; the number of requests where there is none."""
     n = len(ids)
@@ -65,7 +66,7 @@ def next_uses(ids: Any, items: int) -> Any:
     return following
 
 
-@njit(cache=True)
+@kernel()
 def lru(ids: Any, items: int, capacity: int) -> int:
     """Misses of an LRU; items of one word, all of them read.
 
@@ -87,7 +88,7 @@ def lru(ids: Any, items: int, capacity: int) -> int:
     return misses
 
 
-@njit(cache=True)
+@kernel()
 def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young: int) -> Any:
     """(requests missed, words fetched, words written back) of an LRU.
 
@@ -134,7 +135,7 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young:
     return misses, fetched, written
 
 
-@njit(cache=True)
+@kernel()
 def unit_distances(ids: Any, items: int) -> Any:
     """For each request the number of items used since its own was, that one among them; 0 for a first use.
 
@@ -188,7 +189,7 @@ def unit_distances(ids: Any, items: int) -> Any:
     return found
 
 
-@njit(cache=True)
+@kernel()
 def sized_distances(ids: Any, sizes: Any) -> Any:
     """For each request the words of the items used since its own was, that one among them; 0 for a first use.
 
@@ -239,7 +240,7 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
     return found
 
 
-@njit(cache=True)
+@kernel()
 def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacities: Any) -> Any:
     """What an LRU of each capacity does, the capacities rising: requests missed, words fetched, words written back.
 
@@ -286,7 +287,7 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
     return counts[:, 1:]
 
 
-@njit(cache=True)
+@kernel()
 def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
     """(requests missed, words fetched, words written back) of a FIFO, which gives up whole items."""
     items = len(sizes)
@@ -325,7 +326,7 @@ def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
     return misses, fetched, written
 
 
-@njit(cache=True)
+@kernel()
 def _levels(n: int) -> Any:
     """Where each level of a tree of bits begins that has n leaves; a node says whether a word below has a bit."""
     begins = np.zeros(8, np.int64)
@@ -338,7 +339,7 @@ def _levels(n: int) -> Any:
             return begins[: depth + 1]
 
 
-@njit(cache=True)
+@kernel()
 def _insert(tree: Any, begins: Any, key: int) -> None:
     for level in range(len(begins) - 1):
         word = begins[level] + (key >> 6)
@@ -349,7 +350,7 @@ def _insert(tree: Any, begins: Any, key: int) -> None:
         key >>= 6
 
 
-@njit(cache=True)
+@kernel()
 def _remove(tree: Any, begins: Any, key: int) -> None:
     for level in range(len(begins) - 1):
         word = begins[level] + (key >> 6)
@@ -359,7 +360,7 @@ def _remove(tree: Any, begins: Any, key: int) -> None:
         key >>= 6
 
 
-@njit(cache=True)
+@kernel()
 def _highest(tree: Any, begins: Any) -> int:
     """The largest key, -1 if there is none."""
     if not tree[begins[-2]]:
@@ -370,7 +371,7 @@ def _highest(tree: Any, begins: Any) -> int:
     return key
 
 
-@njit(cache=True)
+@kernel()
 def opt(ids: Any, items: int, capacity: int) -> int:
     """Misses of the best possible (Belady: give up what is used last); items of one word, all of them read.
 
@@ -398,7 +399,7 @@ def opt(ids: Any, items: int, capacity: int) -> int:
     return misses
 
 
-@njit(cache=True)
+@kernel()
 def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
     """(words missed, words fetched, words written back) of the best possible, word by word, of items used whole.
 
@@ -465,52 +466,3 @@ def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any
         if dirty[x] and (len(kept) == 0 or kept[x]):
             written += sizes[x]
     return missed, fetched, written
-
-
-@njit(cache=True)
-def take_turns(starts: Any, wait: Any, spend: Any, blocks: Any, at_once: int) -> Any:
-    """The requests of many thread blocks in the order in which they come, as (number in `blocks`, request).
-
-    Block b makes the requests starts[b] … starts[b + 1] - 1, one after the other: `wait` is its time before each, and
-    `spend` the time that each takes. Of `blocks`, in this order, `at_once` run together, and the next one starts when
-    one is done.
-    """
-    total = 0
-    for b in blocks:
-        total += starts[b + 1] - starts[b]
-    who, what = np.empty(total, np.int32), np.empty(total, np.int32)
-    queue = [(0.0, 0, 0) for _ in range(0)]  # when, which of `blocks`, its next request
-    coming, done = 0, 0
-    now = 0.0
-    while done < total:
-        while coming < len(blocks) and len(queue) < at_once:
-            first = starts[blocks[coming]]
-            if first < starts[blocks[coming] + 1]:
-                heappush(queue, (now + wait[first], coming, first))
-            coming += 1
-        now, block, request = queue[0]
-        who[done], what[done] = block, request
-        done += 1
-        now += spend[request]
-        if request + 1 < starts[blocks[block] + 1]:
-            heapreplace(queue, (now + wait[request + 1], block, request + 1))
-        else:
-            heappop(queue)
-    return who, what
-
-
-@njit(cache=True)
-def spread(order: Any, first: Any, rows: Any, units: Any, stride: Any, kinds: Any) -> Any:
-    """Tiles, in this order, as what they are made of: `rows` runs of `units`, from `first` on, `stride` apart."""
-    total = 0
-    for n in order:
-        total += rows[n] * units[n]
-    ids, each = np.empty(total, np.int32), np.empty(total, np.uint8)
-    at = 0
-    for n in order:
-        for row in range(rows[n]):
-            for unit in range(units[n]):
-                ids[at] = first[n] + row * stride[n] + unit
-                each[at] = kinds[n]
-                at += 1
-    return ids, each

@@ -177,7 +177,7 @@ def _dealt(
 
 def turns(stream: Stream, width: int, blocks: Any, at_once: int) -> tuple[Any, Any]:
     """The requests of these blocks of a stream in the order in which they come, as (number in `blocks`, request)."""
-    from pebblesim.caches.kernels import take_turns
+    from pebblesim.caches.l2_kernel import take_turns
 
     assert stream.starts is not None and stream.work is not None
     spend = LATENCY + stream.sizes[stream.ids] * width / SECTOR
@@ -218,7 +218,7 @@ def replay(
         at_once: thread blocks that the GPU holds at once.
         l2_bytes: the size of L2.
     """
-    from pebblesim.caches.kernels import spread, take_turns
+    from pebblesim.caches.l2_kernel import spread, take_turns
 
     base: dict[str, int] = {}
     sectors = 0

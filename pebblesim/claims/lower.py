@@ -30,7 +30,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.claims.games import drawn, in_sizes
 from pebblesim.errors import Infeasible
-from pebblesim.growth.tropical import parse
+from pebblesim.growth.text import parse
 from pebblesim.jobs.blocks import smallest
 from pebblesim.jobs.count import count
 from pebblesim.jobs.graph import optimum

@@ -224,7 +224,7 @@ def theorems(
     """List what the literature states, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.growth.tropical import parse
+    from pebblesim.growth.text import parse
     from pebblesim.notation import written
     from pebblesim.theory.literature import STATEMENTS, TABLE_1, region_in_words
 

@@ -117,27 +117,22 @@ def _emit_triton(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    import pebblesim as ps
+    from pebblesim.jobs.tiles import in_powers_of_two
     from pebblesim.language import masks
     from pebblesim.language.registry import get
-    from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
+    from pebblesim.readings.kernels.triton import triton
 
     dtype, band, algorithm = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), get(schedule)
-    dims: dict[str, Any] = sizes.dims
-    counted = ps.count(schedule, M=cache.words, blocks=blocks.rule, mask=band, **dims)
-    chosen = dict(counted.blocks)
-    if isinstance(blocks.rule, str):  # the largest powers of two within the rule's
-        chosen = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in chosen.items()}
-        counted = ps.count(schedule, M=cache.words, blocks=chosen, mask=band, **dims)
+    counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
     algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.program if band is None else algorithm.masked
-    source = triton(program, {**counted.dims, **chosen}, dtype, band)
+    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band)
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")
     if as_json:
         kernels = [{"name": k.name, "programs": k.programs, "arrays": list(k.tensors)} for k in source.kernels]
-        head = {"schedule": algorithm.name, **counted.dims, "dtype": dtype, "blocks": chosen}
+        head = {"schedule": algorithm.name, **counted.dims, "dtype": dtype, "blocks": dict(counted.blocks)}
         print_json({**head, "reads": counted.reads, "writes": counted.writes, "kernels": kernels})
     elif output is None:
         print(source.text)

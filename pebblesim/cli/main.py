@@ -23,7 +23,7 @@ HOMES = {
     **dict.fromkeys(("bounds", "gaps", "crossover"), "bounds"),
     "verify": "verify",
     "theorems": "bounds",
-    **{name: name for name in ("advise", "backlite", "cache", "gpu", "plot", "sweep")},
+    **{name: name for name in ("advise", "backlite", "cache", "gpu", "plot", "search", "sweep")},
 }
 """The file of each command, with a Typer `app`; it is read when the command is called."""
 

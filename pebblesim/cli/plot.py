@@ -164,11 +164,16 @@ def measured(
 def race(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu race`, .jsonl.")],
     n: N = "4096",
+    crossing: Annotated[
+        bool, typer.Option("--crossing", help="Where our schedules overtake each other, in bytes and in time.")
+    ] = False,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw who is fastest over the head dimension: our kernels, and PyTorch's."""
     check(output)
-    from pebblesim.plots.race import race as draw
+    from pebblesim.plots import race as drawing
+
+    draw = drawing.crossing if crossing else drawing.race
 
     rows = _results(results)
     save(lambda empty: draw(rows, empty, parse_size("n", str(n))), output, size=(10, 4.6))

@@ -106,7 +106,7 @@ def sweep(
                 **by_name,
             )
         except KeyboardInterrupt:
-            kept = f"; the rows so far are in {store}, and the same command goes on" if store else ""
+            kept = f"; the rows so far are in {store}, and the same command goes on" if store and store.exists() else ""
             typer.echo(f"stopped{kept}.", err=True)
             raise typer.Exit(130) from None
     if as_json:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from pebblesim.kernels import kernel
 
 
-@njit(cache=True)
+@kernel()
 def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, enough: int) -> int:
     """The least number of vertices of S with a successor outside, over all down-closed S that hold x and no descendant.
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from pebblesim.kernels import kernel
 
 FOUND, NONE, FULL, GOES_ON = range(4)  # how a call ends
 
@@ -50,7 +51,7 @@ class Tree(NamedTuple):
     count: Any  # states, entries, and the rank that is looked at
 
 
-@njit(cache=True)
+@kernel()
 def _popcount(x: Any) -> Any:
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -58,17 +59,17 @@ def _popcount(x: Any) -> Any:
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@njit(cache=True)
+@kernel()
 def _has(row: Any, v: int) -> bool:
     return (row[v >> 6] >> np.uint64(v & 63)) & _ONE != _ZERO
 
 
-@njit(cache=True)
+@kernel()
 def _add(row: Any, v: int) -> None:
     row[v >> 6] |= _ONE << np.uint64(v & 63)
 
 
-@njit(cache=True)
+@kernel()
 def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
     """Find vertices worth computing, and those whose value is of use, while these outputs are not written."""
     words = undone.size
@@ -85,7 +86,7 @@ def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> 
             worth[place] |= bit
 
 
-@njit(cache=True)
+@kernel()
 def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any) -> int:
     """I/O that is still to come in any case.
 
@@ -165,7 +166,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any) -> int:
     return total + most
 
 
-@njit(cache=True)
+@kernel()
 def _slot(table: Any, states: Any, state: Any) -> Any:
     """Where in the hash table a state is, or would be."""
     mask = np.uint64(table.size - 1)
@@ -189,14 +190,14 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
     return at
 
 
-@njit(cache=True)
+@kernel()
 def rehash(table: Any, states: Any, nodes: int) -> None:
     """Fill an empty table."""
     for node in range(nodes):
         table[_slot(table, states, states[node])] = node
 
 
-@njit(cache=True)
+@kernel()
 def begin(game: Game, tree: Tree) -> None:
     """Put in the first state: no pebbles besides the blue ones of inputs."""
     words = game.inputs.size
@@ -212,7 +213,7 @@ def begin(game: Game, tree: Tree) -> None:
         tree.count[1] = 1
 
 
-@njit(cache=True)
+@kernel()
 def _forced(game: Game, worth: Any, red: Any, blue: Any, done: Any, useful: Any, held: int) -> int:
     """A vertex that may as well be computed at once, or -1.
 
@@ -254,7 +255,7 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, done: Any, useful: Any,
     return -1
 
 
-@njit(cache=True)
+@kernel()
 def search(game: Game, tree: Tree, budget: int) -> Any:
     """Go on with the search by so many states; (how it ended, the last state).
 
@@ -291,7 +292,8 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             continue
         budget -= 1
         cost = costs[node]
-        finished, held = True, 0
+        finished = True
+        held: Any = np.int64(0)  # a plain 0 is a type of its own, for which `_forced` were compiled once more
         for k in range(words):
             red[k], blue[k], done[k] = states[node, k], states[node, words + k], states[node, 2 * words + k]
             undone[k] = outputs[k] & ~blue[k]

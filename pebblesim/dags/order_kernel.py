@@ -14,10 +14,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-NEVER = np.int64(2**62)
-IMPOSSIBLE = np.int64(2**60)
+from pebblesim.kernels import kernel
+
+NEVER: Any = np.int64(2**62)
+IMPOSSIBLE: Any = np.int64(2**60)
+ZERO: Any = np.int64(0)
+"""To numba a 0 in a call is a type of its own, for which the function is compiled once more; this one is a number."""
 
 PLAIN, REPLACE, PARTIAL = range(3)  # how the rules treat a target and a write
 READ, WRITE, COMPUTE, DELETE = range(4)
@@ -62,14 +65,14 @@ class Desk(NamedTuple):
     mark: Any  # of each vertex, for whoever needs one for a moment; all 0
 
 
-@njit(cache=True)
+@kernel()
 def _first(word: Any) -> Any:
     """The place of the lowest bit of a word that is not 0."""
     low = word & (~word + np.uint64(1))
     return _PLACE[np.int64((low * _BRUIJN) >> np.uint64(58))]
 
 
-@njit(cache=True)
+@kernel()
 def _add(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -80,7 +83,7 @@ def _add(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@njit(cache=True)
+@kernel()
 def _drop(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -90,7 +93,7 @@ def _drop(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@njit(cache=True)
+@kernel()
 def _least(bits: Any, levels: Any) -> Any:
     """The least number in a set; -1 if it is empty."""
     level = levels.size - 2
@@ -103,7 +106,7 @@ def _least(bits: Any, levels: Any) -> Any:
     return number
 
 
-@njit(cache=True)
+@kernel()
 def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> int:
     """For each event of a stretch of an order, the next event of the same vertex; return the event behind them.
 
@@ -139,7 +142,7 @@ def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> in
     return end
 
 
-@njit(cache=True)
+@kernel()
 def forwards(
     board: Board,
     desk: Desk,
@@ -162,7 +165,7 @@ def forwards(
     clean, dirty, levels = desk.clean, desk.dirty, desk.levels
     keep = moves.size > 0
     top = events_in_all - 1
-    io, used, count, changed, event = np.int64(0), np.int64(0), 0, 0, first
+    io, used, count, changed, event = ZERO, ZERO, ZERO, ZERO, first
     for k in range(held):
         v = desk.held[k]
         red[v] = 1
@@ -268,7 +271,7 @@ def forwards(
     return io, count, changed
 
 
-@njit(cache=True)
+@kernel()
 def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
     """Make the desk as it was in front of a stretch; return what must be paid behind it in any case.
 
@@ -300,12 +303,12 @@ def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, h
     return cost
 
 
-@njit(cache=True)
+@kernel()
 def _owes(board: Board, desk: Desk, v: int) -> bool:
     return not desk.red[v] or (board.kind == PARTIAL and board.output[v] and not desk.blue[v])
 
 
-@njit(cache=True)
+@kernel()
 def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
     desk.red[v] = 0
     if desk.at[v] != NEVER:
@@ -314,7 +317,7 @@ def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
         )
 
 
-@njit(cache=True)
+@kernel()
 def judge(
     board: Board,
     desk: Desk,
@@ -333,7 +336,7 @@ def judge(
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
 
 
-@njit(cache=True)
+@kernel()
 def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
     """(the least I/O of a whole order, which of these factors gives it, moves), the moves of the last factor.
 
@@ -341,15 +344,15 @@ def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
     """
     desk.last[:] = NEVER
     desk.after[:] = NEVER
-    best, which, count = IMPOSSIBLE, 0, 0
+    best, which, count = IMPOSSIBLE, ZERO, ZERO
     for k in range(factors.size):
-        io, count = judge(board, desk, order, order.size, 0, desk.events.size, 0, factors[k], IMPOSSIBLE, moves)
+        io, count = judge(board, desk, order, order.size, ZERO, desk.events.size, ZERO, factors[k], IMPOSSIBLE, moves)
         if io < best:
             best, which = io, k
     return best, which, count
 
 
-@njit(cache=True)
+@kernel()
 def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     """Whether a step uses a marked vertex."""
     found = False
@@ -358,21 +361,21 @@ def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     return found
 
 
-@njit(cache=True)
+@kernel()
 def _copy(to: Any, at: int, source: Any, first: int, size: int) -> None:
     for i in range(size):
         to[at + i] = source[first + i]
 
 
-@njit(cache=True)
+@kernel()
 def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
     """Exchange the neighbours order[a:b] and order[b:c]."""
-    _copy(room, 0, order, a, c - a)
+    _copy(room, ZERO, order, a, c - a)
     _copy(order, a, room, b - a, c - b)
-    _copy(order, a + c - b, room, 0, b - a)
+    _copy(order, a + c - b, room, ZERO, b - a)
 
 
-@njit(cache=True)
+@kernel()
 def _put(order: Any, size: int, at: int, step: int) -> None:
     """Put a step into an order of some size."""
     for i in range(size, at, -1):
@@ -380,14 +383,14 @@ def _put(order: Any, size: int, at: int, step: int) -> None:
     order[at] = step
 
 
-@njit(cache=True)
+@kernel()
 def _take(order: Any, size: int, at: int) -> None:
     """Take a step out of an order of some size."""
     for i in range(at, size - 1):
         order[i] = order[i + 1]
 
 
-@njit(cache=True)
+@kernel()
 def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: float, none: Any) -> Any:
     """Lay on the desk what stands at `lo` and what is needed from `stop` on.
 
@@ -398,9 +401,9 @@ def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: floa
     start, operands, target = board.start, board.operands, board.target
     desk.last[:] = NEVER
     desk.after[:] = NEVER
-    end = backwards(board, desk, order, order.size, 0)
-    forwards(board, desk, order, lo, 0, end, 0, factor, IMPOSSIBLE, none)
-    first, held = 0, 0
+    end = backwards(board, desk, order, order.size, ZERO)
+    forwards(board, desk, order, lo, ZERO, end, ZERO, factor, IMPOSSIBLE, none)
+    first, held = ZERO, ZERO
     for i in range(lo):
         step = order[i]
         first += start[step + 1] - start[step] + 1
@@ -410,19 +413,20 @@ def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: floa
                 _forget(desk, end, board.kind, v)
                 desk.held[held] = v
                 held += 1
-    desk.blue_before[:] = desk.blue
-    desk.born_before[:] = desk.born
+    vertices = desk.blue.size
+    _copy(desk.blue_before, ZERO, desk.blue, ZERO, vertices)
+    _copy(desk.born_before, ZERO, desk.born, ZERO, vertices)
     slack = desk.events.size - end
     desk.last[:] = NEVER
     behind = first + slack
     for i in range(lo, stop):
         behind += start[order[i] + 1] - start[order[i]] + 1
     backwards(board, desk, order[stop:], order.size - stop, behind)
-    desk.after[:] = desk.last
+    _copy(desk.after, ZERO, desk.last, ZERO, vertices)
     return first, end + slack, held, slack
 
 
-@njit(cache=True)
+@kernel()
 def anneal(
     board: Board,
     desk: Desk,
@@ -460,7 +464,7 @@ def anneal(
     size, movable, spare = stop - lo, hi - lo, slack
     room = np.empty(size + slack, dtype=order.dtype)
     current = np.empty(size + slack, dtype=order.dtype)
-    _copy(current, 0, order, lo, size)
+    _copy(current, ZERO, order, lo, size)
     best, best_size, start_io = current.copy(), size, np.int64(-1)
     io = best_io = IMPOSSIBLE
     cooling = (cold / hot) ** (1.0 / max(1, tries))
@@ -550,7 +554,7 @@ def anneal(
             if start_io < 0:
                 start_io = io
             if io < best_io:
-                _copy(best, 0, current, 0, size)
+                _copy(best, ZERO, current, ZERO, size)
                 best_size, best_io = size, io
         elif kind == 0:
             _swap(current, a, a + c - b, c, room)
@@ -563,18 +567,18 @@ def anneal(
             size, movable = size + 1, movable + 1
             spare -= start[step + 1] - start[step] + 1
     vertices = blue_at_start.size
-    _copy(desk.blue, 0, blue_at_start, 0, vertices)
-    _copy(desk.blue_before, 0, blue_at_start, 0, vertices)
-    _copy(desk.born, 0, born_at_start, 0, vertices)
-    _copy(desk.born_before, 0, born_at_start, 0, vertices)
+    _copy(desk.blue, ZERO, blue_at_start, ZERO, vertices)
+    _copy(desk.blue_before, ZERO, blue_at_start, ZERO, vertices)
+    _copy(desk.born, ZERO, born_at_start, ZERO, vertices)
+    _copy(desk.born_before, ZERO, born_at_start, ZERO, vertices)
     result = np.empty(n - (stop - lo) + best_size, dtype=order.dtype)
-    _copy(result, 0, order, 0, lo)
-    _copy(result, lo, best, 0, best_size)
+    _copy(result, ZERO, order, ZERO, lo)
+    _copy(result, lo, best, ZERO, best_size)
     _copy(result, lo + best_size, order, stop, n - stop)
     return result, start_io - best_io
 
 
-@njit(cache=True)
+@kernel()
 def leading(indptr: Any, preds: Any, order: Any, is_input: Any, is_output: Any) -> Any:
     """Which vertices must be computed: outputs that are no inputs, and all that lead to them."""
     needed = np.zeros(indptr.size - 1, dtype=np.uint8)

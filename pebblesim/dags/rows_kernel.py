@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from pebblesim.kernels import kernel
 
 _MOST = 10**17  # numbers below ten times this have at most 18 digits
 
 
-@njit(cache=True)
+@kernel()
 def scan(data: Any, skip: Any) -> Any:
     """(values, start of each row, line of each row); a word that is no whole number is -1."""
     words, lines, before = 0, 1, False

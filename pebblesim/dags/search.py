@@ -193,6 +193,7 @@ def _compile() -> None:
     """Load the kernels, or make them: some 20 seconds, once on a machine, that are not the search's."""
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     _Search(task, np.random.default_rng(0)).begin(float("inf"))
+    slowly(Case(task, 2), end=float("inf"))
     order = np.arange(2, dtype=np.int32)
     kernel.anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 

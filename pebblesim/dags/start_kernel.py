@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from pebblesim.kernels import kernel
 
 
-@njit(cache=True)
+@kernel()
 def heights(indptr: Any, preds: Any, order: Any) -> Any:
     """The longest path that leads to each vertex, in edges, and the least and the largest source that it comes from."""
     n = indptr.size - 1
@@ -26,7 +27,7 @@ def heights(indptr: Any, preds: Any, order: Any) -> Any:
     return height, low, high
 
 
-@njit(cache=True)
+@kernel()
 def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, out: Any, count: Any) -> Any:
     """Compute v behind what it needs, the operand with the largest key first; how many vertices are in `out` then."""
     top = 0
@@ -49,21 +50,21 @@ def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, o
     return count
 
 
-@njit(cache=True)
+@kernel()
 def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) -> Any:
     """Each vertex as late as its first use allows, the operand with the largest key first."""
     n = indptr.size - 1
     done = is_input.copy()
     out = np.empty(n, dtype=np.int64)
     stack = np.empty(n + 1, dtype=np.int64)
-    count = 0
+    count = np.int64(0)
     for v in sinks:
         if not done[v]:
             count = _compute(v, indptr, preds, key, done, stack, out, count)
     return out[:count]
 
 
-@njit(cache=True)
+@kernel()
 def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sinks: Any, ends: Any) -> Any:
     """Groups of sinks one after the other, each swept from low to high.
 
@@ -81,7 +82,7 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
     out = np.empty(n, dtype=np.int64)
     stack = np.empty(n + 1, dtype=np.int64)
     found = np.empty(n, dtype=np.int64)
-    count, begin = 0, 0
+    count, begin = np.int64(0), 0
     for end in ends:
         number = 0
         for k in range(begin, end):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
+
+from pebblesim.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,7 +16,7 @@ NEEDS, FORBIDS, SETS, CLEARS, PREDECESSORS = range(5)
 READS, WRITES, RED, PEAK = range(4)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def play(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],
@@ -73,7 +74,7 @@ def play(
     return played
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def play_by_term(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],

@@ -8,54 +8,35 @@ does not look efficient. Errors are those of the first head against float64.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from statistics import median
 from typing import Any
 
 from pebblesim.errors import Infeasible, UsageError
+from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
 from pebblesim.jobs.count import count
+from pebblesim.jobs.tiles import TILINGS, Tiling, check
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
+from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import triton, word_bytes
+from pebblesim.readings.kernels.storage import Storage, storage
+from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
 
 Row = dict[str, Any]
 
-ENTRIES: Mapping[str, Mapping[str, tuple[tuple[Mapping[str, int], int, int], ...]]] = {
-    "forward": {
-        "flash2-forward": (
-            ({"B_r": 128, "B_c": 128}, 8, 3),
-            ({"B_r": 128, "B_c": 64}, 8, 3),
-            ({"B_r": 128, "B_c": 64}, 8, 2),
-            ({"B_r": 64, "B_c": 32}, 8, 2),
-        ),
-        "small-cache-forward-blocked": (
-            ({"a": 128, "b": 256, "c": 64}, 8, 4),
-            ({"a": 256, "b": 128, "c": 64}, 8, 3),
-            ({"a": 128, "b": 128, "c": 64}, 8, 3),
-        ),
-    },
-    "backward": {
-        "small-cache-backward-blocked": (
-            ({"a": 128, "b": 256, "c": 64}, 8, 4),
-            ({"a": 256, "b": 128, "c": 64}, 8, 3),
-            ({"a": 128, "b": 128, "c": 64}, 8, 3),
-        ),
-        "backward-two-pass-blocked": (
-            ({"B_r": 128, "b_c": 128, "B_c": 128, "b_r": 128}, 8, 2),
-            ({"B_r": 64, "b_c": 64, "B_c": 64, "b_r": 64}, 8, 2),
-        ),
-    },
-}
-"""Of each way, our schedules with blocks, warps and stages that are tried; the fastest counts."""
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""What each way computes."""
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 """PyTorch's, and what it calls them."""
+
+DEMANGLED = {"f": "float", "v": "void"}
+"""What the profiler makes of kernels' names that happen to be those of types in C++."""
 
 LARGEST_TABLE = 12 * 2**30
 """Most bytes of scores for which the unfused attention is tried."""
@@ -81,7 +62,7 @@ class Track:
     pairs: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.way not in ENTRIES:
+        if self.way not in PROBLEM:
             raise UsageError(f"way {self.way!r} was given; a race is forward or backward.")
         if self.mask not in (None, "causal"):
             raise UsageError(f"mask {self.mask!r} was given; PyTorch's attention knows causal, or none.")
@@ -101,11 +82,23 @@ class Track:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def race(track: Track, output: Path | None = None, tell: Callable[[Row], None] | None = None) -> list[Row]:
+def contenders(way: str) -> tuple[str, ...]:
+    """Who can race: our schedules, and what PyTorch has."""
+    ours = dict.fromkeys(tiling.schedule for tiling in TILINGS[PROBLEM[way]])
+    return (*ours, *(f"torch-{name}" for name in (*BACKENDS, "flex")))
+
+
+def race(
+    track: Track,
+    output: Path | None = None,
+    tell: Callable[[Row], None] | None = None,
+    only: Sequence[str] | None = None,
+) -> list[Row]:
     """Run every contender that `output` does not hold yet; the rows, as they are kept there.
 
     Args:
         track: what is raced on.
+        only: these contenders; all if None.
         output: a file of JSON lines, added to after each contender, so that a race that was stopped goes on.
         tell: called with each new row.
 
@@ -114,12 +107,12 @@ def race(track: Track, output: Path | None = None, tell: Callable[[Row], None] |
     """
     torch = _torch()
     known = {row["id"]: row for row in load(output)} if output else {}
-    rows, field_ = [], None
-    for contender in (*ENTRIES[track.way], *(f"torch-{name}" for name in BACKENDS)):
+    rows, arrays = [], None
+    for contender in only or contenders(track.way):
         key = track.identity(f"{contender} on {torch.cuda.get_device_name()}")
         if key not in known:
-            field_ = field_ or _Field(torch, track)
-            known[key] = {"id": key, **asdict(track), "contender": contender, **_run(torch, field_, contender)}
+            arrays = arrays or Arrays(torch, track)
+            known[key] = {"id": key, **asdict(track), "contender": contender, **_run(torch, arrays, contender)}
             if output:
                 save(output, known.values())
             if tell:
@@ -139,7 +132,7 @@ def _torch() -> Any:
     return torch
 
 
-class _Field:
+class Arrays:
     """The arrays of a race, and what they should give in float64."""
 
     def __init__(self, torch: Any, track: Track) -> None:
@@ -147,11 +140,11 @@ class _Field:
         torch.manual_seed(0)
         dtype = getattr(torch, track.dtype)
         shape = (track.heads, track.n, track.d)
-        self.arrays = {name: (torch.randn(shape, device="cuda") / track.d**0.25).to(dtype) for name in "QKV"}
-        self.arrays["dO"] = torch.randn(shape, device="cuda").to(dtype)
+        self.of = {name: (torch.randn(shape, device="cuda") / track.d**0.25).to(dtype) for name in "QKV"}
+        self.of["dO"] = torch.randn(shape, device="cuda").to(dtype)
         self.expected = {name: torch.zeros(shape[1:], device="cuda", dtype=torch.float64) for name in self._outputs}
-        self.arrays["O"] = torch.empty(shape, device="cuda", dtype=dtype)
-        self.arrays["L"] = torch.empty(shape[:2], device="cuda")
+        self.of["O"] = torch.empty(shape, device="cuda", dtype=dtype)
+        self.of["L"] = torch.empty(shape[:2], device="cuda")
         for head in range(track.heads):
             self._head(head)
 
@@ -163,7 +156,7 @@ class _Field:
         """What the forward pass keeps of a head; of the first one, all outputs in float64."""
         torch, n = self.torch, self.track.n
         kind = torch.float64 if head == 0 else torch.float32
-        Q, K, V, dO = (self.arrays[name][head].to(kind) for name in ("Q", "K", "V", "dO"))
+        Q, K, V, dO = (self.of[name][head].to(kind) for name in ("Q", "K", "V", "dO"))
         for start in range(0, n, rows):
             part = slice(start, min(start + rows, n))
             S = Q[part] @ K.T
@@ -171,7 +164,7 @@ class _Field:
                 S.masked_fill_(torch.arange(n, device="cuda") > torch.arange(n, device="cuda")[part, None], -torch.inf)
             P = torch.softmax(S, 1)
             O = P @ V
-            self.arrays["O"][head, part], self.arrays["L"][head, part] = O, torch.logsumexp(S, 1)
+            self.of["O"][head, part], self.of["L"][head, part] = O, torch.logsumexp(S, 1)
             if head:
                 continue
             if self.track.way == "forward":
@@ -189,84 +182,131 @@ class _Field:
         }
 
 
-def _run(torch: Any, field_: _Field, contender: str) -> Row:
-    from triton.testing import do_bench
-
-    def timed(call: Callable[[], Any]) -> Row:
-        seconds = do_bench(call, warmup=20, rep=80, return_mode="median") / 1e3
-        return {"seconds": seconds, "tflops": field_.track.operations / seconds / 1e12}
-
+def _run(torch: Any, arrays: Arrays, contender: str) -> Row:
+    """What a contender gives; of ours, its fastest kernels, and all that were `tried`."""
     try:
         if contender.startswith("torch-"):
-            return _of_torch(torch, field_, contender.removeprefix("torch-"), timed)
-        tried = list(_ours(field_, contender, timed))
+            return _of_torch(torch, arrays, contender.removeprefix("torch-"))
+        tried = [
+            run_tiling(torch, arrays, tiling)
+            for tiling in TILINGS[PROBLEM[arrays.track.way]]
+            if tiling.schedule == contender
+        ]
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}
     fine = [row for row in tried if "seconds" in row]
-    return min(fine, key=lambda row: row["seconds"]) if fine else tried[-1]
+    return (min(fine, key=lambda row: row["seconds"]) if fine else tried[-1]) | {"tried": tried}
 
 
-def _ours(field_: _Field, name: str, timed: Callable[[Callable[[], Any]], Row]) -> Iterator[Row]:
-    track, schedule = field_.track, get(name)
+def _timed(arrays: Arrays, call: Callable[[], Any]) -> Row:
+    from triton.testing import do_bench
+
+    seconds = do_bench(call, warmup=15, rep=60, return_mode="median") / 1e3
+    return {"seconds": seconds, "tflops": arrays.track.operations / seconds / 1e12}
+
+
+def source_of(track: Track, tiling: Tiling) -> Source:
+    """The kernels of a tiling on a track.
+
+    Raises:
+        UsageError: there are none.
+    """
+    program, band = _program(track, tiling)
+    sizes = {"n": track.n, "d": track.d, **tiling.blocks}
+    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages)
+
+
+def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
+    """What the blocks of each kernel hold, by name."""
+    sizes = {"n": track.n, "d": track.d, **tiling.blocks}
+    return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
+
+
+def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
     band = masks.of(track.mask)
     assert band is None or isinstance(band, Band)
-    program = schedule.program if band is None else schedule.masked
-    order = [tensor for tensor in program.tensors if tensor in program.inputs]
-    for blocks, warps, stages in ENTRIES[track.way][name]:
-        row: Row = {"blocks": dict(blocks), "warps": warps, "stages": stages}
-        try:
-            counted = count(name, M=2**40, blocks=blocks, mask=band, n=track.n, d=track.d)
-            source = triton(program, {**counted.dims, **blocks}, track.dtype, band, warps=warps, stages=stages)
-            run = _module(source.text).run
-            arrays = [field_.arrays[tensor] for tensor in order]
-            row["errors"] = field_.errors(run(*arrays))
-            row |= timed(lambda: run(*arrays))  # noqa: B023 - called before the next iteration
-        except (UsageError, Infeasible) as error:
-            yield row | {"error": str(error)}
-            continue
-        except Exception as error:  # Triton's: out of registers, of shared memory
-            yield row | {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
-            continue
-        moved = {"read_bytes": 0, "written_bytes": 0}
-        for tensor, (reads, writes) in counted.by_tensor.items():
-            width = word_bytes(program.tensors[tensor], track.dtype) * track.heads
-            moved["read_bytes"] += width * reads
-            moved["written_bytes"] += width * writes
-        yield row | moved
+    schedule = get(tiling.schedule)
+    return schedule.program if band is None else schedule.masked, band
 
 
-def _of_torch(torch: Any, field_: _Field, name: str, timed: Callable[[Callable[[], Any]], Row]) -> Row:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
+    """Time, errors and traffic of a schedule's kernels with certain tiles; or the error that they end with."""
+    track, (program, band) = arrays.track, _program(arrays.track, tiling)
+    row: Row = {"blocks": dict(tiling.blocks), "warps": tiling.warps, "stages": tiling.stages}
+    try:
+        counted = count(tiling.schedule, M=2**40, blocks=tiling.blocks, mask=band, n=track.n, d=track.d)
+        source = source_of(track, tiling)
+        check(tiling, held(source, track, tiling))
+        run = module_of(source.text).run
+        given = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
+        row["errors"] = arrays.errors(run(*given))
+        row |= _timed(arrays, lambda: run(*given))
+        row["launches"] = _launches(torch, lambda: run(*given), [kernel.name for kernel in source.kernels])
+    except (UsageError, Infeasible) as error:
+        return row | {"error": str(error)}
+    except torch.cuda.OutOfMemoryError:
+        return row | {"error": "out of memory"}
+    except Exception as error:  # Triton's: out of registers, of shared memory
+        return row | {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+    moved = moved_bytes(program, counted.by_tensor, track.dtype).each(lambda words: words * track.heads)
+    return row | {"read_bytes": moved.reads, "written_bytes": moved.writes}
 
-    track = field_.track
+
+def _launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: int = 5) -> dict[str, float]:
+    """Seconds of each kernel by name, the median of some calls."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(times):
+            call()
+        torch.cuda.synchronize()
+    seen: dict[str, list[float]] = {name: [] for name in names}
+    called = {DEMANGLED.get(name, name): name for name in names}
+    for event in profiled.events():
+        if event.name in called and event.device_type == torch.autograd.DeviceType.CUDA:
+            seen[called[event.name]].append(event.time_range.elapsed_us() / 1e6)
+    return {name: median(seconds) for name, seconds in seen.items() if seconds}
+
+
+def _of_torch(torch: Any, arrays: Arrays, name: str) -> Row:
+    track = arrays.track
     if name == "math" and track.heads * track.n**2 * 2 > LARGEST_TABLE:
         return {"error": "its scores would not fit"}
-    Q, K, V = (field_.arrays[each][None].detach().requires_grad_() for each in "QKV")
-    attend = torch.nn.functional.scaled_dot_product_attention
+    Q, K, V = (arrays.of[each][None].detach().requires_grad_() for each in "QKV")
+    attend = _flex(torch, track) if name == "flex" else _dot_product(torch, track, name)
     try:
+        O = attend(Q, K, V)
+        if track.way == "forward":
+            return {"errors": arrays.errors({"O": O[0]}), **_timed(arrays, lambda: attend(Q, K, V))}
+
+        def back() -> Any:
+            return torch.autograd.grad(O, (Q, K, V), arrays.of["dO"][None], retain_graph=True)
+
+        gradients = dict(zip(("dQ", "dK", "dV"), (each[0] for each in back()), strict=True))
+        return {"errors": arrays.errors(gradients), **_timed(arrays, back)}
+    except Exception as error:  # PyTorch's, Triton's and those of its compiler
+        return {"error": (str(error).splitlines() or [type(error).__name__])[0][:120]}
+
+
+def _dot_product(torch: Any, track: Track, name: str) -> Callable[..., Any]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    causal = track.mask is not None
+
+    def attend(Q: Any, K: Any, V: Any) -> Any:
         with sdpa_kernel(getattr(SDPBackend, BACKENDS[name])):
-            O = attend(Q, K, V, is_causal=track.mask is not None, scale=1.0)
-            if track.way == "forward":
-                errors = field_.errors({"O": O[0]})
-                return {"errors": errors, **timed(lambda: attend(Q, K, V, is_causal=track.mask is not None, scale=1.0))}
+            return torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=causal, scale=1.0)
 
-            def back() -> Any:
-                return torch.autograd.grad(O, (Q, K, V), field_.arrays["dO"][None], retain_graph=True)
-
-            gradients = dict(zip(("dQ", "dK", "dV"), (each[0] for each in back()), strict=True))
-            return {"errors": field_.errors(gradients), **timed(back)}
-    except RuntimeError as error:
-        return {"error": str(error).splitlines()[0][:120]}
+    return attend
 
 
-def _module(text: str) -> Any:
-    """A module of that text; Triton wants to read the source of a kernel from a file."""
-    folder = TemporaryDirectory(prefix="pebblesim-")
-    path = Path(folder.name) / "kernels.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("pebblesim_kernels", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.folder = folder  # type: ignore[attr-defined]  # lives as long as the module
-    return module
+def _flex(torch: Any, track: Track) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return query >= key
+
+    mask = None if track.mask is None else create_block_mask(causal, None, None, track.n, track.n)
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda Q, K, V: compiled(Q, K, V, block_mask=mask, scale=1.0)

@@ -11,7 +11,7 @@ from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
     from pebblesim.growth.cones import Cone, Vector
-    from pebblesim.growth.tropical import Expression
+    from pebblesim.growth.text import Expression
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 
@@ -52,7 +52,8 @@ def overtakes(
     The region falls into cones where b grows faster and cones where a does; the lead changes on the faces between them.
     Where b has no upper bound because it has no blocks, it counts as larger.
     """
-    from pebblesim.growth.tropical import growths, monomial
+    from pebblesim.growth.tropical import growths
+    from pebblesim.growth.verdicts import monomial
 
     names, cells = growths(a, b, region, rules)
     above: list[Cell] = []  # where b grows faster

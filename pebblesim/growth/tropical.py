@@ -14,20 +14,19 @@ If that refutes nothing either, `Undecided` is raised, with the conditions that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
 
 import sympy
 
-from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
+from pebblesim.growth.text import Expression, comparisons_in, parse
+from pebblesim.growth.verdicts import Piece, Verdict, Witness
 from pebblesim.notation import written
 
-Expression: TypeAlias = "str | int | sympy.Expr"
 Cells = list[tuple[Region, Vector | None]]
 """A function on a region: parts of it, with a linear function on each; None where there is no bound on that side."""
 
@@ -36,109 +35,6 @@ RELATIONS = {"O": "O", "Ω": "Ω", "Θ": "Θ", "Omega": "Ω", "Theta": "Θ"}
 
 class Undecided(PebblesimError):
     """The bounds on an expression that may cancel are too far apart to decide."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A cone on which both functions are linear: n = t^x1, … in it give f = Θ(t^(f·x)) and g = Θ(t^(g·x))."""
-
-    cone: Cone
-    f: Vector
-    g: Vector
-
-
-@dataclass(frozen=True)
-class Witness:
-    """Exponents along which a ratio diverges: with each symbol t^exponent it grows as t^growth at least.
-
-    `ratio` is "f/g" if f is not O(g), and "g/f" if it is not Ω(g).
-    """
-
-    exponents: Mapping[str, int]
-    growth: Fraction
-    ratio: str
-
-    def at(self, t: int) -> dict[str, int]:
-        """The point for a t."""
-        return {name: t**exponent for name, exponent in self.exponents.items()}
-
-    def __str__(self) -> str:
-        point = ", ".join(f"{name} = t^{x}" if x else f"{name} = 1" for name, x in self.exponents.items())
-        return f"{point}: {self.ratio} grows at least as t^{self.growth}"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether f = O, Ω or Θ of g at all sizes of a region, and why; true or false as a value.
-
-    Attributes:
-        relation: "O", "Ω" or "Θ".
-        holds: the answer.
-        symbols: names of the exponents, in the order of vectors.
-        region: the region, as text.
-        pieces: if it holds, cones that cover the region, with the linear functions that were compared on each.
-        witness: if it does not, where the ratio diverges.
-    """
-
-    relation: str
-    holds: bool
-    symbols: tuple[str, ...]
-    region: str
-    pieces: tuple[Piece, ...] = ()
-    witness: Witness | None = None
-
-    def __bool__(self) -> bool:
-        return self.holds
-
-    def __str__(self) -> str:
-        head = f"{self.relation} {'holds' if self.holds else 'fails'} on {self.region or 'all sizes'}"
-        if self.witness:
-            return f"{head}: {self.witness}"
-        return "\n".join([head, *(f"  {line}" for line in self._lines())])
-
-    def _lines(self) -> Iterator[str]:
-        cells: dict[tuple[Vector, Vector], list[str]] = {}
-        for piece in self.pieces:
-            cell = ", ".join(self._inequality(h) for h in piece.cone.facets) or "one direction"
-            cells.setdefault((piece.f, piece.g), []).append(cell)
-        for forms, where in cells.items():
-            f, g = (monomial(form, self.symbols) for form in forms)
-            yield f"f ~ {f}, g ~ {g} where {' or '.join(where)}"
-
-    def _inequality(self, h: Ray) -> str:
-        more = tuple(Fraction(max(x, 0)) for x in h)
-        less = tuple(Fraction(max(-x, 0)) for x in h)
-        return f"{monomial(more, self.symbols)} ≥ {monomial(less, self.symbols)}"
-
-
-def monomial(form: Vector, names: Iterable[str]) -> str:
-    """A linear function of exponents as the monomial it stands for."""
-    powers = (
-        sympy.Symbol(name) ** sympy.Rational(x.numerator, x.denominator) for name, x in zip(names, form, strict=True)
-    )
-    return written(sympy.Mul(*powers))
-
-
-def parse(expression: Expression) -> sympy.Expr:
-    """An expression in symbols of which sympy knows nothing; text is read by sympy.
-
-    That they are positive integers is known here, and not told: sympy 1.14 takes Max(n, n/(d*M)) of positive integers
-    for n/(d*M).
-
-    Raises:
-        UsageError: the text is no expression.
-    """
-    if not isinstance(expression, str):
-        given = sympy.sympify(expression)
-        return given.xreplace({known: sympy.Symbol(known.name) for known in given.free_symbols})
-    known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
-    functions = {name: getattr(sympy, name) for name in ("sqrt", "Min", "Max", "ceiling", "floor", "Rational")}
-    try:
-        names = sorted(names_in(expression) - set(functions))
-        evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
-        return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
-    except (sympy.SympifyError, TypeError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
 
 
 def decide(
@@ -225,7 +121,7 @@ class _Problem:
 
     @staticmethod
     def of(f: sympy.Expr, g: sympy.Expr, text: str, where: Mapping[str, sympy.Expr]) -> _Problem:
-        comparisons = [*_comparisons(text)]
+        comparisons = [*comparisons_in(text)]
         for rule in where.values():
             if nested := {s.name for s in rule.free_symbols} & set(where):
                 raise UsageError(f"the rule {rule} uses {', '.join(nested)}, which has a rule too; write it out.")
@@ -578,18 +474,3 @@ def _larger(region: Region, a: Vector, b: Vector, swap: bool = False) -> Cells:
     if not positive:
         return [(region, second)]
     return [(region.cut(minus(a, b)), first), (region.cut(minus(b, a)), second)]
-
-
-def _comparisons(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
-    """(larger, smaller) of each comparison in a region's text."""
-    import re
-
-    for text in filter(None, map(str.strip, region.split(","))):
-        sides = re.split(r"(<=|>=|==)", text)
-        if len(sides) != 3:
-            raise UsageError(f"{text!r} is no comparison; a region is given as 'n >= d, M >= d**2, M <= n*d'.")
-        left, sign, right = parse(sides[0]), sides[1], parse(sides[2])
-        if sign in (">=", "=="):
-            yield left, right
-        if sign in ("<=", "=="):
-            yield right, left

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -382,7 +383,7 @@ class Room:
 
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
-        phases = [_Levels(phase.body) for phase in program.phases]
+        phases = [_levels(phase) for phase in program.phases]
         self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
         self._known: dict[tuple[int, ...], int] = {}
@@ -434,6 +435,12 @@ def _compiled(text: str) -> Callable[[Sizes], int]:
     """A function of the block sizes, `s` in its text."""
     function: Callable[[Sizes], int] = eval(f"lambda s: {text}", {"min": min, "max": max, "__builtins__": {}})
     return function
+
+
+@lru_cache(maxsize=1024)
+def _levels(phase: ir.Phase) -> _Levels:
+    """What a phase holds; it is the same for all sizes."""
+    return _Levels(phase.body)
 
 
 class _Levels:

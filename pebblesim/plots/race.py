@@ -39,13 +39,60 @@ def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
     return figure
 
 
+def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
+    """Where the small-cache kernels overtake the others as d grows, in bytes that are counted and in time.
+
+    Drawn are bytes into multiprocessors and out, and seconds, of each other schedule's fastest kernels over those of
+    the small-cache schedule's: above 1 the small-cache schedule is ahead.
+
+    Args:
+        rows: results of `pebblesim gpu race`.
+        figure: where to draw.
+        n: the sequence length whose rows are drawn.
+
+    Raises:
+        UsageError: there is nothing to compare.
+    """
+    ours = [row for row in rows if row.get("n") == n and row.get("mask") is None and "read_bytes" in row]
+    ways = [way for way in ("forward", "backward") if len({r["contender"] for r in ours if r["way"] == way}) > 1]
+    if not ways:
+        raise UsageError(f"these results hold no two schedules of ours without a mask at n = {n:,}.")
+    for ax, way in zip(figure.subplots(1, len(ways), squeeze=False)[0], ways, strict=True):
+        found = {(row["contender"], row["d"]): row for row in ours if row["way"] == way}
+        base = next(name for name, _ in found if name.startswith("small-cache"))
+        others = [name for name in dict.fromkeys(name for name, _ in found) if name != base]
+        for number, name in enumerate(others):
+            for what, of in (("bytes, counted", _bytes), ("time, measured", lambda row: row["seconds"])):
+                widths = [d for other, d in found if other == name and (base, d) in found]
+                points = sorted((d, of(found[name, d]) / of(found[base, d])) for d in widths)
+                dashes = {**line(number), "linestyle": "-" if what.startswith("time") else ":"}
+                ax.plot(*zip(*points, strict=True), **dashes, markersize=5, linewidth=1.3, label=f"{name}: {what}")
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.set_title(f"{way}, n = {n:,}", fontsize=11)
+        _widths(ax, sorted({d for _, d in found}))
+        ax.set_yscale("log")
+        ax.set_ylabel(f"times what {base} takes", fontsize=9)
+        ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
+        ax.minorticks_off()
+        ax.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _bytes(row: Mapping[str, Any]) -> int:
+    return int(row["read_bytes"] + row["written_bytes"])
+
+
+def _widths(ax: Axes, widths: Sequence[int]) -> None:
+    ax.set(xscale="log", xlabel="d, head dimension")
+    ax.set_xticks(widths, [str(d) for d in widths], rotation=60)
+    ax.minorticks_off()
+
+
 def _way(ax: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Mapping[str, Any]]) -> None:
     for name, style in styles.items():
         points = sorted((row["d"], row["tflops"]) for row in rows if row["contender"] == name)
         if points:
             ax.plot(*zip(*points, strict=True), **style, markersize=5, linewidth=1.3, label=name)
-    widths = sorted({row["d"] for row in rows})
-    ax.set(xscale="log", xlabel="d, head dimension", ylim=(0, None))
-    ax.set_xticks(widths, [str(d) for d in widths], rotation=60)
-    ax.minorticks_off()
+    _widths(ax, sorted({row["d"] for row in rows}))
+    ax.set_ylim(0, None)
     ax.legend(fontsize=8, frameon=False)

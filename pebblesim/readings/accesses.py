@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
+from pebblesim.readings.loops import operations
 
 READ, WRITE, UPDATE, START = 1, 2, 3, 0
 """Kinds of requests: an item is read, overwritten, or both. START is none: an iteration of a loop begins here."""
@@ -353,21 +354,9 @@ class _Walker:
             case ir.Init(tensor=tensor, ranges=ranges):
                 yield self._request(tensor, ranges, WRITE)
             case ir.Compute() if self.inside is not None:
-                self.work += self._operations(node)
+                self.work += operations(node, self._limits)
             case _:
                 pass
-
-    def _operations(self, node: ir.Compute) -> int:
-        """Operations on entries: a multiplication and an addition together are one."""
-        ranges = node.target.ranges
-        if isinstance(node.expr, ir.MatMul):
-            ranges = (*ranges, node.expr.left.shape[1])
-        elif isinstance(node.expr, ir.RowReduction):
-            ranges = node.expr.operand.shape
-        product = 1
-        for start, stop in map(self._limits, ranges):
-            product *= stop - start
-        return product
 
     def _uses(self, node: ir.Node) -> Iterator[Part]:
         match node:

@@ -6,8 +6,9 @@ Some look at every tile (`EveryTile`); others at one tile of each kind, since th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from math import prod
 from typing import Protocol
 
 from pebblesim.language import program as ir
@@ -31,6 +32,16 @@ def walk(body: list[ir.Node], at: Iterations) -> Iterator[tuple[ir.Node, Times]]
                     yield inner, each * times
         else:
             yield node, 1
+
+
+def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) -> int:
+    """Operations on entries, for the present bounds of ranges: a multiplication and an addition together are one."""
+    ranges = node.target.ranges
+    if isinstance(node.expr, ir.MatMul):
+        ranges = (*ranges, node.expr.left.shape[1])
+    elif isinstance(node.expr, ir.RowReduction):
+        ranges = node.expr.operand.shape
+    return prod(stop - start for start, stop in map(bounds, ranges))
 
 
 class EveryTile:

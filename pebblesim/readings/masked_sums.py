@@ -30,10 +30,13 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
     What sympy concludes from positive integers on the way there can be wrong: 1.14 takes Max(0, 2*c - 6)/14 for an
     integer, and so ⌊Max(0, 2*c - 6)/14⌋ for that fraction.
     """
-    if isinstance(expr, sympy.Max):  # its arguments were chosen, and to compare them again takes long
-        return sympy.Max(*map(plain, expr.args), evaluate=False)
-    names = {known: sympy.Symbol(known.name) for known in expr.atoms(sympy.Symbol)}
-    return expr.xreplace(names).replace(sympy.Sum, Total)
+    if isinstance(expr, sympy.Symbol):
+        return sympy.Symbol(expr.name)
+    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments were chosen, and to compare them again takes long
+        return expr.func(*map(plain, expr.args), evaluate=False)
+    if isinstance(expr, sympy.Sum):
+        return Total(*map(plain, expr.args))
+    return expr.func(*map(plain, expr.args)) if expr.args else expr
 
 
 def in_integers(expr: sympy.Expr) -> sympy.Expr:

@@ -6,7 +6,7 @@ the proof of each capacity, stands in docs/lower-bounds.md; here it is arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, isqrt
@@ -150,7 +150,7 @@ def least_words(
         ragged: some of these trees are of unknown size; the smallest are then left out of N, which costs nothing.
     """
     best = None
-    for X in _choices(products, capacity, M):
+    for X in _choices(products, capacity, M, tree if free else None):
         T, G = X - (M - 1), capacity(X)
         full = (products - 1) // G
         if full < 1:
@@ -193,13 +193,27 @@ def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: 
     return floor(max(bounds)) + 1 if bounds else 0
 
 
-def _choices(products: int, capacity: Capacity, M: int) -> set[int]:
-    """X worth trying: any is valid; these are the turns, and the X that fill a whole number of segments near them."""
+def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set[int]:
+    """X worth trying: any is valid; these are the turns, the X that fill a whole number of segments near them, and the
+    least at which no tree of that size is made again."""
     turns = {max(M, X) for X in capacity.turns(M)}
     near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
     whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
     filled = {_largest(capacity, (products - 1) // max(1, segments)) for segments in whole}
-    return {X for X in near | filled | {X + 1 for X in filled} if capacity(X) > 0}
+    dear = set() if tree is None else {_least(lambda X: (X - M + 1) * tree >= capacity(X), M)}
+    return {X for X in near | filled | {X + 1 for X in filled | dear} | dear if capacity(X) > 0}
+
+
+def _least(holds: Callable[[int], bool], low: int) -> int:
+    """The least number from `low` on for which it holds, if it goes on to hold; a number of no use if it never does."""
+    step = 1
+    while not holds(low + step) and step < low << 8:
+        step *= 2
+    high = low + step
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
 
 
 def _largest(capacity: Capacity, most: int) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.launches import Launch, blocks, shares
 from pebblesim.readings.kernels.sectors import WORDS, pitch, sectors_of
-from pebblesim.readings.loops import EveryTile, walk
+from pebblesim.readings.loops import EveryTile, operations, walk
 
 
 class Access(NamedTuple):
@@ -72,18 +72,6 @@ class _Walker(EveryTile):
         work, self.work = self.work, 0
         return Access(name, write, first, bottom - top, sectors_of(start, stop - start), stride, work)
 
-    def _operations(self, node: ir.Compute) -> int:
-        """Operations on entries: a multiplication and an addition together are one."""
-        ranges = node.target.ranges
-        if isinstance(node.expr, ir.MatMul):
-            ranges = (*ranges, node.expr.left.shape[1])
-        elif isinstance(node.expr, ir.RowReduction):
-            ranges = node.expr.operand.shape
-        product = 1
-        for start, stop in map(self.bounds, ranges):
-            product *= stop - start
-        return product
-
     def fill(self) -> Iterator[Access]:
         (node,) = self.launch.body
         assert isinstance(node, ir.Init)
@@ -115,6 +103,6 @@ class _Walker(EveryTile):
                 case ir.Init(tensor=tensor, ranges=ranges):
                     yield self._access(tensor, ranges, True)
                 case ir.Compute():
-                    self.work += self._operations(node)
+                    self.work += operations(node, self.bounds)
                 case _:
                     pass

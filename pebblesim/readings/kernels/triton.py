@@ -20,6 +20,7 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.units import Bytes
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the types that a word of a matrix may have."""
@@ -82,12 +83,22 @@ def word_bytes(tensor: ir.Tensor, dtype: str) -> int:
     return VECTOR_BYTES if len(tensor.shape) == 1 else WORDS[dtype]
 
 
+def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], dtype: str) -> Bytes:
+    """What the kernels of a program move in bytes, from the words read and written of each tensor."""
+    moved = Bytes()
+    for tensor, (reads, writes) in by_tensor.items():
+        width = word_bytes(program.tensors[tensor], dtype)
+        moved += Bytes(width * reads, width * writes)
+    return moved
+
+
 def triton(
     program: ir.Program,
     sizes: ir.Sizes,
     dtype: str = "bfloat16",
     mask: Mask | None = None,
     *,
+    scale: float | None = None,
     warps: int = 8,
     stages: int = 3,
 ) -> Source:
@@ -98,6 +109,7 @@ def triton(
         sizes: dimensions and blocks by name.
         dtype: type of a word of a matrix, "bfloat16", "float16" or "float32".
         mask: which pairs are allowed, of a program under a mask.
+        scale: what scores are multiplied by, where the schedules leave that out: each product with Q or K is.
         warps, stages: of each launch.
 
     Raises:
@@ -120,7 +132,7 @@ def triton(
             assert isinstance(node, ir.Init)
             calls.append(f"    {of[node.tensor]}.fill_({_constant(node.value)})")
             continue
-        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask)
+        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask, scale)
         texts.append(writer.text())
         kernel = writer.kernel
         kernels.append(kernel)
@@ -168,7 +180,12 @@ class _Writer:
         of: Mapping[ir.Tensor, str],
         dtype: str,
         mask: Band | None,
+        scale: float | None,
     ) -> None:
+        self._scale = None if scale is None else repr(float(scale))
+        self._unscaled: set[ir.Tile] = set()  # what is still to be multiplied by the scale
+        self._empty: set[ir.Tile] = set()  # sums without a term yet
+        self._of_scores: set[ir.Tile] = set()  # tiles of Q and K
         self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
         self._name, self._of, self._names = name, of, Identifiers({*_TAKEN.split(), *of.values()})
         self._tiles: dict[ir.Tile, str] = {}
@@ -351,12 +368,14 @@ class _Writer:
                     self._check_written(node)
                     name = self._tile(node.tile)
                     self._loaded.add(node.tile)
+                    if node.tensor.name in ("Q", "K"):
+                        self._of_scores.add(node.tile)
                     self._say(
                         depth,
                         f"{name} = tl.load({self._place(node.tensor, node.tile.ranges)}{self._edge(node.tile.ranges)})",
                     )
                 case ir.Write():
-                    value = self._only(self._tiles[node.tile], self._pairs(node.tile.ranges), "0.0")
+                    value = self._only(self._scaled(node.tile), self._pairs(node.tile.ranges), "0.0")
                     self._store(depth, node.tensor, node.tile.ranges, value)
                 case ir.Init():
                     shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
@@ -364,12 +383,13 @@ class _Writer:
                     self._store(depth, node.tensor, node.ranges, value)
                 case ir.Zeros():
                     self._fill(depth, node.tile, "0.0")
+                    self._empty.add(node.tile)
                 case ir.Constant():
                     self._fill(depth, node.tile, _constant(node.value))
                 case ir.Move():
                     self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
-                    if node.source in self._loaded:
-                        self._loaded.add(node.tile)
+                    for kind in (self._loaded, self._unscaled):
+                        (kind.add if node.source in kind else kind.discard)(node.tile)
                 case ir.Delete():
                     pass
                 case ir.Compute():
@@ -433,16 +453,32 @@ class _Writer:
     def _compute(self, depth: int, node: ir.Compute) -> None:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._parts(node.target.tile, node.line)
-        name, expr = self._tile(node.target.tile), node.expr
-        if node.mode == "add":
-            match expr:
-                case ir.MatMul():
-                    self._say(depth, f"{name} = {self._dot(expr, node.line, name)}")
-                case _:
-                    self._say(depth, f"{name} += {self._expr(expr, node.line)}")
+        tile, expr = node.target.tile, node.expr
+        name = self._tile(tile)
+        scaled = isinstance(expr, ir.MatMul) and self._scale is not None and self._makes_scores(expr)
+        waiting = tile in self._unscaled or (scaled and tile in self._empty)
+        if node.mode == "add" and isinstance(expr, ir.MatMul) and scaled == waiting:
+            onto = f"{name}.to(tl.float32)" if tile in self._loaded else name
+            self._say(depth, f"{name} = {self._dot(expr, node.line, onto)}")
+        elif node.mode == "add":
+            made = self._expr(expr, node.line)
+            made = f"{made} * {self._scale}" if scaled else made
+            self._say(depth, f"{name} = {self._scaled(tile)} + {made}" if waiting else f"{name} += {made}")
+            scaled = False
         else:
             self._say(depth, f"{name} = {self._expr(expr, node.line)}")
-        self._loaded.discard(node.target.tile)
+        (self._unscaled.add if scaled else self._unscaled.discard)(tile)
+        self._empty.discard(tile)
+        self._loaded.discard(tile)
+
+    def _makes_scores(self, product: ir.MatMul) -> bool:
+        """Whether a product is one of scores or of what they are a gradient of: Q or K takes part."""
+        return any(ref.tile in self._of_scores for ref in ir.refs(product))
+
+    def _scaled(self, tile: ir.Tile) -> str:
+        """The value of a tile, multiplied by the scale if that is still to be done."""
+        name = self._tiles[tile]
+        return f"({name} * {self._scale})" if tile in self._unscaled else name
 
     # Expressions, in float32
 
@@ -455,7 +491,7 @@ class _Writer:
     def _ref(self, ref: ir.Ref, line: int) -> str:
         if ref.ranges != ref.tile.ranges:
             raise self._parts(ref.tile, line)
-        return self._tiles[ref.tile]
+        return self._scaled(ref.tile)
 
     def _expr(self, expr: ir.Expr, line: int) -> str:
         match expr:

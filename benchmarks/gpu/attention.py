@@ -1,0 +1,109 @@
+"""`pebblesim.gpu.torch.attention` beside PyTorch's: errors against float64, times; run it on a GPU.
+
+python benchmarks/gpu/attention.py -o benchmarks/gpu/attention.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pebblesim.gpu.torch import attention, plan
+
+CASES: list[dict[str, Any]] = [
+    {"n": 1024, "d_k": 64},
+    {"n": 1000, "d_k": 80, "causal": True},
+    {"n": 1024, "d_k": 128, "dtype": "float16"},
+    {"n": 1024, "d_k": 128, "kv_heads": 2},
+    {"n": 1023, "d_k": 192, "d_v": 128, "causal": True},
+    {"n": 1024, "d_k": 256, "dtype": "float16", "causal": True},
+    {"n": 1024, "d_k": 512},
+    {"n": 2047, "d_k": 512, "causal": True},
+    {"n": 1024, "d_k": 576, "d_v": 512},
+    {"n": 777, "d_k": 1024, "dtype": "float16"},
+    {"n": 1024, "d_k": 96, "d_v": 1024, "kv_heads": 4},
+    {"n": 1024, "d_k": 64, "largest": 1000},
+    {"n": 1024, "d_k": 512, "largest": 1000},
+    {"n": 1024, "d_k": 512, "largest": 1000, "causal": True, "dtype": "float16"},
+    {"n": 17, "d_k": 8},
+    {"n": 4096, "d_k": 256, "time": True},
+    {"n": 4096, "d_k": 512, "time": True},
+    {"n": 4096, "d_k": 512, "time": True, "causal": True},
+    {"n": 4096, "d_k": 1024, "time": True},
+]
+HEADS = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    output, rows = parser.parse_args().output, []
+    for case in CASES:
+        try:
+            rows.append(case | measured(**case))
+        except Exception as error:
+            rows.append(case | {"error": f"{type(error).__name__}: {error}"[:300]})
+        print(json.dumps(rows[-1]), flush=True)
+        output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def measured(
+    n: int,
+    d_k: int,
+    d_v: int | None = None,
+    kv_heads: int = HEADS,
+    causal: bool = False,
+    dtype: str = "bfloat16",
+    largest: float | None = None,
+    time: bool = False,
+) -> dict[str, Any]:
+    import torch
+
+    torch.manual_seed(0)
+    kind, d_v = getattr(torch, dtype), d_v or d_k
+    q = torch.randn(2, HEADS, n, d_k, device="cuda")
+    k, v = (torch.randn(2, kv_heads, n, d, device="cuda") for d in (d_k, d_v))
+    if largest:  # scores up to this
+        q = q * largest / (q.double() @ k.double().repeat_interleave(HEADS // kv_heads, 1).mT).abs().max() * d_k**0.5
+    q, k, v = (each.to(kind).requires_grad_() for each in (q, k, v))
+    dO = torch.randn(2, HEADS, n, d_v, device="cuda").to(kind)
+    asked = {"is_causal": causal, "enable_gqa": kv_heads != HEADS}
+
+    def ours() -> Any:
+        return attention(q, k, v, **asked)
+
+    def theirs() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **asked)
+
+    x = [each.detach().double().requires_grad_() for each in (q, k, v)]
+    K, V = (each.repeat_interleave(HEADS // kv_heads, 1) for each in x[1:])
+    S = x[0] @ K.mT * d_k**-0.5
+    if causal:
+        S = S.masked_fill(torch.ones(n, n, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+    O = torch.softmax(S, -1) @ V
+    true = dict(zip(("O", "dQ", "dK", "dV"), (O, *torch.autograd.grad(O, x, dO.double())), strict=True))
+    row: dict[str, Any] = {"largest_score": float(S.detach()[S.detach().isfinite()].abs().max())}
+    for name, call in (("ours", ours), ("torch", theirs)):
+        made = call()
+        found = dict(zip(true, (made, *torch.autograd.grad(made, (q, k, v), dO)), strict=True))
+        row[name] = {each: float((found[each].double() - true[each]).norm() / true[each].norm()) for each in true}
+        row[f"{name}_finite"] = all(bool(each.isfinite().all()) for each in found.values())
+    row["ratio"] = max(row["ours"][each] / max(row["torch"][each], 1e-9) for each in true)
+    row["plan"] = str(plan(n, max(d_k, d_v), 2 * HEADS, dtype=dtype, causal=causal))
+    if time:
+        from triton.testing import do_bench
+
+        for name, call in (("ours", ours), ("torch", theirs)):
+            out = call()
+            forward = do_bench(call, warmup=10, rep=60, return_mode="median")
+            back = do_bench(
+                lambda out=out: torch.autograd.grad(out, (q, k, v), dO, retain_graph=True), return_mode="median"
+            )
+            row[f"{name}_ms"] = [forward, back]
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Print the tables of docs/kernels.md from what was measured: `python benchmarks/gpu/report_kernels.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import Forecast, forecast
+from pebblesim.errors import UsageError
+from pebblesim.gpu.results import Row, load
+from pebblesim.jobs.tiles import Tiling
+
+HERE = Path(__file__).parent
+ENOUGH = 1e-4
+"""Seconds: forecasts of kernels that take more are judged."""
+
+
+def table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *lines))
+
+
+def cells(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows of the same race."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["way"], row["n"], row["d"], row["heads"], row["mask"]), []).append(row)
+    return found
+
+
+def best(rows: Sequence[Row], ours: bool) -> Row | None:
+    fine = [row for row in rows if "seconds" in row and row["contender"].startswith("torch-") != ours]
+    return min(fine, key=lambda row: row["seconds"], default=None)
+
+
+def tried(row: Row) -> list[tuple[Forecast, float]]:
+    """Forecast and measured time of each kernel of a row."""
+    found = []
+    for each in row.get("tried", ()):
+        if "seconds" in each:
+            tiling = Tiling(row["contender"], each["blocks"], each["warps"], each["stages"])
+            try:
+                sizes, heads = {"n": row["n"], "d": row["d"]}, row["heads"]
+                found.append((forecast(tiling, sizes, cards.card("H200"), row["dtype"], heads), each["seconds"]))
+            except UsageError:
+                continue  # is held to spill
+    return found
+
+
+def race(rows: Sequence[Row], way: str) -> str:
+    lines = []
+    for (of, n, d, heads, mask), cell in cells(rows).items():
+        ours, theirs = best(cell, True), best(cell, False)
+        if of != way or ours is None or theirs is None:
+            continue
+        blocks = ", ".join(f"{name}={size}" for name, size in ours["blocks"].items())
+        lines.append(
+            (
+                *(f"{n:,}", str(d), str(heads), mask or "none", f"{ours['tflops']:.0f}", ours["contender"], blocks),
+                *(f"{theirs['tflops']:.0f}", theirs["contender"].removeprefix("torch-")),
+                f"{ours['tflops'] / theirs['tflops']:.2f}",
+            )
+        )
+    columns = ("n", "d", "heads", "mask", "ours, TFLOP/s", "schedule", "blocks", "PyTorch's best", "which", "ratio")
+    return table(columns, lines)
+
+
+def front(rows: Sequence[Row]) -> str:
+    """For the README: the backward pass at the longest sequence."""
+    lines = []
+    for (way, n, d, _, _), cell in cells(rows).items():
+        ours, theirs = best(cell, True), best(cell, False)
+        if (way, n) == ("backward", 16384) and d in (128, 256, 384, 512, 768, 1024) and ours and theirs:
+            which = theirs["contender"].removeprefix("torch-")
+            ratio_of = f"{ours['tflops'] / theirs['tflops']:.1f}"
+            lines.append((str(d), f"{ours['tflops']:.0f}", f"{theirs['tflops']:.0f} ({which})", ratio_of))
+    return table(("d", "our backward pass, TFLOP/s", "PyTorch's best", "ratio"), lines)
+
+
+def named(rows: Sequence[Row]) -> str:
+    """In each cell of the grid: what the forecast names, what it takes, and what the fastest takes."""
+    lines = []
+    for (way, n, d, _, _), cell in cells(rows).items():
+        kernels = [each for row in cell for each in tried(row)]
+        first = min(kernels, key=lambda each: each[0].seconds)
+        fastest = min(kernels, key=lambda each: each[1])
+        right = first[0].tiling.schedule == fastest[0].tiling.schedule
+        lines.append(
+            (
+                *(way, f"{n:,}", str(d), first[0].tiling.schedule, first[0].binds),
+                *(f"{first[0].seconds * 1e3:.3f}", f"{first[1] * 1e3:.3f}"),
+                "" if right else fastest[0].tiling.schedule,
+                f"{100 * (first[1] / fastest[1] - 1):.1f} %",
+            )
+        )
+    columns = ("way", "n", "d", "named", "most of it", "forecast, ms", "measured, ms", "instead", "lost")
+    return table(columns, lines)
+
+
+def judged(rows: Sequence[Row]) -> str:
+    """How often forecasts are right."""
+    lines = []
+    for n in (4096, 1024, 16384, None):
+        cell_count = schedules = kernels_named = little = near = many = 0
+        for key, cell in cells(rows).items():
+            if n not in (None, key[1]):
+                continue
+            kernels = [each for row in cell for each in tried(row)]
+            first = min(kernels, key=lambda each: each[0].seconds)
+            fastest = min(kernels, key=lambda each: each[1])
+            cell_count += 1
+            schedules += first[0].tiling.schedule == fastest[0].tiling.schedule
+            kernels_named += first is fastest
+            little += first[1] < 1.05 * fastest[1]
+            long = [each for each in kernels if each[1] > ENOUGH]
+            near += sum(abs(made.seconds / seconds - 1) < 0.2 for made, seconds in long)
+            many += len(long)
+        called = "all" if n is None else f"{n:,}{' (fitted to)' if n == 4096 else ''}"
+        lines.append((called, str(cell_count), *map(str, (schedules, kernels_named, little)), f"{near} of {many}"))
+    columns = ("n", "cells", "schedule named", "tiles named, too", "less than 5 % lost", "kernels within 20 %")
+    return table(columns, lines)
+
+
+def traffic() -> str:
+    lines = []
+    for row in load_plain("kernel_bytes"):
+        counted, measured, predicted = row["counted"], row["measured"], row["predicted"]
+        lines.append(
+            (
+                row["schedule"],
+                ", ".join(f"{row_size:,}" for row_size in (*row["dims"].values(), row["heads"])),
+                ", ".join(f"{name}={size}" for name, size in row["blocks"].items()),
+                row["mask"] or "none",
+                *(
+                    cell
+                    for what in ("sm_read", "sm_written")
+                    for cell in (f"{counted[what]:,}", ratio(measured, counted, what))
+                ),
+                f"{row['spilled']:,}",
+                *(
+                    cell
+                    for what in ("hbm_read", "hbm_written")
+                    for cell in (f"{measured[what] / 1e6:,.0f}", ratio(predicted, measured, what, 3))
+                ),
+            )
+        )
+    columns = (
+        *("schedule", "n, d, heads", "blocks", "mask", "SM read, counted", "measured ÷ counted"),
+        *("SM written, counted", "measured ÷ counted", "spilled"),
+        *("HBM read, MB", "model ÷ measured", "HBM written, MB", "model ÷ measured"),
+    )
+    return table(columns, lines)
+
+
+def ratio(these: dict[str, int], those: dict[str, int], what: str, digits: int = 5) -> str:
+    return f"{these[what] / those[what]:.{digits}f}"
+
+
+def load_plain(name: str) -> list[Row]:
+    import json
+
+    return [json.loads(line) for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def attention() -> str:
+    lines = []
+    for row in load_plain("attention"):
+        times = (
+            [f"{x:.2f} / {y:.2f}" for x, y in (row.get("ours_ms", ()), row.get("torch_ms", ())) if x]
+            if "ours_ms" in row
+            else ["", ""]
+        )
+        d_v = row.get("d_v", row["d_k"])
+        lines.append(
+            (
+                *(f"{row['n']:,}", f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}"),
+                *(row.get("dtype", "bfloat16"), "causal" if row.get("causal") else "none", str(row.get("kv_heads", 8))),
+                *(f"{row['largest_score']:,.0f}", f"{row['ratio']:.2f}", *times),
+            )
+        )
+    columns = (
+        *("n", "d (d_k, d_v)", "words", "mask", "heads of keys", "largest score"),
+        *("error ÷ PyTorch's", "ours, ms: forward / backward", "PyTorch's"),
+    )
+    return table(columns, lines)
+
+
+def ceilings() -> str:
+    lines = []
+    for row in load_plain("ceilings"):
+        what = {"read": "read past L1, {} MiB over and over", "copy": "copy of 2 GiB", "products": "product, side {}"}
+        said = what[row["ceiling"]].format(row.get("megabytes", row.get("side")))
+        rate = row.get("bytes_per_second")
+        lines.append(
+            (said, f"{rate / 1e12:.2f} TB/s" if rate else f"{row['operations_per_second'] / 1e12:.0f} TFLOP/s")
+        )
+    return table(("what", "rate"), lines)
+
+
+def main() -> None:
+    grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
+    tables = [race(grid, "backward"), race(grid, "forward"), race(races, "backward"), race(races, "forward")]
+    print("\n\n".join([*tables, ceilings(), judged(grid), named(grid), traffic(), attention(), front(grid)]))
+
+
+if __name__ == "__main__":
+    main()

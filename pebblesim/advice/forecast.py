@@ -1,0 +1,232 @@
+"""How long the kernels of a schedule take on a card, and what binds them.
+
+A launch takes the longest of three times: what its blocks do on the multiprocessors, its bytes through L2 and its
+least bytes from memory and to it. A block multiplies, works on elements, waits and writes one after the other; where
+several blocks are on a multiprocessor, some of that is hidden. Blocks come in waves of as many as fit on the card. The
+rates are the card's: bandwidths as measured, the others fitted to kernels that were measured (`cards.RATES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from pebblesim.advice.cards import Card
+from pebblesim.errors import UsageError
+from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
+from pebblesim.jobs.tiles import TILINGS, Tiling, check
+from pebblesim.language.masks import Mask
+
+MANY_WAVES = 8
+"""From so many waves on blocks no longer come in waves: they drift apart."""
+
+MOST_THREADS = 2048
+"""Threads on a multiprocessor."""
+
+REGISTERS_BESIDES = 64
+"""Registers of 32 bits that a thread takes for addresses and counters."""
+
+RESERVED = 1024
+"""Bytes of shared memory that each block takes besides its own."""
+
+NEEDED = ("multiprocessors", "registers", "shared_per_multiprocessor", "l2_bandwidth")
+
+
+@dataclass(frozen=True)
+class LaunchForecast:
+    """A launch.
+
+    Attributes:
+        cost: what it does.
+        parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "waves" (what the last,
+            partly filled wave adds), "L2", "memory" and "launch".
+        seconds: how long it takes.
+        resident: blocks on a multiprocessor.
+    """
+
+    cost: LaunchCost
+    parts: Mapping[str, float]
+    seconds: float
+    resident: int
+
+    @property
+    def binds(self) -> str:
+        """L2 or memory if the rest waits for it, else the longest part of what multiprocessors do."""
+        for part in ("L2", "memory"):
+            if self.parts["launch"] + self.parts[part] >= self.seconds:
+                return part
+        return max((part for part in self.parts if part not in ("L2", "memory")), key=lambda part: self.parts[part])
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All launches of a schedule's kernels."""
+
+    tiling: Tiling
+    launches: tuple[LaunchForecast, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long they take."""
+        return sum(launch.seconds for launch in self.launches)
+
+    @property
+    def binds(self) -> str:
+        """The part that most of the time goes to, over the launches by what binds each."""
+        shares: dict[str, float] = {}
+        for launch in self.launches:
+            shares[launch.binds] = shares.get(launch.binds, 0) + launch.seconds
+        return max(shares, key=lambda part: shares[part])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim advise --json`."""
+        return {
+            "schedule": self.tiling.schedule,
+            "blocks": dict(self.tiling.blocks),
+            "warps": self.tiling.warps,
+            "stages": self.tiling.stages,
+            "seconds": self.seconds,
+            "binds": self.binds,
+            "launches": [
+                {
+                    "name": launch.cost.name,
+                    "programs": launch.cost.programs,
+                    "shared": launch.cost.storage.shared,
+                    "seconds": launch.seconds,
+                    "binds": launch.binds,
+                    "parts": dict(launch.parts),
+                }
+                for launch in self.launches
+            ],
+        }
+
+
+def can_forecast(card: Card) -> bool:
+    """Whether all that a forecast takes is known of a card."""
+    return bool(card.rates) and all(figure in card.figures for figure in NEEDED)
+
+
+def launch_forecast(cost: LaunchCost, warps: int, card: Card) -> LaunchForecast:
+    """How long a launch takes, and why."""
+    rate = {name: figure.value for name, figure in card.rates.items()}
+    return timed(cost, warps, rate, {name: card.figures[name].value for name in NEEDED})
+
+
+def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
+    """The same with the rates and figures as plain numbers."""
+    resident, slots = _resident(cost, warps, figure)
+    waves = cost.programs / slots
+    rounded = float(ceil(waves)) if waves <= MANY_WAVES else waves
+    products = sum(
+        operations / (rate["products"] * width / (width + rate["half_width"]))
+        for width, operations in cost.products.items()
+    )
+    besides = {
+        "elements": cost.elementwise / rate["elementwise"] * (rate["beside"] if cost.beside else 1),
+        "reading late": cost.late / rate["late"],
+        "writing": cost.moved.writes / rate["writing"],
+    }
+    waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
+    busy = (products + sum(besides.values())) / cost.programs  # of one block that is alone, without waiting
+    shared = (products + rate["overlap"] * sum(besides.values())) / cost.programs * resident
+    wave = busy + waiting / cost.programs
+    if resident > 1:
+        wave = max(wave, shared)
+    scale = figure["multiprocessors"]
+    parts = {
+        "matrix units": products / scale,
+        **{name: seconds / scale for name, seconds in besides.items()},
+        "waiting": waiting / cost.programs * waves,
+        "waves": (rounded - waves) * wave,
+        "L2": cost.moved.reads / figure["l2_bandwidth"],
+        "memory": cost.least / rate["memory"],
+        "launch": rate["launch"],
+    }
+    seconds = rate["launch"] + max(rounded * wave, parts["L2"], parts["memory"])
+    return LaunchForecast(cost, parts, seconds, resident)
+
+
+def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tuple[int, int]:
+    """Blocks on a multiprocessor, and on the card."""
+    threads, words = 32 * warps, figure["registers"] / 4
+    registers = min(255, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
+    resident = max(
+        1,
+        min(
+            int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
+            int(words // (threads * registers)),
+            MOST_THREADS // threads,
+        ),
+    )
+    return resident, resident * int(figure["multiprocessors"])
+
+
+def forecast(
+    tiling: Tiling, dims: Mapping[str, int], card: Card, dtype: str, heads: int = 1, mask: Mask | None = None
+) -> Forecast:
+    """How long the kernels of a schedule with certain tiles take.
+
+    Args:
+        tiling: a schedule and its tiles, powers of two.
+        dims: dimensions of its problem.
+        card: with `rates`.
+        dtype: type of a word of a matrix.
+        heads: how many such problems are solved together.
+        mask: which pairs are allowed.
+
+    Raises:
+        UsageError: not enough is known of the card, or the tiles do not fit on it.
+    """
+    if not can_forecast(card):
+        raise UsageError(f"nobody has measured what kernels reach on {card.name}, so that there is no forecast.")
+    costs = launch_costs(tiling, dims, dtype, heads, mask)
+    held = ((cost.name, cost.storage) for cost in costs)
+    check(tiling, held, card.size("shared_per_block"), card.size("registers"))
+    return Forecast(tiling, tuple(launch_forecast(cost, tiling.warps, card) for cost in costs))
+
+
+def forecasts(
+    problem_name: str,
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int = 1,
+    mask: Mask | None = None,
+) -> tuple[Forecast, ...]:
+    """Forecasts of all kernels in `TILINGS` that fit on a card, the fastest first; none where there are no kernels."""
+    found = []
+    for tiling in TILINGS.get(problem_name, ()):
+        try:
+            found.append(forecast(tiling, dims, card, dtype, heads, mask))
+        except UsageError:
+            continue
+    return tuple(sorted(found, key=lambda each: each.seconds))
+
+
+PASTED = {
+    "a": "BLOCK_M",
+    "b": "BLOCK_N",
+    "c": "BLOCK_D",
+    "B_r": "BLOCK_M",
+    "B_c": "BLOCK_N",
+    "b_r": "BLOCK_M1",
+    "b_c": "BLOCK_N1",
+}
+"""What kernels call the blocks."""
+
+
+def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
+    """Lines to write into a kernel of one's own: its tile, how it is launched, and what each launch takes."""
+    named = {PASTED.get(name, name): size for name, size in found.tiling.blocks.items()}
+    width = max(size for name, size in dims.items() if name.startswith("d"))
+    named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
+    sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
+    lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
+    lines += [
+        f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), "
+        f"{launch.cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
+        for launch in found.launches
+    ]
+    return lines

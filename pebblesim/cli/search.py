@@ -1,0 +1,46 @@
+"""`pebblesim search`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pebblesim.cli.options import AsJson, Cache, Sizes, command, complete_problem, family
+from pebblesim.cli.printing import print_json, progress_bar
+
+app = family()
+
+
+@command(app, "search", example="pebblesim search backward-qkv -n 1024 -d 64 -M 4162 --save found.py")
+def search(
+    problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=complete_problem)],
+    *,
+    sizes: Sizes,
+    cache: Cache,
+    name: Annotated[str | None, typer.Option("--name", help="Of the schedule; found-PROBLEM if not given.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Keep its source; --load FILE brings it back.", metavar="FILE.py")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the schedule that moves least, print it, count it, and have the referee play it."""
+    from pebblesim.files import whole_file
+    from pebblesim.planning.search import search as run
+
+    with progress_bar("searching") as progress:
+        found = run(problem, M=cache.words, name=name, progress=progress, **sizes.dims)
+    if save is not None and found.new:
+        with whole_file(save) as part:
+            part.write_text(found.source, encoding="utf-8")
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print(found)
+    if save is None:
+        print(f"\n{found.source}", end="")
+    elif found.new:
+        print(f"written to {save}")
+    else:
+        print(f"{save} is not written: {found.schedule.name} is in the catalogue, see `pebblesim show`")

@@ -1,0 +1,93 @@
+"""What the decider says: a verdict, with the pieces that prove it or the direction that refutes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import sympy
+
+from pebblesim.growth.cones import Cone, Ray, Vector
+from pebblesim.notation import written
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A cone on which both functions are linear: n = t^x1, … in it give f = Θ(t^(f·x)) and g = Θ(t^(g·x))."""
+
+    cone: Cone
+    f: Vector
+    g: Vector
+
+
+@dataclass(frozen=True)
+class Witness:
+    """Exponents along which a ratio diverges: with each symbol t^exponent it grows as t^growth at least.
+
+    `ratio` is "f/g" if f is not O(g), and "g/f" if it is not Ω(g).
+    """
+
+    exponents: Mapping[str, int]
+    growth: Fraction
+    ratio: str
+
+    def at(self, t: int) -> dict[str, int]:
+        """The point for a t."""
+        return {name: t**exponent for name, exponent in self.exponents.items()}
+
+    def __str__(self) -> str:
+        point = ", ".join(f"{name} = t^{x}" if x else f"{name} = 1" for name, x in self.exponents.items())
+        return f"{point}: {self.ratio} grows at least as t^{self.growth}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether f = O, Ω or Θ of g at all sizes of a region, and why; true or false as a value.
+
+    Attributes:
+        relation: "O", "Ω" or "Θ".
+        holds: the answer.
+        symbols: names of the exponents, in the order of vectors.
+        region: the region, as text.
+        pieces: if it holds, cones that cover the region, with the linear functions that were compared on each.
+        witness: if it does not, where the ratio diverges.
+    """
+
+    relation: str
+    holds: bool
+    symbols: tuple[str, ...]
+    region: str
+    pieces: tuple[Piece, ...] = ()
+    witness: Witness | None = None
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def __str__(self) -> str:
+        head = f"{self.relation} {'holds' if self.holds else 'fails'} on {self.region or 'all sizes'}"
+        if self.witness:
+            return f"{head}: {self.witness}"
+        return "\n".join([head, *(f"  {line}" for line in self._lines())])
+
+    def _lines(self) -> Iterator[str]:
+        cells: dict[tuple[Vector, Vector], list[str]] = {}
+        for piece in self.pieces:
+            cell = ", ".join(self._inequality(h) for h in piece.cone.facets) or "one direction"
+            cells.setdefault((piece.f, piece.g), []).append(cell)
+        for forms, where in cells.items():
+            f, g = (monomial(form, self.symbols) for form in forms)
+            yield f"f ~ {f}, g ~ {g} where {' or '.join(where)}"
+
+    def _inequality(self, h: Ray) -> str:
+        more = tuple(Fraction(max(x, 0)) for x in h)
+        less = tuple(Fraction(max(-x, 0)) for x in h)
+        return f"{monomial(more, self.symbols)} ≥ {monomial(less, self.symbols)}"
+
+
+def monomial(form: Vector, names: Iterable[str]) -> str:
+    """A linear function of exponents as the monomial it stands for."""
+    powers = (
+        sympy.Symbol(name) ** sympy.Rational(x.numerator, x.denominator) for name, x in zip(names, form, strict=True)
+    )
+    return written(sympy.Mul(*powers))

@@ -1,0 +1,111 @@
+"""Tiles that kernels on matrix units have: which are tried, and which come nearest to what a rule gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.errors import UsageError
+from pebblesim.jobs.arguments import AnyMask, BlockRule
+from pebblesim.jobs.count import Counted, count
+from pebblesim.readings.kernels.storage import Storage
+from pebblesim.readings.kernels.triton import LEAST_SIDE
+
+SHARED = 232448
+"""Bytes of shared memory that a block has on a Hopper card."""
+
+REGISTERS = 262144
+"""Bytes of registers in a multiprocessor."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the kernels of a schedule are cut.
+
+    Attributes:
+        schedule: its name.
+        blocks: its block sizes.
+        warps: of each thread block.
+        stages: copies of the operands in flight.
+    """
+
+    schedule: str
+    blocks: Mapping[str, int]
+    warps: int = 8
+    stages: int = 3
+
+    def __hash__(self) -> int:
+        return hash((self.schedule, tuple(self.blocks.items()), self.warps, self.stages))
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
+        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages"
+
+
+def _small_cache(schedule: str) -> tuple[Tiling, ...]:
+    return (
+        Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
+        Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4),
+    )
+
+
+TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2),
+        *_small_cache("small-cache-forward-blocked"),
+    ),
+    "backward-qkv": (
+        *_small_cache("small-cache-backward-blocked"),
+        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 128), 8, 2),
+        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 64), 8, 2),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 2),
+        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 8, 2),
+    ),
+}
+"""Of each problem, the kernels that are forecast and raced."""
+
+
+def check(
+    tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int = SHARED, registers: int = REGISTERS
+) -> None:
+    """See that the blocks of each launch fit into a multiprocessor.
+
+    Args:
+        tiling: whose launches they are, for the message.
+        held: name of each launch, and what its blocks hold.
+        shared, registers: bytes that a block can have.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    for name, each in held:
+        for what, needed, most in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
+            if needed > most:
+                raise UsageError(
+                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {most:,} fit; take smaller "
+                    "blocks or fewer stages."
+                )
+
+
+def in_powers_of_two(
+    schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
+) -> Counted:
+    """A count with blocks that a kernel on matrix units can have: of a rule's, the largest powers of two within them.
+
+    Blocks that are given stay as they are.
+
+    Raises:
+        UsageError, Infeasible: as for `count`.
+    """
+    given: dict[str, Any] = {"M": M, "mask": mask, **dims}
+    counted = count(schedule, blocks=blocks, **given)
+    if not isinstance(blocks, str):
+        return counted
+    sides = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in counted.blocks.items()}
+    return count(schedule, blocks=sides, **given)

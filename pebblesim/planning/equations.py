@@ -1,0 +1,244 @@
+"""A problem as equations between tensors, read off the declaration of its graph.
+
+Each axis of each tensor belongs to a class: axes that an equation runs over together are the same one. In
+O = softmax(Q Kᵀ) V the queries, the keys, and the columns of Q and of V are four classes, even where their sizes agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pebblesim import graphs
+from pebblesim.game.numbering import Family
+from pebblesim.language.problems import Problem
+from pebblesim.language.registry import of_problem
+
+PRIMES = (2, 3, 5, 7, 11, 13)
+"""Sizes to build a small graph at, whose tensors say how they are made: those of different dimensions differ."""
+
+OPERATIONS = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "div": "{} / {}",
+    "max": "maximum({}, {})",
+    "exp": "exp({})",
+    "log": "log({})",
+    "relu": "relu({})",
+    "step": "step({})",
+    "sigmoid": "sigmoid({})",
+}
+"""Elementwise operations, as the language writes them."""
+
+Axes = tuple[int, ...]
+Axis = tuple[str, int]
+
+
+class Operand(NamedTuple):
+    """A tensor in an equation, transposed or not."""
+
+    name: str
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One tensor from others.
+
+    Attributes:
+        name: the tensor.
+        op: "matmul", "rowsum", or an elementwise operation.
+        operands: of a product the left and the right one.
+        contracted: the axis that is summed over; None for elementwise operations.
+    """
+
+    name: str
+    op: str
+    operands: tuple[Operand, ...]
+    contracted: int | None
+
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the operands, each once."""
+        return tuple(dict.fromkeys(operand.name for operand in self.operands))
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element needs one element of each operand alone."""
+        return self.contracted is None
+
+
+@dataclass(frozen=True)
+class System:
+    """The equations of one way of computing a problem, in an order in which they can be computed.
+
+    Attributes:
+        problem: the problem.
+        options: of the graph, which choose the way.
+        equations: by the tensor that each defines.
+        inputs: those that are used, kept ones too, in the problem's order.
+        axes: the classes of each tensor's axes.
+        dims: the dimension that each class is.
+        outputs: the problem's outputs.
+        storable: tensors that a schedule may keep in memory. Where the only use is one elementwise operation, of no
+            other matrix, or one row sum, its result is as good, and the tensor itself is left out; so is what follows
+            element by element from one that is stored, and vectors.
+    """
+
+    problem: Problem
+    options: Mapping[str, Any]
+    equations: Mapping[str, Equation]
+    inputs: tuple[str, ...]
+    axes: Mapping[str, Axes]
+    dims: tuple[str, ...]
+    outputs: tuple[str, ...]
+    storable: frozenset[str]
+
+    def free(self, name: str) -> str:
+        """The name, or one like it, which no dimension or tensor has."""
+        while name in self.dims or name in self.axes:
+            name += "_"
+        return name
+
+    @property
+    def machine(self) -> str:
+        """What a schedule calls the machine."""
+        return "m" if self.free("m") == "m" else self.free("machine")
+
+
+def systems(problem: Problem) -> list[System]:
+    """The ways of computing a problem that passes can express: those that its schedules declare, or the plain one.
+
+    A way whose sums run over blocks, or with a running maximum, is none of them.
+
+    Raises:
+        UsageError: the problem has no graph.
+    """
+    declared = [dict(each.graph) for each in of_problem(problem.name) if not {*each.graph.values()} & {*each.blocks}]
+    found: dict[tuple[Equation, ...], System] = {}
+    for options in declared or [{}]:
+        if (made := system(problem, options)) is not None:
+            found.setdefault(tuple(made.equations.values()), made)
+    return [*found.values()]
+
+
+def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
+    """The equations with these options of the graph; None if a tensor is no plain product, row sum or elementwise."""
+    sizes = dict(zip(problem.dims, PRIMES, strict=False))
+    families = _families(problem, sizes, options)
+    made = [family for family in families if family.op != "input"]
+    if not all(_plain(family) for family in made):
+        return None
+    classes = _classes(families)
+    number = {root: place for place, root in enumerate(dict.fromkeys(classes.values()))}
+    axes = {
+        family.name: tuple(number[classes[family.name, place]] for place in range(len(family.shape)))
+        for family in families
+    }
+    equations = {}
+    for family in made:
+        operands = tuple(_operand(text) for text in family.operands)
+        name, transposed = operands[0]
+        contracted = None if family.op in OPERATIONS else axes[name][0 if transposed else 1]
+        equations[family.name] = Equation(family.name, family.op, operands, contracted)
+    outputs = tuple(problem.outputs)
+    needed = _needed(equations, outputs)
+    equations = {name: each for name, each in equations.items() if name in needed}
+    return System(
+        problem,
+        options,
+        equations,
+        tuple(name for name in (*problem.inputs, *problem.kept) if name in needed and name not in equations),
+        axes,
+        _dims(problem, families, axes, {size: dim for dim, size in sizes.items()}),
+        outputs,
+        frozenset(_storable(equations, axes, outputs)),
+    )
+
+
+def _families(problem: Problem, sizes: Mapping[str, int], options: Mapping[str, Any]) -> tuple[Family, ...]:
+    given: dict[str, Any] = {**sizes, **options}
+    return graphs.build(problem.name, **given).families
+
+
+def _operand(text: str) -> Operand:
+    return Operand(text.removesuffix(".T"), text.endswith(".T"))
+
+
+def _plain(family: Family) -> bool:
+    """Whether it is made in one piece: no sum in blocks, on top of another or from a constant, nothing that runs on."""
+    in_pieces = family.blocks > 1 or family.start or family.onto or family.running
+    return not in_pieces and family.op in ("matmul", "rowsum", *OPERATIONS)
+
+
+def _classes(families: Iterable[Family]) -> dict[Axis, Axis]:
+    """For each axis of each tensor the one that stands for its class."""
+    above: dict[Axis, Axis] = {}
+
+    def root(axis: Axis) -> Axis:
+        while above[axis] != axis:
+            axis = above[axis]
+        return axis
+
+    for family in families:
+        mine = [(family.name, place) for place in range(len(family.shape))]
+        above |= {axis: axis for axis in mine}
+        others = []
+        for name, transposed in map(_operand, family.operands):
+            axes = [axis for axis in ((name, 0), (name, 1)) if axis in above]
+            others.append(axes[::-1] if transposed else axes)
+        if family.op == "matmul":
+            (row, left), (right, column) = others
+            same = [(row, mine[0]), (column, mine[1]), (left, right)]
+        else:
+            same = [pair for axes in others for pair in zip(axes, mine, strict=False)]
+        for one, other in same:
+            above[root(other)] = root(one)
+    return {axis: root(axis) for axis in above}
+
+
+def _dims(
+    problem: Problem, families: Iterable[Family], axes: Mapping[str, Axes], by_size: Mapping[int, str]
+) -> tuple[str, ...]:
+    """The dimension of each class: as an input's shape names it, or, of what no input runs over, by its size."""
+    declared = {**problem.inputs, **problem.kept}
+    dims: dict[int, str] = {}
+    for family in families:
+        for place, axis in enumerate(axes[family.name]):
+            dims.setdefault(
+                axis, declared[family.name][place] if family.name in declared else by_size[family.shape[place]]
+            )
+    return tuple(dims[axis] for axis in sorted(dims))
+
+
+def _storable(equations: Mapping[str, Equation], axes: Mapping[str, Axes], outputs: Iterable[str]) -> set[str]:
+    storable = {name for name in equations if name in outputs or not _passing(name, equations.values(), axes)}
+    at_hand = set(storable)
+    for name, each in equations.items():
+        matrices = {one for one in each.uses if len(axes[one]) == 2}
+        if each.elementwise and len(matrices) < 2 and matrices <= at_hand and name not in outputs:
+            at_hand.add(name)
+            storable.discard(name)
+    return storable
+
+
+def _passing(name: str, equations: Iterable[Equation], axes: Mapping[str, Axes]) -> bool:
+    users = [each for each in equations if name in each.uses]
+    if len(users) != 1:
+        return False
+    (user,) = users
+    others = [one for one in user.uses if one != name]
+    return user.op == "rowsum" or (user.elementwise and all(len(axes[one]) < len(axes[name]) for one in others))
+
+
+def _needed(equations: Mapping[str, Equation], outputs: Iterable[str]) -> set[str]:
+    needed, waiting = set(), list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += equations[name].uses if name in equations else ()
+    return needed

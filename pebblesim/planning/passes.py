@@ -1,0 +1,232 @@
+"""A pass over some of a problem's equations: what it reads, computes and stores, the words it moves, and its source.
+
+There are two forms. `rows` keeps rows of one axis in the cache, block by block, while those of another pass by one at a
+time, and computes all that it can on the way. `tiles` makes one product in tiles, from columns and words of its
+operands, and goes on from a tile element by element. Between passes the cache is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from pebblesim.planning.equations import OPERATIONS, Equation, System
+
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a tile: a whole axis, a block of it, or one index."""
+
+    axis: int
+    block: str | int | None = None
+
+    def length(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Indices, of the largest tile."""
+        size = sizes[self.axis]
+        block = blocks.get(self.block, 1) if isinstance(self.block, str) else self.block
+        return size if block is None else min(size, block)
+
+
+Shape = tuple[Side, ...]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Words between memory and cache: a tensor's, once for each tile of the loops that it does not run over."""
+
+    axes: tuple[int, ...]
+    again: tuple[tuple[int, str], ...]
+
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """How many, at these sizes."""
+        return prod(sizes[axis] for axis in self.axes) * prod(
+            -(-sizes[a] // (blocks[b] if b else 1)) for a, b in self.again
+        )
+
+    def text(self, dims: tuple[str, ...]) -> str:
+        """How many, in the dimensions and blocks."""
+        again = [f"ceiling({dims[axis]}/{block})" if block else dims[axis] for axis, block in self.again]
+        return "*".join([*(dims[axis] for axis in self.axes), *again])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One phase of a schedule.
+
+    Attributes:
+        reads: the tensors that it reads.
+        stores: those that it leaves in memory.
+        moved: what it moves.
+        held: the tiles that are in cache together, at each time when there are more than before.
+        blocks: its block sizes, by name, and the axis that each one cuts.
+        lines: its source.
+    """
+
+    reads: frozenset[str]
+    stores: frozenset[str]
+    moved: tuple[Moved, ...]
+    held: frozenset[tuple[Shape, ...]]
+    blocks: Mapping[str, int]
+    lines: tuple[str, ...]
+
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Words moved."""
+        return sum(each.words(sizes, blocks) for each in self.moved)
+
+    def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Words in cache at most, and two for what passes through an expression."""
+        return 2 + max(
+            sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
+        )
+
+
+class Impossible(Exception):
+    """These equations make no pass of this form."""
+
+
+class Writer:
+    """Source of a pass, line by line, and what it moves and holds."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.i, self.j, self.k, self.r, self.c = map(system.free, "ijkrc")
+        self.m = system.machine
+        self.lines: list[str] = []
+        self.moved: list[Moved] = []
+        self.held: set[tuple[Shape, ...]] = set()
+        self.blocks: dict[str, int] = {}
+        self._loops: list[tuple[int, str | int, str]] = []  # axis, block, index
+        self._scopes: list[dict[str, Shape]] = [{}]  # tiles, by variable
+        self._dead: list[str] = []
+
+    # -- text ---------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.lines.append(INDENT * (len(self._scopes) - 1) + text)
+
+    @contextmanager
+    def loop(self, index: str, axis: int, block: str | int = 1, over: str = "", more: str = "") -> Iterator[None]:
+        """Tiles of an axis, or of an open index of it."""
+        self.drop()
+        self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
+        if isinstance(block, str):
+            self.blocks[block] = axis
+        self._loops.append((axis, block, index))
+        self._scopes.append({})
+        yield
+        self._loops.pop()
+        self._dead = [name for name in self._dead if name not in self._scopes[-1]]
+        self._scopes.pop()
+
+    # -- tiles --------------------------------------------------------------------------------------------------
+
+    def index(self, axis: int) -> str | None:
+        """The innermost open loop over an axis."""
+        return next((index for over, _, index in reversed(self._loops) if over == axis), None)
+
+    def shape(self, axes: Iterable[int]) -> Shape:
+        """The tile of these axes inside the open loops."""
+        sides = []
+        for axis in axes:
+            block = next((block for over, block, _ in reversed(self._loops) if over == axis), None)
+            sides.append(Side(axis, block))
+        return tuple(sides)
+
+    def indices(self, axes: Iterable[int], whole: str = ":") -> str:
+        """The indices of that tile."""
+        return ", ".join(self.index(axis) or whole for axis in axes)
+
+    def variable(self, name: str) -> str:
+        """What a tensor's tile is called here."""
+        return f"{name}_{''.join(self.index(axis) or '' for axis in self.system.axes[name])}"
+
+    def enter(self, variable: str, axes: Iterable[int]) -> None:
+        """Tiles that are dead leave, and this one comes."""
+        self._scopes[-1][variable] = self.shape(axes)
+        self.hold()
+
+    def hold(self, *more: Shape) -> None:
+        """Note what is in cache now."""
+        self.held.add((*(shape for scope in self._scopes for shape in scope.values()), *more))
+
+    def here(self, variable: str) -> bool:
+        """Whether a tile came in the innermost loop."""
+        return variable in self._scopes[-1]
+
+    def kill(self, variable: str) -> None:
+        """Nobody needs a tile any more; it leaves before the next one comes."""
+        self._dead.append(variable)
+
+    def drop(self) -> None:
+        """Dead tiles of the innermost loop leave."""
+        gone = [name for name in self._dead if self.here(name)]
+        if gone:
+            self.say(f"{self.m}.delete({', '.join(gone)})")
+            for name in gone:
+                del self._scopes[-1][name]
+            self._dead = [name for name in self._dead if name not in gone]
+
+    # -- moves --------------------------------------------------------------------------------------------------
+
+    def _move(self, axes: tuple[int, ...]) -> None:
+        finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
+        self.moved.append(Moved(axes, tuple(finest.items())))
+
+    def read(self, name: str) -> str:
+        """A tile of a tensor, read: its text."""
+        axes = self.system.axes[name]
+        self._move(axes)
+        where = self.indices(axes)
+        return f"{self.m}.read({name}[{where}])" if where.strip(":, ") else f"{self.m}.read({name})"
+
+    def bring(self, name: str) -> str:
+        """A tile of a tensor, read into a variable."""
+        self.drop()
+        variable = self.variable(name)
+        self.say(f"{variable} = {self.read(name)}")
+        self.enter(variable, self.system.axes[name])
+        return variable
+
+    def zeros(self, name: str) -> str:
+        """Room for a sum."""
+        self.drop()
+        variable, axes = self.variable(name), self.system.axes[name]
+        self.say(
+            f"{variable} = {self.m}.zeros({', '.join(self.index(axis) or self.system.dims[axis] for axis in axes)})"
+        )
+        self.enter(variable, axes)
+        return variable
+
+    def write(self, name: str, variable: str) -> None:
+        """A tile to memory."""
+        axes = self.system.axes[name]
+        self._move(axes)
+        where = self.indices(axes)
+        self.say(
+            f"{self.m}.write({name}[{where}], {variable})"
+            if where.strip(":, ")
+            else f"{self.m}.write({name}, {variable})"
+        )
+
+    def finish(self, reads: Iterable[str], stores: Iterable[str]) -> Pass:
+        """The pass."""
+        return Pass(
+            frozenset(reads), frozenset(stores), tuple(self.moved), frozenset(self.held), self.blocks, tuple(self.lines)
+        )
+
+
+def part(variable: str, axes: tuple[int, ...], at: Mapping[int, str]) -> str:
+    """The part of a tile at some of its axes."""
+    if not any(axis in at for axis in axes):
+        return variable
+    return f"{variable}[{', '.join(at.get(axis, ':') for axis in axes)}]"
+
+
+def expression(equation: Equation, operands: Mapping[str, str]) -> str:
+    """The text of an elementwise equation or row sum."""
+    texts = [operands[operand.name] for operand in equation.operands]
+    return f"rowsum({texts[0]})" if equation.op == "rowsum" else OPERATIONS[equation.op].format(*texts)

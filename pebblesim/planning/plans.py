@@ -1,0 +1,210 @@
+"""The cheapest sequence of passes, by Dijkstra's algorithm over what is in memory between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import chain, combinations, count, permutations, product
+
+from pebblesim.planning.equations import System
+from pebblesim.planning.passes import Impossible, Pass
+from pebblesim.planning.rows import rows
+from pebblesim.planning.tiles import tiles
+
+STORED = 2
+"""Most tensors that a pass leaves in memory, or as many as there are outputs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pass that a plan may take.
+
+    Attributes:
+        make: the pass, with a number in the names of its blocks.
+        at: the same, for number 1.
+    """
+
+    make: Callable[[int], Pass]
+    at: Pass
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Passes that follow one another.
+
+    Attributes:
+        system: the way of computing.
+        words: I/O, as the passes price it.
+        passes: the passes.
+        blocks: the sizes of their blocks that it is priced at.
+    """
+
+    system: System
+    words: int
+    passes: tuple[Pass, ...]
+    blocks: Mapping[str, int]
+
+
+def candidates(system: System) -> list[Candidate]:
+    """All passes over a system's equations that store something."""
+    found: dict[Hashable, Candidate] = {}
+    for computed, stores in _choices(system):
+        for make in _forms(system, computed, stores):
+            try:
+                made = make(1)
+            except Impossible:
+                continue
+            found.setdefault((made.reads, made.stores, made.moved, made.held), Candidate(make, made))
+    return [*found.values()]
+
+
+def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+    """What a pass could compute and store: each stored tensor, and of what they need each computed, or read."""
+    storable = [name for name in system.equations if name in system.storable]
+    known: set[tuple[frozenset[str], frozenset[str]]] = set()
+    most = max(STORED, len(system.outputs))
+    for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most + 1)):
+        if any(system.axes[one] == system.axes[other] for one, other in combinations({*stores} - {*system.outputs}, 2)):
+            continue  # two passes of half the rows move as much
+        for computed in _closures(system, frozenset(stores)):
+            if (choice := (computed, frozenset(stores))) not in known and _connected(system, computed):
+                known.add(choice)
+                yield choice
+
+
+def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
+    """Sets of equations that give these tensors from others that can be in memory."""
+    done: set[frozenset[str]] = set()
+    seen = set()
+    waiting = [(stores, tuple(sorted(_below(system, stores) - stores)))]
+    while waiting:
+        computed, open_ones = waiting.pop()
+        if (computed, open_ones) in seen:
+            continue
+        seen.add((computed, open_ones))
+        forced = [name for name in open_ones if name not in system.storable]
+        if forced:
+            more = computed | set(forced)
+            waiting.append((more, tuple(sorted(({*open_ones} | _below(system, forced)) - more))))
+            continue
+        for size in range(len(open_ones) + 1):
+            for chosen in combinations(open_ones, size):
+                if not chosen:
+                    done.add(computed)
+                    continue
+                more = computed | set(chosen)
+                waiting.append((more, tuple(sorted(_below(system, chosen) - more - ({*open_ones} - {*chosen})))))
+    return done
+
+
+def _connected(system: System, computed: frozenset[str]) -> bool:
+    """Whether these equations share matrices, directly or through others; if not, they are better apart."""
+    matrices = [
+        {one for one in (name, *system.equations[name].uses) if len(system.axes[one]) == 2} for name in computed
+    ]
+    reached, waiting = matrices[0], matrices[1:]
+    while near := [each for each in waiting if each & reached]:
+        waiting = [each for each in waiting if not each & reached]
+        reached = reached.union(*near)
+    return not waiting
+
+
+def _below(system: System, names: Iterable[str]) -> set[str]:
+    """The operands of these tensors that are no inputs."""
+    return {one for name in names for one in system.equations[name].uses if one in system.equations}
+
+
+def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> Iterator[Callable[[int], Pass]]:
+    """The forms that a pass might have, possible or not."""
+    products = [name for name in computed if system.equations[name].op == "matmul"]
+    if len(products) == 1:
+        for x, other in permutations(system.axes[products[0]]):
+            yield partial(tiles, system, x, other, computed, stores)
+    runs = [{*system.axes[name], system.equations[name].contracted} - {None} for name in computed]
+    sums = [run for name, run in zip(computed, runs, strict=True) if name in products]
+    tensors = [{*system.axes[one]} for name in computed for one in (name, *system.equations[name].uses)]
+    for x in sorted({axis for name in computed for axis in system.axes[name]}):
+        for y in (None, *sorted({axis for run in runs if x in run for axis in run if axis is not None} - {x})):
+            if not all(x in run or y in run for run in sums):
+                continue
+            if y is not None and sums and not any(x in run and y in run for run in sums):
+                continue
+            stay = (False, True) if any(y in each and x not in each for each in tensors) else (False,)
+            apart = (False, True) if any(x not in each and y not in each for each in tensors) else (False,)
+            for resident, again in product(stay, apart):
+                yield partial(rows, system, x, y, computed, stores, resident, again)
+
+
+def _best_blocks(made: Pass, sizes: Mapping[int, int], M: int) -> dict[str, int] | None:
+    """Its blocks within M words that move least, nearly: the pass prices itself; None if one index each is too much."""
+    names = [*made.blocks]
+    if made.room(sizes, dict.fromkeys(names, 1)) > M:
+        return None
+    if not names:
+        return {}
+    if len(names) == 1:
+        return {names[0]: _largest(made, sizes, M, names[0], {})}
+    first, second = names
+    best: tuple[int, dict[str, int]] | None = None
+    top = _largest(made, sizes, M, first, {second: 1})
+    for a in _parts(sizes[made.blocks[first]], top):
+        blocks = {first: a, second: _largest(made, sizes, M, second, {first: a})}
+        words = made.words(sizes, blocks)
+        if best is None or words < best[0]:
+            best = words, blocks
+    assert best is not None
+    return best[1]
+
+
+def _parts(size: int, top: int) -> list[int]:
+    """Sizes to try: those that cut an axis into equal parts, all of the few parts and some of the many."""
+    parts = {*range(1, 33), *(round(32 * 1.07**step) for step in range(200))}
+    return sorted({min(top, -(-size // part)) for part in parts if part <= size} | {1, top})
+
+
+def _largest(made: Pass, sizes: Mapping[int, int], M: int, name: str, others: Mapping[str, int]) -> int:
+    low, high = 1, sizes[made.blocks[name]]
+    while low < high:
+        middle = (low + high + 1) // 2
+        if made.room(sizes, {**others, name: middle}) <= M:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int], M: int, most: int) -> list[Plan]:
+    """The cheapest plans, at most so many, by the words that their passes move within M."""
+    sizes = {axis: dims[dim] for axis, dim in enumerate(system.dims)}
+    bits = {name: 1 << place for place, name in enumerate((*system.inputs, *system.equations))}
+    priced: dict[tuple[int, int], tuple[int, Candidate]] = {}
+    for each in available:
+        if (blocks := _best_blocks(each.at, sizes, M)) is not None:
+            words = each.at.words(sizes, blocks)
+            reads, stores = (sum(bits[name] for name in names) for names in (each.at.reads, each.at.stores))
+            if (reads, stores) not in priced or words < priced[reads, stores][0]:
+                priced[reads, stores] = words, each
+    steps = [(reads, stores, words, each) for (reads, stores), (words, each) in priced.items()]
+    start, goal = (sum(bits[name] for name in names) for names in (system.inputs, system.outputs))
+    order = count()
+    waiting: list[tuple[int, int, int, tuple[int, ...]]] = [(0, next(order), start, ())]
+    visits: Counter[int] = Counter()
+    found: dict[frozenset[int], Plan] = {}
+    while waiting and len(found) < most:
+        words, _, memory, taken = heappop(waiting)
+        if memory & goal == goal:
+            if frozenset(taken) not in found:  # plans that differ in the order of their passes are one
+                made = tuple(steps[one][3].make(number) for number, one in enumerate(taken, 1))
+                chosen = {name: size for each in made for name, size in (_best_blocks(each, sizes, M) or {}).items()}
+                found[frozenset(taken)] = Plan(system, words, made, chosen)
+            continue
+        visits[memory] += 1
+        if visits[memory] > most:
+            continue
+        for one, (reads, stores, more, _) in enumerate(steps):
+            if memory & reads == reads and not memory & stores:
+                heappush(waiting, (words + more, next(order), memory | stores, (*taken, one)))
+    return [*found.values()]

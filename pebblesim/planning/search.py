@@ -1,0 +1,222 @@
+"""`search`: the schedule for a problem and a cache that moves least, as far as passes can say it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.errors import Infeasible, UsageError
+from pebblesim.jobs.arguments import problem_dims
+from pebblesim.jobs.compare import compare
+from pebblesim.jobs.count import Counted, count
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+from pebblesim.sizes import LARGEST, whole
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.play import Played
+    from pebblesim.planning.equations import System
+    from pebblesim.planning.plans import Candidate
+
+PLANS = 4
+"""So many of the cheapest plans of each way of computing become schedules, which are then counted exactly."""
+
+SMALL = (7, 3, 4, 5)
+"""Sizes of the game that is played of what was found, at most."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        schedule: the schedule that moves least, which is registered: a new one, or the catalogue's.
+        source: its source.
+        counted: what it moves.
+        known: what the best schedule of the catalogue moves, with the best blocks; None if none fits.
+        played: a small game of it, judged by the referee.
+        ways: the ways of computing that were looked at, as options of the graph.
+        passes: how many passes were priced.
+    """
+
+    schedule: Schedule
+    source: str
+    counted: Counted
+    known: Counted | None
+    played: Played
+    ways: tuple[dict[str, Any], ...]
+    passes: int
+
+    @property
+    def io(self) -> int:
+        """Its I/O, in words."""
+        return self.counted.io
+
+    @property
+    def new(self) -> bool:
+        """Whether the search wrote it."""
+        return self.known is None or self.schedule.name != self.known.schedule
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim search --json`."""
+        return {
+            **self.counted.to_dict(),
+            "new": self.new,
+            "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
+            "played": self.played.passed,
+            "ways": list(self.ways),
+            "passes": self.passes,
+            "source": self.source,
+        }
+
+    def __str__(self) -> str:
+        counted, known = self.counted, self.known
+        sizes = ", ".join(f"{name} = {size:,}" for name, size in {**counted.dims, "M": counted.M}.items())
+        chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
+        if known is None:
+            beside = "no schedule of the catalogue fits"
+        elif not self.new:
+            beside = "the catalogue's: no sequence of passes moves less"
+        else:
+            beside = (
+                f"the catalogue's best is {known.schedule}: {known.io:,}, {known.io / counted.io:.3f} times as many"
+            )
+        game = self.played.game
+        small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
+        plural = "s" if len(self.ways) > 1 else ""
+        judged = "legal and complete" if game.complete else "NOT legal and complete"
+        verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
+        return "\n".join(
+            [
+                f"{counted.problem}: {sizes} words",
+                f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
+                f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
+                f"played at {small}: {game.io:,} words, {judged}, {verdict}",
+            ]
+        )
+
+
+_KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+"""The passes of ways of computing that were searched before."""
+
+
+def _passes(system: System) -> tuple[Candidate, ...]:
+    from pebblesim.planning.plans import candidates
+
+    key = system.problem.name, system.problem.graph, *sorted(system.options.items())
+    if key not in _KNOWN:
+        _KNOWN[key] = tuple(candidates(system))
+    return _KNOWN[key]
+
+
+def search(
+    problem_name: str = "backward",
+    *,
+    M: int,
+    name: str | None = None,
+    progress: Callable[[float], None] | None = None,
+    **dims: int,
+) -> Found:
+    """Search for the schedule that moves least, write it, register it, count it, and have the referee play it.
+
+    A schedule is a sequence of passes. A pass computes some of the problem's tensors from others that are in memory,
+    and stores some: in tiles, a product at a time; or with rows of one axis in cache while those of another pass by.
+    What is not stored is made again. The passes are priced in closed form, and the cheapest sequence is found by
+    Dijkstra's algorithm over what is in memory; the best few are counted exactly, beside the catalogue's.
+
+    Args:
+        problem_name: any problem whose graph has plain sums.
+        M: red pebbles, in words.
+        name: of the schedule; "found-" and the problem's by default.
+        progress: called now and then with the part that is done.
+        dims: as for `count`.
+
+    Raises:
+        UsageError: the problem has no graph of plain sums; a name that is taken, or a size that is not allowed.
+        Infeasible: no sequence of passes fits into M words.
+
+    >>> search("matmul", m=30, k=20, n=40, M=100).counted.io <= 6_960
+    True
+    """
+    solves = problem(problem_name)
+    sizes: dict[str, Any] = dict(problem_dims(solves, dims))
+    M = whole("M", M)
+    called = name or f"found-{solves.name}"
+    if called in SCHEDULES and not _is_ours(get(called)):
+        raise UsageError(f"there is a schedule {called!r} already; choose another name.")
+    from pebblesim.planning import writing
+    from pebblesim.planning.equations import systems
+    from pebblesim.planning.plans import plans
+
+    ways = systems(solves)
+    if not ways:
+        raise UsageError(
+            f"problem {solves.name!r} has no graph whose sums run in one piece; `search` needs one to cut into passes."
+        )
+    where = ", ".join(f"{dim} = {size:,}" for dim, size in {**sizes, "M": M}.items())
+    best: tuple[Counted, str] | None = None
+    looked_at = 0
+    for number, system in enumerate(ways, 1):
+        available = _passes(system)
+        looked_at += len(available)
+        for plan in plans(system, available, sizes, M, PLANS):
+            text = writing.source(plan, called, where)
+            made = writing.register(text, called)
+            counted = _least(made, sizes, M, plan.blocks)
+            if counted is not None and (best is None or counted.io < best[0].io):
+                best = counted, text
+        if progress:
+            progress(number / len(ways))
+    SCHEDULES.pop(called, None)
+    known = _known(solves.name, M, sizes)
+    if best is None and known is None:
+        raise Infeasible(f"no sequence of passes fits into M = {M} words; give it more.", M + 1)
+    if best is not None and (known is None or best[0].io < known.io):
+        schedule = writing.register(best[1], called)
+        counted, text = best
+    else:
+        assert known is not None
+        schedule, counted = get(known.schedule), known
+        text = inspect.getsource(schedule.function)
+    return Found(
+        schedule,
+        text,
+        counted,
+        known,
+        _played(schedule),
+        tuple(dict(system.options) for system in ways),
+        looked_at,
+    )
+
+
+def _known(problem_name: str, M: int, sizes: Mapping[str, Any]) -> Counted | None:
+    """The best of the catalogue, with its best blocks; None if no schedule fits."""
+    if not of_problem(problem_name):
+        return None
+    first = compare(problem_name=problem_name, M=M, blocks="best", **sizes).rows[0]
+    return first if first.least_M is None else None
+
+
+def _is_ours(schedule: Schedule) -> bool:
+    return schedule.function.__code__.co_filename == f"<{schedule.name}>"
+
+
+def _least(made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int]) -> Counted | None:
+    """Its count with the blocks of the search, or those that `best` finds; None if it does not fit."""
+    counted = [count(made, M=M, blocks=priced, **sizes)] if made.blocks else []
+    with suppress(Infeasible):
+        counted.append(count(made, M=M, blocks="best", **sizes))
+    return min((each for each in counted if each.peak_red <= M), key=lambda each: each.io, default=None)
+
+
+def _played(schedule: Schedule) -> Played:
+    """A game of tiles that are ragged where the sizes allow it."""
+    from pebblesim.jobs.play import play
+
+    sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))
+    blocks = dict.fromkeys(schedule.blocks, 2)
+    peak_red = count(schedule, M=LARGEST, blocks=blocks, **sizes).peak_red
+    return play(schedule, M=peak_red, blocks=blocks, **sizes)

@@ -1,0 +1,100 @@
+"""`storage`: what a thread block of a Triton kernel holds in bytes, sums in registers and operands in shared memory.
+
+The game has one cache of equal words. On matrix units a tile that is read to be multiplied lies in shared memory in
+words of 16 bits, in as many copies as are in flight where its loop is pipelined; sums, and what is computed from them,
+lie in registers in float32; and what was computed goes to shared memory where it is multiplied transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from pebblesim.language import program as ir
+from pebblesim.readings.kernels.launches import Launch, lifetimes_of
+from pebblesim.readings.kernels.triton import WORDS
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a thread block holds at once.
+
+    Attributes:
+        shared: bytes of shared memory.
+        registers: bytes of tiles (not of vectors) in registers at the peak, twice of those that pass through shared
+            memory; and of the addresses, of 64 bits, of what a loop writes.
+    """
+
+    shared: int
+    registers: int
+
+
+def padded(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """Indices of a tile in a kernel: the block, or for a whole dimension the next power of two."""
+    return 1 << (sizes[rng.name] - 1).bit_length() if rng.parent is None else ir.length(rng.block, sizes)
+
+
+def entries(ranges: ir.Ranges, sizes: ir.Sizes) -> int:
+    """Entries of a tile in a kernel."""
+    return prod(padded(rng, sizes) for rng in ranges)
+
+
+def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage:
+    """What a thread block of a launch holds.
+
+    Args:
+        launch: of tiles.
+        sizes: dimensions and blocks by name; blocks are powers of two.
+        dtype: type of a word of a matrix.
+        stages: copies of what a pipelined loop reads.
+    """
+    nodes = list(ir.walk(launch.block))
+    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
+    operands = {ref.tile for product in products for ref in ir.refs(product)}
+    read = {node.tile for node in nodes if isinstance(node, ir.Read)}
+    width = WORDS[dtype]
+    held = sum(
+        entries(node.tile.ranges, sizes) * width * (stages if pipelined else 1)
+        for node, pipelined in _reads(launch.block, False)
+        if node.tile in operands
+    )
+    passed = {ref.tile for product in products for ref in through_shared(product, read)}
+    most = max((entries(tile.ranges, sizes) for tile in passed), default=0)
+    held_in_registers = {
+        tile: life
+        for tile, life in lifetimes_of(launch.block).items()
+        if len(tile.ranges) == 2 and tile not in read & operands
+    }
+    room = {tile: (width if tile in read else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
+    peak = max(
+        sum(room[tile] for tile, (enters, leaves) in held_in_registers.items() if enters <= at < leaves)
+        for at in [0, *(enters for enters, _ in held_in_registers.values())]
+    )
+    addresses = 8 * max((entries(node.tile.ranges, sizes) for node in _looped(launch.block)), default=0)
+    return Storage(held + width * most, peak + 4 * most + addresses)
+
+
+def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:
+    """Operands that were computed and that matrix units take from shared memory: any but a left one as it lies."""
+    return [
+        ref
+        for ref, right in ((product.left, False), (product.right, True))
+        if ref.tile not in read and (ref.transposed or right)
+    ]
+
+
+def _looped(body: list[ir.Node]) -> Iterator[ir.Write]:
+    """Writes in a loop."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            yield from (node for node in ir.walk(loop.body) if isinstance(node, ir.Write))
+
+
+def _reads(body: list[ir.Node], pipelined: bool) -> Iterator[tuple[ir.Read, bool]]:
+    """Each read, and whether the loop around it is pipelined: one without another loop inside."""
+    for node in body:
+        if isinstance(node, ir.Read):
+            yield node, pipelined
+        elif isinstance(node, ir.Loop):
+            yield from _reads(node.body, not any(isinstance(inner, ir.Loop) for inner in ir.walk(node.body)))

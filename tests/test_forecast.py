@@ -1,0 +1,175 @@
+"""What kernels hold, do and take: against Triton's compiler, the count, and what was measured on an H200."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+import pebblesim as ps
+from pebblesim.advice import cards
+from pebblesim.advice.forecast import can_forecast, forecast, forecasts
+from pebblesim.errors import UsageError
+from pebblesim.gpu.results import load
+from pebblesim.jobs.launch_costs import launch_costs
+from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.language import masks
+from pebblesim.language.registry import get
+from pebblesim.readings.kernels.launches import launches
+from pebblesim.readings.kernels.storage import storage
+from pebblesim.readings.kernels.triton import moved_bytes
+
+H200 = cards.card("H200")
+GRID = Path(__file__).parent.parent / "benchmarks" / "gpu" / "grid.jsonl"
+
+
+def square(side: int) -> dict[str, int]:
+    return dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), side)
+
+
+# Bytes of shared memory that Triton 3.6 gives the blocks of these launches for sm_90.
+COMPILED = [
+    ("flash2-forward", 128, {"B_r": 128, "B_c": 128}, 3, "flash2-forward", 229376),
+    ("flash2-forward", 64, {"B_r": 128, "B_c": 64}, 3, "flash2-forward", 65536),
+    ("flash2-forward", 512, {"B_r": 64, "B_c": 32}, 2, "flash2-forward", 196608),
+    ("small-cache-forward-blocked", 128, {"a": 128, "b": 256, "c": 64}, 4, "L", 196608),
+    ("small-cache-backward-blocked", 512, {"a": 256, "b": 128, "c": 64}, 3, "dS", 147456),
+    ("small-cache-backward-blocked", 512, {"a": 128, "b": 128, "c": 64}, 3, "dK", 98304),
+    ("backward-two-pass-blocked", 128, square(128), 2, "dQ", 196608),
+    ("backward-two-pass-blocked", 128, square(128), 2, "dK, dV", 230400),
+    ("backward-two-pass-blocked", 64, square(64), 2, "dK, dV", 57856),
+    ("backward-two-pass-blocked", 256, square(64), 2, "dK, dV", 205312),
+    ("dS-stored-blocked", 128, {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 2, "dK, dV, dS", 147968),
+    ("dS-stored-blocked", 128, {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 2, "dQ", 49152),
+]
+
+
+@pytest.mark.parametrize(("name", "d", "blocks", "stages", "called", "compiled"), COMPILED)
+def test_shared_memory_is_what_the_compiler_takes(
+    name: str, d: int, blocks: dict[str, int], stages: int, called: str, compiled: int
+) -> None:
+    """Exactly, but for vectors, which take up to two thousandths of it."""
+    (launch,) = (each for each in launches(get(name).program) if each.name == called)
+    held = storage(launch, {"n": 4096, "d": d, **blocks}, "bfloat16", stages)
+    assert compiled - 1024 <= held.shared <= compiled
+
+
+def test_what_spilled_is_refused_and_what_did_not_is_not() -> None:
+    """Triton's compiler spilled 504 and 520 bytes a thread in the first two, and at most 16 in the others."""
+
+    def fits(tiling: Tiling, d: int) -> bool:
+        try:
+            forecast(tiling, {"n": 4096, "d": d}, H200, "bfloat16")
+        except UsageError as error:
+            assert "bytes in registers, and 262,144 fit" in str(error)
+            return False
+        return True
+
+    stored = {"B_c": 128, "b_r": 64, "b": 128, "c": 64}
+    assert not fits(Tiling("backward-two-pass-blocked", square(128), 8, 2), 128)
+    assert not fits(Tiling("dS-stored-blocked", stored, 8, 2), 128)
+    assert fits(Tiling("backward-two-pass-blocked", square(128), 8, 2), 64)
+    assert fits(Tiling("backward-two-pass-blocked", square(64), 8, 2), 256)
+    assert fits(Tiling("dS-stored-blocked", stored, 8, 2), 64)
+    assert fits(Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2), 256)
+
+
+@given(
+    tiling=st.sampled_from([tiling for tilings in TILINGS.values() for tiling in tilings]),
+    n=st.integers(1, 900),
+    d=st.integers(1, 300),
+    heads=st.integers(1, 3),
+    mask=st.sampled_from([None, "causal", "window:70"]),
+)
+def test_launches_move_what_is_counted(tiling: Tiling, n: int, d: int, heads: int, mask: str | None) -> None:
+    schedule, seen = get(tiling.schedule), masks.of(mask)
+    costs = launch_costs(tiling, {"n": n, "d": d}, "float16", heads, seen)
+    counted = ps.count(tiling.schedule, M=2**60, blocks=tiling.blocks, mask=mask, n=n, d=d)
+    program = schedule.program if mask is None else schedule.masked
+    expected = moved_bytes(program, counted.by_tensor, "float16").each(lambda amount: amount * heads)
+    filled = 0 if mask is None else 4 * heads * n * (1 + d)  # constants that other kernels write
+    assert sum(cost.moved.reads for cost in costs) == expected.reads
+    assert expected.writes - filled <= sum(cost.moved.writes for cost in costs) <= expected.writes
+    assert all(cost.least <= cost.moved.io for cost in costs)
+
+
+def test_products_of_padded_tiles() -> None:
+    """dQ, dK and dV have d = 576 columns in tiles of 128, so 640; scores 576 terms in tiles of 64."""
+    n, d = 1024, 576
+    costs = launch_costs(
+        Tiling("small-cache-backward-blocked", {"a": 128, "b": 128, "c": 64}), {"n": n, "d": d}, "float16"
+    )
+    done = {cost.name: sum(cost.products.values()) for cost in costs}
+    assert done == {
+        "v": 0,
+        **dict.fromkeys(("P", "dS"), 2 * n * n * 576),
+        **dict.fromkeys(("dQ", "dK", "dV"), 2 * n * n * 640),
+    }
+    assert {cost.name: cost.programs for cost in costs} == {"v": 8, "P": 64, "dS": 64, "dQ": 40, "dK": 40, "dV": 40}
+
+
+@pytest.mark.parametrize("n", [1024, 16384])
+def test_forecasts_against_what_was_measured(n: int) -> None:
+    """The rates were fitted to n = 4096; of every kernel that takes more than 0.1 ms, and of which is fastest."""
+    cells = defaultdict(list)
+    for row in load(GRID):
+        if row["n"] == n and row["d"] in (64, 128, 256, 320, 512, 1024):
+            for tried in row.get("tried", ()):
+                if "seconds" in tried:
+                    tiling = Tiling(row["contender"], tried["blocks"], tried["warps"], tried["stages"])
+                    made = forecast(tiling, {"n": n, "d": row["d"]}, H200, row["dtype"], row["heads"])
+                    cells[row["way"], row["d"]].append((made, tried["seconds"]))
+    assert len(cells) == 12
+    errors = [made.seconds / seconds - 1 for cell in cells.values() for made, seconds in cell if seconds > 1e-4]
+    assert sum(abs(error) < 0.2 for error in errors) >= 0.9 * len(errors) >= 40
+    for cell in cells.values():
+        named = min(cell, key=lambda each: each[0].seconds)
+        fastest = min(cell, key=lambda each: each[1])
+        assert named[0].tiling.schedule == fastest[0].tiling.schedule and named[1] < 1.12 * fastest[1]
+
+
+def test_every_multiprocessor_needs_a_block() -> None:
+    """With one head of 1,024 tokens tiles of 128 x 256 leave most of the chip without a block."""
+    few, many = (forecasts("backward-qkv", {"n": 1024, "d": 512}, H200, "bfloat16", heads)[0] for heads in (1, 64))
+    assert min(launch.cost.programs for launch in few.launches[1:]) > 16 and few.tiling.blocks["b"] < 256
+    assert many.tiling.blocks["b"] == 256 and many.seconds < 40 * few.seconds
+
+
+def test_what_binds_a_launch() -> None:
+    tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": 256, "c": 64}, 8, 4)
+    wide = {each.cost.name: each for each in forecast(tiling, {"n": 4096, "d": 1024}, H200, "bfloat16", 16).launches}
+    assert wide["v"].binds == "memory" and wide["P"].binds == wide["dQ"].binds == "matrix units"
+    narrow = {each.cost.name: each for each in forecast(tiling, {"n": 4096, "d": 64}, H200, "bfloat16", 16).launches}
+    assert narrow["P"].binds == "writing"
+    short = forecast(tiling, {"n": 128, "d": 64}, H200, "bfloat16").launches[0]
+    assert short.binds == "launch"
+    for launch in (*wide.values(), *narrow.values(), short):
+        bounds = [launch.parts[part] for part in ("matrix units", "L2", "memory", "launch")]
+        assert launch.seconds >= max(bounds) > 0
+
+
+def test_cards_that_nobody_has_measured_say_so() -> None:
+    assert [name for name in cards.cards() if can_forecast(cards.card(name))] == ["H200"]
+    tiling = TILINGS["forward"][0]
+    with pytest.raises(UsageError, match="nobody has measured what kernels reach on NVIDIA H100"):
+        forecast(tiling, {"n": 128, "d": 64}, cards.card("H100"), "bfloat16")
+    assert forecasts("matmul", {"m": 64, "k": 64, "n": 64}, H200, "bfloat16") == ()
+
+
+def test_advice_ends_with_lines_to_paste() -> None:
+    advice = ps.advise(
+        "H200", n=4096, d=512, heads=16, dtype="bf16", problem_name="backward-qkv", blocks={"a": 64, "b": 64, "c": 64}
+    )
+    best, (own,) = advice.kernels[0], advice.own_kernels
+    assert own.tiling.blocks == {"a": 64, "b": 64, "c": 64} and own.seconds > best.seconds
+    text = str(advice)
+    assert f"your tile: {own.seconds / best.seconds:.2f} x the time of the first" in text
+    *_, launched = text.rpartition("to paste, small-cache-backward-blocked:\n")
+    assert launched.startswith("  BLOCK_M = 128, BLOCK_N = 256, BLOCK_D = 64, num_warps = 8, num_stages = 4\n")
+    assert "  P: grid (512, 16), 196,608 bytes of shared memory, " in launched
+    assert advice.to_dict()["kernels"][0]["launches"][1]["programs"] == 16 * 512
+    partly = ps.advise("H200", n=4096, d=64, dtype="bf16", problem_name="backward-qkv", blocks={"B_r": 64, "B_c": 64})
+    assert {each.tiling.blocks["B_r"] for each in partly.own_kernels} == {64}
+    assert ps.advise("H200", n=4096, d=64).kernels == () == ps.advise("A100", n=4096, d=64, dtype="bf16").kernels
