@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pebblesim.errors import UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.forward import flash2
 
@@ -15,7 +14,7 @@ def declare(
     summation: str = "chain",
     *,
     column_block: int = 1,
-    row_block: int | None = None,
+    row_block: int = 1,
     outputs: tuple[str, ...] = ("O",),
     mask: Mask = None,
 ) -> Builder:
@@ -30,8 +29,6 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_v, d_r = sizes(n_q=n_q, n_k=n_k, d_v=d_v, d_r=d_r)
-    if row_block is None and mask is not None:
-        raise UsageError("under a mask, an online softmax needs a row_block.")
     b = Builder(summation, mask)
     b.outputs = outputs
     for name, shape in {"Q_C": (n_q, d_v), "Q_R": (n_q, d_r), "C": (n_k, d_v), "R": (n_k, d_r)}.items():
@@ -39,6 +36,5 @@ def declare(
     b.matmul("S_C", "Q_C", "C.T", pairs=True)
     b.matmul("S_R", "Q_R", "R.T", pairs=True)
     b.elementwise("S", "add", "S_C", "S_R")
-    blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
-    flash2(b, n_q, n_k, d_v, *blocks, values="C")
+    flash2(b, n_q, n_k, d_v, whole("column_block", column_block), whole("row_block", row_block), values="C")
     return b
