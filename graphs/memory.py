@@ -30,14 +30,15 @@ def _of_the_machine() -> int:
 
 
 def _of_control_groups(mount: Path, member: Path) -> Iterator[int]:
-    """What each control group around this process has left, of either version: its limit less what it cannot drop."""
+    """What each control group around this process has left, of either version: its limit less what it cannot
+    drop; pages of files can be dropped."""
     for line in member.read_text().splitlines() if member.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            top, limit, usage, idle = mount, "memory.max", "memory.current", "inactive_file"
+            top, limit, usage, total = mount, "memory.max", "memory.current", ""
         elif "memory" in controllers.split(","):
             top, limit, usage = mount / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            idle = "total_inactive_file"
+            total = "total_"
         else:
             continue
         group = top / path.lstrip("/")
@@ -45,10 +46,11 @@ def _of_control_groups(mount: Path, member: Path) -> Iterator[int]:
         for each in (group, *group.parents[: len(group.parts) - len(top.parts)]):
             try:
                 most, used = int((each / limit).read_text()), int((each / usage).read_text())
-                dropped = re.search(rf"^{idle} (\d+)$", (each / "memory.stat").read_text(), re.MULTILINE)
+                stat = (each / "memory.stat").read_text()
             except (OSError, ValueError):  # there is no such group, or "max": no limit
                 continue
-            yield max(0, most - used + (int(dropped[1]) if dropped else 0))
+            cached = re.findall(rf"^{total}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+            yield max(0, most - used + sum(map(int, cached)))
 
 
 def readable(size: int) -> str:

@@ -177,7 +177,9 @@ def test_memory_ends_where_that_of_the_container_does(tmp_path: Path, version: i
 
     def group(folder: Path, limit: str, used: int, idle: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in zip((*names[:2], "memory.stat"), (limit, used, f"anon 7\n{names[2]} {idle}\n"), strict=True):
+        active = names[2].replace("inactive", "active")
+        stat = f"anon 7\n{names[2]} {idle - idle // 4}\n{active} {idle // 4}\n"
+        for name, value in zip((*names[:2], "memory.stat"), (limit, used, stat), strict=True):
             (folder / name).write_text(f"{value}\n")
 
     def left() -> list[int]:

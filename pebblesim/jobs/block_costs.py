@@ -460,6 +460,7 @@ class _Levels:
         self.passing = 0
         self.high: list[_Sum] = []
         self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._seen: set[object] = set()  # tiles that were resident at once, and those of them with a pebble a word
         self._walk(body, frozenset())
         self.high = _outermost(self.high)
         self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
@@ -494,9 +495,15 @@ class _Levels:
                 (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
             if left := ir.leaving(node):
                 self.resident.pop(left, None)
-            self.high.append(_added(self.resident.values()))
-            held = _added(words for tile, words in self.resident.items() if tile in self.full)
-            self._low.setdefault(second, []).append(held)
+            resident = frozenset(self.resident)
+            if resident not in self._seen:
+                self._seen.add(resident)
+                self.high.append(_added(self.resident.values()))
+            held = resident & self.full
+            if (second, held) not in self._seen:
+                self._seen.add((second, held))
+                words = _added(words for tile, words in self.resident.items() if tile in held)
+                self._low.setdefault(second, []).append(words)
 
     def _covered(self, rng: ir.Range) -> None:
         """A loop over the parts of a range has gone through all of it."""
