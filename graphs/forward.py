@@ -128,7 +128,7 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int 
     b.elementwise("A", "exp", "Sm")
 
 
-def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str = "V") -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
@@ -137,7 +137,7 @@ def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
         b.elementwise("aO", "mul", "a", "lO.prev")
-        b.matmul("lO", "A", "V", onto="aO")
+        b.matmul("lO", "A", values, onto="aO")
     b.elementwise("O", "div", "lO.last", "l_m.last")
     b.elementwise("log_l", "log", "l_m.last")
     b.elementwise("L", "add", "m.last", "log_l")
@@ -157,5 +157,5 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.matmul("O", "f", "V")
 
 
-ONLINE: Final = {"flash1": _flash1, "flash2": _flash2, "logsumexp": _logsumexp}
+ONLINE: Final = {"flash1": _flash1, "flash2": flash2, "logsumexp": _logsumexp}
 """The ways that keep a running maximum, block of columns by block of columns."""

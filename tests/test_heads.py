@@ -161,3 +161,25 @@ def test_a_packed_batch_by_hand() -> None:
     causal = ps.count("flash2-forward", n=1024, d=64, M=2**15, mask="lengths:300,500,224:causal")
     assert causal.pairs == sum(n * (n + 1) // 2 for n in lengths)
     assert causal.io < counted.io
+
+
+def test_decoding_of_deepseek_by_hand(run: Any) -> None:
+    """128 heads on one latent of 576 words, 512 of which are the value: 16,384 keys are moved once for all heads."""
+    found = run(
+        "count -p forward-latent --size n_q=1 --size n_k=16384 --size d_k=576 --size d_v=512 -M 50MiB --dtype bf16 "
+        "--heads 128 --kv-heads 1 --batch 2"
+    )
+    (row,), (total,) = found["rows"], found["totals"]
+    keys = row["by_tensor"]["C"]["reads"] + row["by_tensor"]["R"]["reads"]
+    assert 2 * keys == 16384 * 576 * 2 == 18_874_368
+    assert total["reads"] == 2 * (16384 * 576 + 128 * 576)
+    assert total["writes"] == 2 * 128 * (512 + 1)
+    assert total["each_for_itself"] == 2 * 128 * (16384 * 576 + 576 + 513)
+    assert row["gap"] == 1
+
+
+def test_values_are_fewer_words_than_keys() -> None:
+    with pytest.raises(
+        UsageError, match="d_v = 8 was given, and d_k = 8; values are a part of the keys, so d_v is less"
+    ):
+        ps.count("flash2-latent", n_q=1, n_k=9, d_k=8, d_v=8, M=999)

@@ -48,6 +48,8 @@ def output_of(name: str, x: Mapping[str, Any], allowed: Any) -> Any:
     x = dict(x)
     if name.startswith("projected-"):
         x |= {"Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}
+    elif "C" in x:  # values are the first part of the keys
+        x |= {"Q": np.hstack([x["Q_C"], x["Q_R"]]), "K": np.hstack([x["C"], x["R"]]), "V": x["C"]}
     elif "X" in x:
         x |= {"Q": x["A1"] @ x["X"], "K": x["A2"], "V": x["A3"] @ x["Y"]}
     activation = next((a for a in WEIGHTS if a and name.endswith(a)), "")

@@ -29,7 +29,7 @@ def every_claim() -> dict[str, tuple[Claim, tuple[str, ...], bool]]:
         made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
         dims = {dim: DIMS[dim] for dim in problem.dims}
         for which, formulation in bounding.ways.items():
-            for pairs in (None, Pairs.of(10**6, (DIMS["n"], DIMS["n"])))[: 2 if problem.maskable else 1]:
+            for pairs in (None, Pairs.of(10**6, DIMS["n"]))[: 2 if problem.maskable else 1]:
                 for claim in bounding.claims(Case(problem, dims, formulation, pairs, made)):
                     name = f"{problem.name}, {claim.name}, {which}{', masked' * (pairs is not None)}"
                     found[name] = claim, tuple(problem.outputs), pairs is not None

@@ -44,6 +44,7 @@ def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> t
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
     """The dimensions of a problem, checked: in n and d if no others are given, which is the square case."""
+    dims = _of_parts(solves, dims)
     meant = dims_meant(solves, dims)
     return {name: whole(name, dims[given]) for name, given in meant.items()}
 
@@ -70,6 +71,20 @@ def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str
         f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
         f"{', '.join(f'{name} = {size}' for name, size in given.items()) or 'none'}."
     )
+
+
+def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
+    """The sizes with the second of two parts in the place of their total."""
+    given = dict(dims)
+    for total, (part, rest) in solves.totals.items():
+        if total in given and part in given and rest not in given:
+            if whole(total, given[total]) <= whole(part, given[part]):
+                raise UsageError(
+                    f"problem {solves.name!r}: {part} = {given[part]} was given, and {total} = {given[total]}; "
+                    f"values are a part of the keys, so {part} is less than {total}."
+                )
+            given[rest] = given.pop(total) - given[part]
+    return given
 
 
 def _sizes_taken(solves: Problem) -> str:

@@ -153,7 +153,7 @@ def bounds(
         problem=solves.name,
         dims=sizes,
         M=M,
-        pairs=None if given is None else Pairs.of(given, solves.grid(sizes)).number,
+        pairs=None if given is None else Pairs.of(given, *solves.grid(sizes)).number,
         schedule=None if algorithm is None else algorithm.name,
         theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
         lower=lower,

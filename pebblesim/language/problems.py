@@ -74,6 +74,8 @@ class Problem:
         theta: the expression inside Θ; None if it is not known.
         bounds: the lower bounds that hold for it beyond the compulsory one, a `pebblesim.theory.cutting.Bounding`, or
             whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
+        totals: sizes that may be given in the place of one of two dimensions, which add up to it; the first of both is
+            then given, too.
         rectangle: of the square case of a problem, the problem with all its dimensions.
 
     Raises:
@@ -95,6 +97,7 @@ class Problem:
     graph: Callable[..., Any] | str | None = field(default=None, repr=False)
     theta: Theta | None = None
     bounds: Any = field(default=None, repr=False)
+    totals: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     rectangle: Problem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -9,8 +9,9 @@ from pebblesim.problems import backward
 from pebblesim.problems import forward
 from pebblesim.problems import backward_qkv
 from pebblesim.problems import activation
+from pebblesim.problems import latent
 from pebblesim.problems import linear
 from pebblesim.problems import matmul
 from pebblesim.problems import projected
 
-__all__ = ["activation", "backward", "backward_qkv", "forward", "linear", "matmul", "projected"]
+__all__ = ["activation", "backward", "backward_qkv", "forward", "latent", "linear", "matmul", "projected"]

@@ -31,13 +31,14 @@ class Pairs(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, given: Mask | int, grid: tuple[int, int]) -> Pairs:
+    def of(cls, given: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
         """Those of a mask; of a number alone, as few queries and keys as that many pairs can have.
 
         Raises:
             UsageError: there are not so many pairs, or the mask does not fit.
         """
-        n_q, n_k = grid
+        n_k = n_q if n_k is None else n_k
+        grid = n_q, n_k
         if isinstance(given, Mask):
             each, whole = (
                 tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)

@@ -227,7 +227,7 @@ def _of_way(
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys, so it takes no mask.")
     bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, problem.grid(dims)), made)
+    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
         yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not

@@ -1,0 +1,34 @@
+"""Attention whose values are a part of its keys: multi-head latent attention, absorbed, where all heads share one K.
+
+A key is a latent of d_v words, which is its value, too, and d_r words that only scores need (its rotary part): d_k =
+d_v + d_r. What is proved of attention is not claimed of it: its lower bound is the compulsory one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pebblesim.language.problems import Array, problem
+from pebblesim.problems.softmax import softmax
+
+
+def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+    """O = softmax(Q_C Cᵀ + Q_R Rᵀ) C, and what a softmax keeps."""
+    kept = softmax(x["Q_C"] @ x["C"].T + x["Q_R"] @ x["R"].T, allowed)
+    return {"O": kept["P"] @ x["C"], **kept}
+
+
+problem(
+    "forward-latent",
+    dims=("n_q", "n_k", "d_v", "d_r"),
+    from_nd={"n_q": "n", "n_k": "n", "d_v": "d", "d_r": "d"},
+    totals={"d_k": ("d_v", "d_r")},
+    inputs={"Q_C": ("n_q", "d_v"), "Q_R": ("n_q", "d_r"), "C": ("n_k", "d_v"), "R": ("n_k", "d_r")},
+    outputs={"O": ("n_q", "d_v")},
+    extra={"L": ("n_q",)},
+    queries=("Q_C", "Q_R"),
+    keys=("C", "R"),
+    values=reference,
+    source="DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (absorbed)",
+    graph="pebblesim.graphs.latent:declare",
+)
