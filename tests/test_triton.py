@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import strategies
 import triton_interpreter
 from hypothesis import given, strategies as st
 
@@ -45,9 +46,11 @@ def run(
     mask: str | None = None,
     scale: float | None = None,
 ) -> None:
-    schedule, band = get(name), masks.of(mask)
+    schedule, band = get(name).in_dims(dims), masks.of(mask)
     counted = ps.count(name, M=10**9, blocks=blocks, mask=band, **dims)
-    program, allowed = (schedule.program, None) if band is None else (schedule.masked, band.allowed(dims["n"]))
+    program, allowed = (
+        (schedule.program, None) if band is None else (schedule.masked, band.allowed(*schedule.problem.grid(dims)))
+    )
     source = triton(program, {**counted.dims, **blocks}, dtype, band, scale=scale)
     many = [schedule.problem.random_inputs(counted.dims, seed, schedule.kept, allowed) for seed in range(heads)]
     order = [tensor for tensor in schedule.program.tensors if tensor in schedule.program.inputs]
@@ -107,6 +110,28 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
         heads=1,
         mask=mask,
     )
+
+
+RECTANGLES = ["flash2-forward", "small-cache-forward-blocked", "dS-stored-blocked", "backward-two-pass-blocked"]
+
+
+@given(
+    name=st.sampled_from(RECTANGLES),
+    sizes=st.tuples(*2 * [st.integers(1, 50)], *2 * [st.integers(9, 36)]),
+    mask=st.sampled_from([None, "causal", "causal:start", "window:9", "band:4:start"]),
+    data=st.data(),
+)
+@strategies.draws(12, 60)
+def test_the_same_of_rectangles(name: str, sizes: tuple[int, ...], mask: str | None, data: st.DataObject) -> None:
+    """One query and more queries than keys among them: bands end at the last key, or start at the first."""
+    dims = dict(zip(("n_q", "n_k", "d_k", "d_v"), sizes, strict=True))
+    blocks = fitting({block: data.draw(SIDES) for block in get(name).blocks})
+    table = np.ones(sizes[:2], bool) if mask is None else masks.of(mask).allowed(*sizes[:2])
+    if table.any(axis=0).all() and table.any(axis=1).all():
+        run(name, dims, blocks, heads=1, mask=mask)
+    else:
+        with pytest.raises(UsageError, match="Triton kernels need a key for each query, and a query for each key"):
+            run(name, dims, blocks, heads=1, mask=mask)
 
 
 def message(name: str, sizes: dict[str, int], dtype: str = "bfloat16", mask: str | None = None) -> str:

@@ -125,7 +125,7 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
-    if totals is not None:
+    if totals is not None and not behind:  # behind an L2 there is a table of all heads
         print_table(str(totals.title), totals.columns, totals.lines, left=1)
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())

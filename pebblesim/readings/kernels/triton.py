@@ -121,7 +121,14 @@ def triton(
         raise UnknownName("type of a word", dtype, WORDS)
     if mask is not None and (not isinstance(mask, Band) or mask.rows > 1):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
-    mask = mask and mask.placed(program.grid(sizes))
+    if mask is not None:
+        grid = program.grid(sizes)
+        if any(mask.empty(grid, 1, axis).any() for axis in (0, 1)):
+            raise UsageError(
+                f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
+                f"{grid[0]:,} queries and {grid[1]:,} keys without."
+            )
+        mask = mask.placed(grid)
     made = launches(program, masked=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
