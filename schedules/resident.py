@@ -74,17 +74,17 @@ def queries_resident(m, Q, K, V, dO, O, l):
 )
 def keys_then_queries(m, Q, K, V, dO, O, l):
     """Two passes, each with one side resident: 12nd + 4n words in 2nd + 2n + O(d)."""
-    n, d = Q.shape
-    dQ, dK, dV, v = m.tensor("dQ", n, d), m.tensor("dK", n, d), m.tensor("dV", n, d), m.tensor("v", n)
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     with m.phase("v, dQ"):
         K_, V_ = m.read(K), m.read(V)
-        for i in m.tiles(n, 1):
+        for i in m.tiles(n_q, 1):
             dO_i, v_i = m.read(dO[i, :]), m.zeros(i)
             add_row_sums(m, v_i, dO_i, O)
             m.write(v[i], v_i)
-            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d)
-            for j in m.tiles(n, 1, keys_of=i):
+            Q_i, l_i, dQ_i = m.read(Q[i, :]), m.read(l[i]), m.zeros(i, d_k)
+            for j in m.tiles(n_k, 1, keys_of=i):
                 P = m.compute(Q_i @ K_[j, :].T)
                 P[:] = exp(P) / l_i
                 dS = m.compute(dO_i @ V_[j, :].T)
@@ -94,9 +94,9 @@ def keys_then_queries(m, Q, K, V, dO, O, l):
 
     with m.phase("dK, dV"):
         Q_, dO_, l_, v_ = m.read(Q), m.read(dO), m.read(l), m.read(v)
-        for j in m.tiles(n, 1, keys_of=n, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d), m.zeros(j, d)
-            for i in m.tiles(n, 1, queries_of=j):
+        for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, 1, queries_of=j):
                 P = m.compute(Q_[i, :] @ K_j.T)
                 P[:] = exp(P) / l_[i]
                 dV_j += P.T @ dO_[i, :]
