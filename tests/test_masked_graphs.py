@@ -675,7 +675,7 @@ def test_rows_that_no_step_of_a_loop_has_made() -> None:
             {"softmax": "flash1", "column_block": 2},
             "row_block goes with .* under a mask",
         ),
-        ("forward", np.ones((3, 3), bool), {"n": 0}, "n is 0, but must be a whole number"),
+        ("forward", np.ones((3, 3), bool), {"n": 0}, "n_q is 0, but must be a whole number"),
     ],
 )
 def test_masks_that_are_refused(name: str, mask: Any, options: dict[str, Any], message: str) -> None:

@@ -384,7 +384,7 @@ class Case:
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
-        if self.masked:
+        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
             why_not = "it is proved where all pairs are allowed"
         elif n < self.size(("more",))[1] or len({self._sizes[width] for width in lines.widths}) > 1:
             why_not = "it is proved for as many keys as queries, of one width"
