@@ -12,7 +12,7 @@ from pebblesim.language.registry import SCHEDULES
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # No deadline: the first call of a compiled function takes seconds, and says nothing.
-settings.register_profile("default", deadline=None, max_examples=25, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("default", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
 settings.register_profile("full", parent=settings.get_profile("default"), max_examples=200)
 settings.load_profile("default")

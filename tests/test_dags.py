@@ -202,6 +202,7 @@ def test_every_game_of_a_family_is_legal(name: str, M: int, rules: str) -> None:
     assert found.gap >= 1
 
 
+@pytest.mark.slow
 def test_tiles_of_a_matrix_product_are_found() -> None:
     """Plain tiles of 11 x 11 move 7,168 words of matmul n = 32 at M = 192."""
     found = pebble(generate("matmul", n=32), M=192, rules="no-recompute", seconds=6)
