@@ -162,7 +162,7 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
     source="ours: P and dS through memory, columns of V and dV stationary between them",
     io=(
         f"2*n*d + n + n*d + n + n*d*ceiling(n/B_r) + n**2 + 2*n*d + ceiling(n/B_c)*(n*d + n) + 2*n**2"
-        f" + {streamed('n', 'n', 'd')} + {streamed('n', 'n', 'd', 'b', 'a')}"
+        f" + 2*{streamed('n', 'n', 'd')}"
     ),
     fit=["B_r", "B_c", ("a", "b")],
     graph={"kept": "l"},
@@ -202,7 +202,7 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
         gemm_streamed(m, dQ, dS, K, a, b)
 
     with m.phase("dK"):
-        gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
+        gemm_streamed(m, dK, dS, Q, a, b, A_T=True)
 
 
 @schedule(
