@@ -1,6 +1,7 @@
 """Settings that all tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: tests interrupt themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first call of a compiled function takes seconds, and says nothing.
 settings.register_profile("default", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
