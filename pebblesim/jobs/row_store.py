@@ -28,19 +28,24 @@ class RowStore:
         self.path = path
         try:
             self._file = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
-            (owner,) = self._file.execute("PRAGMA application_id").fetchone()
-            (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables and owner != APPLICATION:
-                raise UsageError(f"--store {str(path)!r} is an SQLite file of something else; name another.")
-            # Every row is on its way to the disk when `keep` returns: killing us loses none.
-            self._file.execute("PRAGMA journal_mode = WAL")
-            self._file.execute("PRAGMA synchronous = NORMAL")
-            self._file.execute(f"PRAGMA application_id = {APPLICATION}")
-            self._file.execute(
-                "CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID"
-            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._file.close()
+                raise
         except sqlite3.Error as error:
             raise UsageError(f"rows cannot be kept in {str(path)!r}: {error}.") from None
+
+    def _prepare(self) -> None:
+        (owner,) = self._file.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and owner != APPLICATION:
+            raise UsageError(f"--store {str(self.path)!r} is an SQLite file of something else; name another.")
+        # Every row is on its way to the disk when `keep` returns: killing us loses none.
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.execute("PRAGMA synchronous = NORMAL")
+        self._file.execute(f"PRAGMA application_id = {APPLICATION}")
+        self._file.execute("CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID")
 
     def __enter__(self) -> RowStore:
         return self

@@ -239,7 +239,8 @@ def problem(name: str, **declared: Any) -> Problem:
         made = Problem(name, **declared)
     except TypeError as error:
         takes = ", ".join(each.name for each in fields(Problem)[1:-1])
-        raise UsageError(f"problem {name!r}: {str(error).partition(') ')[2] or error}; it takes {takes}.") from None
+        why = (str(error).partition(") ")[2] or str(error)).partition(". Did you mean")[0]  # a guess of Python 3.13
+        raise UsageError(f"problem {name!r}: {why}; it takes {takes}.") from None
     if name in PROBLEMS and place(PROBLEMS[name].values) != place(made.values):
         raise UsageError(f"there is a problem {name!r} already; choose another name.")
     if made.pairs and made.pairs[0] != made.pairs[1]:
