@@ -43,6 +43,17 @@ def small_cache_forward(m, Q, K, V, *, B):
                 m.write(O[i, j], O_ij)
 
 
+def divided_product(m, O, A, V, l, a, b):
+    """O = (A V) / l by rank-1 updates of a x b tiles of O, divided before they leave the cache."""
+    rows, columns = O.shape
+    for i in m.tiles(rows, a, independent=True):
+        for j in m.tiles(columns, b, independent=True):
+            O_ij = m.zeros(i, j)
+            rank_one_updates(m, O_ij, A, V)
+            O_ij[:] = O_ij / m.read(l[i])
+            m.write(O[i, j], O_ij)
+
+
 @schedule(
     problem="forward",
     source="ours: Saha & Ye's order with streamed operands",
@@ -68,12 +79,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
             m.write(l[i], l_i)
 
     with m.phase("O"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(d_v, b, independent=True):
-                O_ij = m.zeros(i, j)
-                rank_one_updates(m, O_ij, A, V)
-                O_ij[:] = O_ij / m.read(l[i])
-                m.write(O[i, j], O_ij)
+        divided_product(m, O, A, V, l, a, b)
 
 
 @schedule(

@@ -38,6 +38,25 @@ def keys_resident(m, A1, A2, A3, dO, X, Y, O, l):
     m.write(g, g_)
 
 
+def columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_=None):
+    """dK and dV, and dQ in the cache if it is there, as the keys pass by; the queries are resident."""
+    n_q, _ = Q_.shape
+    (n_k, d_k), (_, d_v) = K.shape, V.shape
+    for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        for i in m.tiles(n_q, 1, queries_of=j):
+            P = m.compute(Q_[i, :] @ K_j.T)
+            P[:] = exp(P) / l_[i]
+            dV_j += P.T @ dO_[i, :]
+            dS = m.compute(dO_[i, :] @ V_j.T)
+            dS[:] = P * (dS - v_[i])
+            dK_j += dS.T @ Q_[i, :]
+            if dQ_ is not None:
+                dQ_[i, :] += dS @ K_j
+        m.write(dK[j, :], dK_j)
+        m.write(dV[j, :], dV_j)
+
+
 @schedule(
     problem="backward-qkv",
     source="ours: Q, dO and dQ resident, columns pass by once",
@@ -51,18 +70,7 @@ def queries_resident(m, Q, K, V, dO, O, l):
     dO_, v_ = m.read(dO), m.zeros(n_q)
     add_row_sums(m, v_, dO_, O)
     Q_, l_, dQ_ = m.read(Q), m.read(l), m.zeros(n_q, d_k)
-    for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-        for i in m.tiles(n_q, 1, queries_of=j):
-            P = m.compute(Q_[i, :] @ K_j.T)
-            P[:] = exp(P) / l_[i]
-            dV_j += P.T @ dO_[i, :]
-            dS = m.compute(dO_[i, :] @ V_j.T)
-            dS[:] = P * (dS - v_[i])
-            dK_j += dS.T @ Q_[i, :]
-            dQ_[i, :] += dS @ K_j
-        m.write(dK[j, :], dK_j)
-        m.write(dV[j, :], dV_j)
+    columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_)
     m.write(dQ, dQ_)
 
 
@@ -94,14 +102,4 @@ def keys_then_queries(m, Q, K, V, dO, O, l):
 
     with m.phase("dK, dV"):
         Q_, dO_, l_, v_ = m.read(Q), m.read(dO), m.read(l), m.read(v)
-        for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
-            K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-            for i in m.tiles(n_q, 1, queries_of=j):
-                P = m.compute(Q_[i, :] @ K_j.T)
-                P[:] = exp(P) / l_[i]
-                dV_j += P.T @ dO_[i, :]
-                dS = m.compute(dO_[i, :] @ V_j.T)
-                dS[:] = P * (dS - v_[i])
-                dK_j += dS.T @ Q_[i, :]
-            m.write(dK[j, :], dK_j)
-            m.write(dV[j, :], dV_j)
+        columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV)

@@ -8,6 +8,7 @@ is stored is made and written whatever the mask; what is made from it leaves out
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
+from pebblesim.schedules.forward import divided_product
 from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 
@@ -148,12 +149,7 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
         stored_scores(m, A, Q, K, B_r, sums)
 
     with m.phase("O"):
-        for i in m.tiles(n_q, a, independent=True):
-            for j in m.tiles(d_v, b, independent=True):
-                O_ij = m.zeros(i, j)
-                rank_one_updates(m, O_ij, A, V)
-                O_ij[:] = O_ij / m.read(l[i])
-                m.write(O[i, j], O_ij)
+        divided_product(m, O, A, V, l, a, b)
 
 
 @schedule(

@@ -32,7 +32,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 SOURCES = dict(_sources())
 
 LAYERS = (
-    ("errors", "arithmetic", "sizes", "notation", "files", "kernels", "tables", "units"),
+    ("errors", "arithmetic", "bisection", "sizes", "notation", "files", "kernels", "tables", "units"),
     ("language", "game"),
     ("readings", "graphs", "schedules", "theory"),
     ("problems", "growth", "caches", "dags"),

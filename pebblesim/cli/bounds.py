@@ -80,7 +80,12 @@ def bounds(
         square = min(one.dims.values()) ** 2
         several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
     if as_json:
-        results = [each.to_dict() | ({} if counted is None else counted.to_dict(each.best.value)) for each in several]
+        results = [each.to_dict() for each in several]
+        if counted is not None:
+            results = [
+                result | counted.to_dict() | {"total": each.best.value * counted.times}
+                for each, result in zip(several, results, strict=True)
+            ]
         print_json(results[0] if m is not None else {"bounds": results})
         return
     title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"

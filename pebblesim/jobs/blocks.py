@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import isqrt, prod
 
+from pebblesim.bisection import last_that
 from pebblesim.errors import Infeasible, UnknownName, UsageError
 from pebblesim.jobs.block_costs import Room, Words
 from pebblesim.language import program as ir
@@ -104,7 +105,7 @@ def _printed(schedule: Schedule, dims: Mapping[str, int], M: int) -> Blocks:
 
     for name, size in sizes(M).items():
         if size < 1:
-            least_M = _last(M, LARGEST, lambda M: min(sizes(M).values()) < 1) + 1
+            least_M = last_that(lambda M: min(sizes(M).values()) < 1, M, LARGEST) + 1
             raise Infeasible(
                 f"the printed rule {name} = {schedule.paper[name]} gives {size} for M = {M}; it needs M ≥ {least_M}, "
                 "or use 'fit'.",
@@ -156,11 +157,11 @@ class _Part:
 
     def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
-        top = _last(0, cap, lambda size: self.room.least(grown(size)) <= M)
+        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
         if self.room.summation != "chain":  # larger blocks may need fewer pebbles there
             return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
-        sure = _last(0, top, lambda size: self._surely_fits(M, grown(size)))
-        return _last(sure, top, lambda size: self.room(grown(size)) <= M)
+        sure = last_that(lambda size: self._surely_fits(M, grown(size)), 0, top)
+        return last_that(lambda size: self.room(grown(size)) <= M, sure, top)
 
     def _surely_fits(self, M: int, blocks: Blocks) -> bool:
         most = self.room.most(blocks)
@@ -218,7 +219,7 @@ class _Part:
 
     def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
         """Of the sizes up to `most`, one that moves least; in a grid that does not depend on M."""
-        last = _last(0, 256 * GRID, lambda place: _on_grid(place) <= most)
+        last = last_that(lambda place: _on_grid(place) <= most, 0, 256 * GRID)
         found: list[int] = []
         least: int | None = None
         ranges = [(0, 1, last)]  # (bound, from, to)
@@ -299,7 +300,7 @@ class _Search:
                 self.consider(blocks)
                 blocks = self._with_largest(blocks, name)
             self.consider(blocks)
-        together = _last(1, max(self.caps.values()), lambda size: self.part.fits(self.M, self._all(size)))
+        together = last_that(lambda size: self.part.fits(self.M, self._all(size)), 1, max(self.caps.values()))
         self.consider(self._all(together))
         for divisor in (1, 2, 5, 12, 30, 80, None):
             while any(self.consider(blocks) for blocks in self._steps(divisor)):
@@ -378,19 +379,9 @@ class _Search:
             def feasible(size: int, name: str = name) -> bool:
                 return self.part.room.least(low | {name: size}) <= self.M
 
-            size = _last(low[name], high[name], feasible)
+            size = last_that(feasible, low[name], high[name])
             sizes[name] = max(low[name], self._smaller(name, size))
         return high | sizes
-
-
-def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last number up to `high` for which something holds that holds up to some number, and at `low`."""
-    if low >= high or holds(high):
-        return max(low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _on_grid(place: int) -> int:

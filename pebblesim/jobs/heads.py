@@ -85,10 +85,10 @@ class Heads:
         sizes[own.pairs[0]] *= self.together
         return sizes, mask and mask.grouped(self.together, grid)
 
-    def to_dict(self, words: int) -> dict[str, Any]:
-        """The numbers, and what so many words of those that are counted as one come to, for `--json`."""
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, for `--json`."""
         given = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
-        return {**given, "separate": self.separate, "times": self.times, "total": words * self.times}
+        return {**given, "separate": self.separate, "times": self.times}
 
     def __str__(self) -> str:
         shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"
@@ -168,11 +168,7 @@ class Totals:
     def to_dict(self) -> dict[str, Any]:
         """As printed with `--json`."""
         return {
-            "heads": self.heads.heads,
-            "kv_heads": self.heads.kv_heads or self.heads.heads,
-            "batch": self.heads.batch,
-            "separate": self.heads.separate,
-            "times": self.heads.times,
+            **self.heads.to_dict(),
             "totals": [
                 {
                     "schedule": row.schedule,

@@ -136,16 +136,17 @@ class Writer:
             sides.append(Side(axis, block))
         return tuple(sides)
 
-    def indices(self, axes: Iterable[int], whole: str = ":") -> str:
-        """The indices of that tile."""
-        return ", ".join(self.index(axis) or whole for axis in axes)
+    def _there(self, name: str) -> str:
+        """The part of a tensor in memory that the open loops name."""
+        indices = [self.index(axis) for axis in self.system.axes[name]]
+        return f"{name}[{', '.join(index or ':' for index in indices)}]" if any(indices) else name
 
     def variable(self, name: str) -> str:
         """What a tensor's tile is called here."""
         return f"{name}_{''.join(self.index(axis) or '' for axis in self.system.axes[name])}"
 
     def enter(self, variable: str, axes: Iterable[int]) -> None:
-        """Tiles that are dead leave, and this one comes."""
+        """A tile comes."""
         self._scopes[-1][variable] = self.shape(axes)
         self.hold()
 
@@ -172,16 +173,16 @@ class Writer:
 
     # -- moves --------------------------------------------------------------------------------------------------
 
-    def _move(self, axes: tuple[int, ...]) -> None:
+    def _move(self, name: str) -> str:
+        """Count a tile's way between memory and cache; its text."""
+        axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
         self.moved.append(Moved(axes, tuple(finest.items())))
+        return self._there(name)
 
     def read(self, name: str) -> str:
         """A tile of a tensor, read: its text."""
-        axes = self.system.axes[name]
-        self._move(axes)
-        where = self.indices(axes)
-        return f"{self.m}.read({name}[{where}])" if where.strip(":, ") else f"{self.m}.read({name})"
+        return f"{self.m}.read({self._move(name)})"
 
     def bring(self, name: str) -> str:
         """A tile of a tensor, read into a variable."""
@@ -203,14 +204,7 @@ class Writer:
 
     def write(self, name: str, variable: str) -> None:
         """A tile to memory."""
-        axes = self.system.axes[name]
-        self._move(axes)
-        where = self.indices(axes)
-        self.say(
-            f"{self.m}.write({name}[{where}], {variable})"
-            if where.strip(":, ")
-            else f"{self.m}.write({name}, {variable})"
-        )
+        self.say(f"{self.m}.write({self._move(name)}, {variable})")
 
     def finish(self, reads: Iterable[str], stores: Iterable[str]) -> Pass:
         """The pass."""

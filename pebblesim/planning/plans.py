@@ -9,6 +9,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, permutations, product
 
+from pebblesim.bisection import last_that
 from pebblesim.planning.equations import System
 from pebblesim.planning.passes import Impossible, Pass
 from pebblesim.planning.rows import rows
@@ -64,15 +65,13 @@ def candidates(system: System) -> list[Candidate]:
 def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
     """What a pass could compute and store: each stored tensor, and of what they need each computed, or read."""
     storable = [name for name in system.equations if name in system.storable]
-    known: set[tuple[frozenset[str], frozenset[str]]] = set()
     most = max(STORED, len(system.outputs))
     for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most + 1)):
         if any(system.axes[one] == system.axes[other] for one, other in combinations({*stores} - {*system.outputs}, 2)):
             continue  # two passes of half the rows move as much
         for computed in _closures(system, frozenset(stores)):
-            if (choice := (computed, frozenset(stores))) not in known and _connected(system, computed):
-                known.add(choice)
-                yield choice
+            if _connected(system, computed):
+                yield computed, frozenset(stores)
 
 
 def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
@@ -166,14 +165,7 @@ def _parts(size: int, top: int) -> list[int]:
 
 
 def _largest(made: Pass, sizes: Mapping[int, int], M: int, name: str, others: Mapping[str, int]) -> int:
-    low, high = 1, sizes[made.blocks[name]]
-    while low < high:
-        middle = (low + high + 1) // 2
-        if made.room(sizes, {**others, name: middle}) <= M:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return last_that(lambda size: made.room(sizes, {**others, name: size}) <= M, 1, sizes[made.blocks[name]])
 
 
 def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int], M: int, most: int) -> list[Plan]:

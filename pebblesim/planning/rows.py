@@ -52,7 +52,7 @@ class _Rows:
     ) -> None:
         self.system, self.x, self.y, self.resident, self.again = system, x, y, resident, again
         self.order = [each for name, each in system.equations.items() if name in computed]
-        self.computed, self.stores = computed, stores
+        self.stores = stores
         self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
         self.absorbed = {name for name in computed if self._absorbed(name)}
         self._all_operands = {

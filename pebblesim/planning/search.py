@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.bisection import first_that
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import problem_dims
 from pebblesim.jobs.compare import compare
@@ -159,21 +160,22 @@ def search(
     where = ", ".join(f"{dim} = {size:,}" for dim, size in {**sizes, "M": M}.items())
     best: tuple[Counted, str] | None = None
     looked_at = 0
-    for number, system in enumerate(ways, 1):
-        available = _passes(system)
-        looked_at += len(available)
-        for plan in plans(system, available, sizes, M, PLANS):
-            text = writing.source(plan, called, where)
-            made = writing.register(text, called)
-            counted = _least(made, sizes, M, plan.blocks)
-            if counted is not None and (best is None or counted.io < best[0].io):
-                best = counted, text
-        if progress:
-            progress(number / len(ways))
-    SCHEDULES.pop(called, None)
-    known = _known(solves.name, M, sizes)
+    with SCHEDULES.temporary():  # none of those that are tried is left behind
+        SCHEDULES.pop(called, None)
+        known = _known(solves.name, M, sizes)
+        for number, system in enumerate(ways, 1):
+            available = _passes(system)
+            looked_at += len(available)
+            for plan in plans(system, available, sizes, M, PLANS):
+                text = writing.source(plan, called, where)
+                counted = _least(writing.register(text, called), sizes, M, plan.blocks)
+                if counted is not None and (best is None or counted.io < best[0].io):
+                    best = counted, text
+            if progress:
+                progress(number / len(ways))
     if best is None and known is None:
-        raise Infeasible(f"no sequence of passes fits into M = {M} words; give it more.", M + 1)
+        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M, 1) for each in ways), M)
+        raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)
         counted, text = best

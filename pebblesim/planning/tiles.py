@@ -47,8 +47,7 @@ def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: froz
             _rank_one_updates(writer, product, C)
             if by_word:
                 _word_by_word(writer, product, epilogue, C)
-                if order[-1].name in stores:
-                    writer.write(order[-1].name, C)
+                writer.write(order[-1].name, C)
             else:
                 _tile_by_tile(writer, [product, *epilogue, *sums], C, totals, stores)
         for each in sums:

@@ -13,19 +13,15 @@ WIDTH = 120
 
 def source(plan: Plan, name: str, where: str) -> str:
     """The plan as a Python file; `where` says for which sizes it was found."""
-    system = plan.system
-    made = plan.passes
+    system, made = plan.system, plan.passes
     blocks = [block for each in made for block in each.blocks]
     body = [*_sizes(plan), *_tensors(plan)]
-    for each in made:
-        stored = [name for name in system.equations if name in each.stores]
-        body += [
-            "",
-            f'with {system.machine}.phase("{", ".join(stored)}"):',
-            *(f"{INDENT}{line}" for line in each.lines),
-        ]
     if len(made) == 1:
-        body = [*_sizes(plan), *_tensors(plan), *made[0].lines]
+        body += made[0].lines
+    else:
+        for each in made:
+            stored = ", ".join(name for name in system.equations if name in each.stores)
+            body += ["", f'with {system.machine}.phase("{stored}"):', *(f"{INDENT}{line}" for line in each.lines)]
     arguments = [system.machine, *system.inputs, *(["*", *blocks] if blocks else [])]
     words = [moved.text(system.dims) for each in made for moved in each.moved]
     return "\n".join(

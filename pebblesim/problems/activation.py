@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
+from pebblesim.problems import backward, forward
 from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 
 ACTIVATIONS = ("relu", "sigmoid")
@@ -45,10 +46,7 @@ def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None
 for activation in ACTIVATIONS:
     problem(
         f"forward-{activation}",
-        dims=("n_q", "n_k", "d_k", "d_v"),
-        from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
-        inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
-        outputs={"O": ("n_q", "d_v")},
+        **forward.SHAPES,
         queries=("Q",),
         keys=("K", "V"),
         values=partial(forward_with, activation),
@@ -61,17 +59,7 @@ for activation in ACTIVATIONS:
 for activation in ACTIVATIONS:
     problem(
         f"backward-{activation}",
-        dims=("n_q", "n_k", "d"),
-        from_nd={"n_q": "n", "n_k": "n", "d": "d"},
-        inputs={
-            "A1": ("n_q", "d"),
-            "A2": ("n_k", "d"),
-            "A3": ("n_k", "d"),
-            "dO": ("n_q", "d"),
-            "X": ("d", "d"),
-            "Y": ("d", "d"),
-        },
-        outputs={"g": ("d", "d")},
+        **backward.SHAPES,
         queries=("A1", "dO"),
         keys=("A2", "A3"),
         values=partial(backward_with, activation),

@@ -19,11 +19,10 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
     return {"g": x["A1"].T @ p @ x["A2"], "O": f @ h, "l": kept["l"]}
 
 
-problem(
-    "backward",
-    dims=("n_q", "n_k", "d"),
-    from_nd={"n_q": "n", "n_k": "n", "d": "d"},
-    inputs={
+SHAPES = {
+    "dims": ("n_q", "n_k", "d"),
+    "from_nd": {"n_q": "n", "n_k": "n", "d": "d"},
+    "inputs": {
         "A1": ("n_q", "d"),
         "A2": ("n_k", "d"),
         "A3": ("n_k", "d"),
@@ -31,8 +30,14 @@ problem(
         "X": ("d", "d"),
         "Y": ("d", "d"),
     },
+    "outputs": {"g": ("d", "d")},
+}
+"""What goes in and comes out, whatever stands for the softmax."""
+
+problem(
+    "backward",
+    **SHAPES,
     kept={"O": ("n_q", "d"), "l": ("n_q",)},
-    outputs={"g": ("d", "d")},
     queries=("A1", "dO", "O", "l"),
     keys=("A2", "A3"),
     values=reference,

@@ -15,12 +15,17 @@ def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str,
     return {"O": kept["P"] @ x["V"], **kept}
 
 
+SHAPES = {
+    "dims": ("n_q", "n_k", "d_k", "d_v"),
+    "from_nd": {"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
+    "inputs": {"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
+    "outputs": {"O": ("n_q", "d_v")},
+}
+"""What goes in and comes out, whatever stands for the softmax."""
+
 problem(
     "forward",
-    dims=("n_q", "n_k", "d_k", "d_v"),
-    from_nd={"n_q": "n", "n_k": "n", "d_k": "d", "d_v": "d"},
-    inputs={"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
-    outputs={"O": ("n_q", "d_v")},
+    **SHAPES,
     extra=dict.fromkeys(("l", "m", "l_m", "L"), ("n_q",)) | {"P": ("n_q", "n_k")},
     queries=("Q",),
     keys=("K", "V"),

@@ -6,11 +6,13 @@ the proof of each capacity, stands in docs/lower-bounds.md; here it is arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, isqrt
 from typing import ClassVar, Protocol
+
+from pebblesim.bisection import first_that
 
 
 class Capacity(Protocol):
@@ -199,29 +201,16 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set
     turns = {max(M, X) for X in capacity.turns(M)}
     near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
     whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
-    filled = {_largest(capacity, (products - 1) // max(1, segments)) for segments in whole}
-    dear = set() if tree is None else {_least(lambda X: (X - M + 1) * tree >= capacity(X), M)}
-    return {X for X in near | filled | {X + 1 for X in filled | dear} | dear if capacity(X) > 0}
+    ends = set()
+    for share in {(products - 1) // max(1, segments) for segments in whole}:
+        beyond = _first_beyond(capacity, share)
+        ends |= {beyond - 1, beyond}
+    if tree is not None:
+        dear = first_that(lambda X: (X - M + 1) * tree >= capacity(X) or X > M << 8, M)
+        ends |= {dear, dear + 1}
+    return {X for X in near | ends if capacity(X) > 0}
 
 
-def _least(holds: Callable[[int], bool], low: int) -> int:
-    """The least number from `low` on for which it holds, if it goes on to hold; a number of no use if it never does."""
-    step = 1
-    while not holds(low + step) and step < low << 8:
-        step *= 2
-    high = low + step
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
-
-
-def _largest(capacity: Capacity, most: int) -> int:
-    """The largest X with G(X) ≤ most."""
-    low, high = 0, 1
-    while capacity(high) <= most:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if capacity(middle) <= most else (low, middle)
-    return low
+def _first_beyond(capacity: Capacity, most: int) -> int:
+    """The first X ≥ 1 with G(X) > most."""
+    return first_that(lambda X: capacity(X) > most, 1)
