@@ -20,6 +20,7 @@ def declare(
     *,
     kept: str = "l",
     dQ_block: int | None = None,
+    rows_block: int | None = None,
     d: int | None = None,
     mask: Mask = None,
 ) -> Builder:
@@ -33,6 +34,7 @@ def declare(
             sums l_m relative to it; or "P" for the probabilities (n_q, n_k) themselves, without O.
         d: words in a row of A1, A2, A3, where Q, K, V are projections of these by W_Q, W_K, W_V, as in `forward`.
         dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
+        rows_block: dK and dV are accumulated in memory over blocks of that many rows, starting from 0.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:
@@ -55,9 +57,9 @@ def declare(
         b.rowsum("v", "dOO")
     b.elementwise("dPv", "sub", "dP", "v")
     b.elementwise("dS", "mul", "P", "dPv")
-    b.matmul("dV", "P.T", "dO")
+    b.matmul("dV", "P.T", "dO", **in_memory("rows", rows_block, summation))
     b.matmul("dQ", "dS", "K", **in_memory("dQ", dQ_block, summation))
-    b.matmul("dK", "dS.T", "Q")
+    b.matmul("dK", "dS.T", "Q", **in_memory("rows", rows_block, summation))
     return b
 
 

@@ -43,6 +43,24 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
             m.write(C[i, j], C_ij)
 
 
+def write_L(m, L, Q, K, a, b, c):
+    """L = log Σ exp(Q Kᵀ) by running sums and maxima over a x b tiles of scores."""
+    for i in m.tiles(L.shape[0], a, independent=True, queries_of=K.shape[0], otherwise={L: -INFINITY}):
+        l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
+        for j in m.tiles(K.shape[0], b, keys_of=i):
+            A = m.zeros(i, j)
+            add_product(m, A, Q, K, c, B_T=True)
+            m_new = m.compute(rowmax(A))
+            m_new[:] = maximum(m_i, m_new)
+            m_i[:] = exp(m_i - m_new)  # what was summed so far is rescaled by
+            A[:] = exp(A - m_new)
+            l_i[:] = m_i * l_i
+            l_i += rowsum(A)
+            m.move(m_new, m_i)
+        m_i[:] = m_i + log(l_i)
+        m.write(L[i], m_i)
+
+
 @schedule(
     problem="matmul",
     source="ours: a x b tiles of C, depth c",
@@ -69,20 +87,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
     with m.phase("L"):
-        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY}):
-            l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
-            for j in m.tiles(n_k, b, keys_of=i):
-                A = m.zeros(i, j)
-                add_product(m, A, Q, K, c, B_T=True)
-                m_new = m.compute(rowmax(A))
-                m_new[:] = maximum(m_i, m_new)
-                m_i[:] = exp(m_i - m_new)  # what was summed so far is rescaled by
-                A[:] = exp(A - m_new)
-                l_i[:] = m_i * l_i
-                l_i += rowsum(A)
-                m.move(m_new, m_i)
-            m_i[:] = m_i + log(l_i)
-            m.write(L[i], m_i)
+        write_L(m, L, Q, K, a, b, c)
 
     with m.phase("f"):
         for i in m.tiles(n_q, a, independent=True):
@@ -123,6 +128,9 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
                 P_ij[:] = exp(P_ij - m.read(L[i]))
                 m.write(P[i, j], P_ij)
 
+    with m.phase("dV"):  # b rows at a time, as P and dS have been written; then dS can take the place of P
+        gemm_blocked(m, dV, P, dO, b, a, c, A_T=True, within=a)
+
     with m.phase("dS"):
         for i in m.tiles(n_q, a, independent=True):
             for j in m.tiles(n_k, b, independent=True, keys_of=i):
@@ -136,11 +144,8 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     with m.phase("dQ"):
         gemm_blocked(m, dQ, dS, K, a, b, c, within=b)
 
-    with m.phase("dK"):  # b rows at a time, as dS and P have been written
+    with m.phase("dK"):
         gemm_blocked(m, dK, dS, Q, b, a, c, A_T=True, within=a)
-
-    with m.phase("dV"):
-        gemm_blocked(m, dV, P, dO, b, a, c, A_T=True, within=a)
 
 
 @schedule(

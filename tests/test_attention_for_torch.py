@@ -11,7 +11,18 @@ import pytest
 import triton_interpreter
 
 import pebblesim.gpu.torch as ours
+from pebblesim.advice import forecast
 from pebblesim.errors import UsageError
+from pebblesim.jobs import tiles
+from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.language.registry import get
+from pebblesim.readings.kernels.triton import workspace
+
+SMALL = {
+    "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
+    "backward-qkv": (Tiling("small-cache-backward-blocked", {"a": 32, "b": 32, "c": 16}),),
+}
+"""Tiles of which some fit into few rows."""
 
 
 class Shape(tuple[int, ...]):
@@ -46,18 +57,14 @@ class Tensor:
     def contiguous(self) -> Tensor:
         return self
 
-    def repeat_interleave(self, times: int, axis: int) -> Tensor:
-        return self.like(self.values.repeat(times, axis))
-
-    def float(self) -> Tensor:
-        return Tensor(self.values.astype(np.float32), "float32")
+    def transpose(self, first: int, second: int) -> Tensor:
+        return self.like(self.values.swapaxes(first, second))
 
     def to(self, dtype: str) -> Tensor:
         return Tensor(self.values, dtype.removeprefix("torch."))
 
-    def add_(self, other: Tensor) -> Tensor:
-        self.values += other.values
-        return self
+    def copy_(self, other: Tensor) -> None:
+        self.values[:] = other.values
 
     def __getitem__(self, key: Any) -> Tensor:
         return self.like(self.values[key])
@@ -81,7 +88,8 @@ class FakeTorch(SimpleNamespace):
 
     bfloat16, float16 = "torch.bfloat16", "torch.float16"
     cuda = SimpleNamespace(is_available=lambda: True)
-    cat = staticmethod(lambda parts, axis: parts[0].like(np.concatenate([part.values for part in parts], axis)))
+    float32 = "torch.float32"
+    empty = staticmethod(lambda shape, dtype, device: Tensor(np.full(shape, np.nan), dtype.removeprefix("torch.")))
     autograd = SimpleNamespace(Function=Function)
     nn = SimpleNamespace(
         functional=SimpleNamespace(pad=lambda x, pad: x.like(np.pad(x.values, [(0, 0)] * (x.dim() - 1) + [pad])))
@@ -106,67 +114,86 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.setattr(ours, "module_of", module_of)
-    ours._run.cache_clear()
-    ours._function.cache_clear()
+    cached = (ours._run, ours._function, ours._forecasts)
+    for each in cached:
+        each.cache_clear()
     yield fake
-    ours._run.cache_clear()
-    ours._function.cache_clear()
+    for each in cached:
+        each.cache_clear()
 
 
 def softmax(S: np.ndarray, causal: bool) -> np.ndarray:
     if causal:
-        S = np.where(np.tri(S.shape[-1], dtype=bool), S, -np.inf)
+        S = np.where(np.tri(*S.shape[-2:], dtype=bool), S, -np.inf)
     P = np.exp(S - S.max(-1, keepdims=True))
     return P / P.sum(-1, keepdims=True)
 
 
 @pytest.mark.parametrize(
-    ("n", "d_k", "d_v", "heads", "shared", "causal", "scale", "workspace"),
+    ("n", "d", "heads", "causal", "scale", "workspace"),
     [
-        (70, 24, 24, 2, 2, False, None, None),
-        (33, 40, 8, 2, 1, True, 0.7, None),
-        (1, 3, 5, 1, 1, True, None, None),
-        (20, 320, 300, 1, 1, False, None, None),
-        (70, 320, 320, 1, 1, False, 0.5, 16 * 70 * 4 * 2),
-        (40, 320, 320, 3, 3, True, None, 2 * 40 * 40 * 4),
+        ((70, 70), (24, 24), (2, 2), False, None, None),
+        ((33, 33), (40, 8), (2, 1), True, 0.7, None),
+        ((1, 1), (3, 5), (1, 1), True, None, None),
+        ((1, 50), (24, 40), (4, 1), False, None, None),
+        ((40, 21), (20, 20), (4, 2), True, None, None),
+        ((19, 50), (20, 20), (2, 2), True, None, None),
+        ((20, 35), (320, 300), (1, 1), False, None, None),
+        ((60, 30), (320, 300), (3, 1), True, None, None),
+        ((70, 70), (320, 320), (1, 1), False, 0.5, 32 * 70 * 2),
+        ((70, 61), (320, 300), (3, 3), True, 0.0, 32 * 61 * 2),
+        ((40, 40), (320, 320), (4, 4), True, None, 2 * 40 * 40 * 2),
     ],
 )
 def test_attention_and_its_gradients(
     torch: Any,
     monkeypatch: pytest.MonkeyPatch,
-    n: int,
-    d_k: int,
-    d_v: int,
-    heads: int,
-    shared: int,
+    n: tuple[int, int],
+    d: tuple[int, int],
+    heads: tuple[int, int],
     causal: bool,
     scale: float | None,
     workspace: int | None,
 ) -> None:
-    monkeypatch.setattr(ours, "FEWEST_ROWS", 16)
-    random = np.random.default_rng(n)
+    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
+    monkeypatch.setattr(tiles, "TILINGS", {problem: tilings + SMALL[problem] for problem, tilings in TILINGS.items()})
+    monkeypatch.setattr(forecast, "TILINGS", tiles.TILINGS)
+    ours._forecasts.cache_clear()
+    random, shared = np.random.default_rng(sum(n)), heads[0] // heads[1]
     q, k, v, dO = (
         random.standard_normal(shape).astype(np.float16).astype(np.float64)
-        for shape in ((1, heads, n, d_k), (1, shared, n, d_k), (1, shared, n, d_v), (1, heads, n, d_v))
+        for shape in (
+            (1, heads[0], n[0], d[0]),
+            (1, heads[1], n[1], d[0]),
+            (1, heads[1], n[1], d[1]),
+            (1, heads[0], n[0], d[1]),
+        )
     )
-    made = ours.attention(
-        *map(Tensor, (q, k, v)), is_causal=causal, scale=scale, enable_gqa=heads != shared, workspace=workspace
-    )
-    assert made.shape == (1, heads, n, d_v)
-    factor = d_k**-0.5 if scale is None else scale
-    k, v = (each.repeat(heads // shared, 1) for each in (k, v))
+    asked = {"is_causal": causal, "scale": scale, "enable_gqa": shared > 1, "workspace": workspace}
+    made = ours.attention(*map(Tensor, (q, k, v)), **asked)
+    assert made.shape == (1, heads[0], n[0], d[1])
+    factor = d[0] ** -0.5 if scale is None else scale
+    k, v = (each.repeat(shared, 1) for each in (k, v))
     P = softmax(q @ k.swapaxes(-1, -2) * factor, causal)
     assert np.abs(made.values - P @ v).max() < 4e-3
 
+    def rows(x: np.ndarray, width: int) -> np.ndarray:
+        """Of heads that share keys, the rows of a position together; zeros up to so many columns."""
+        x = np.pad(x, [(0, 0)] * 3 + [(0, width - x.shape[-1])])
+        return x.reshape(-1, shared, n[0], width).swapaxes(1, 2).reshape(-1, shared * n[0], width)
+
     function, context = Function.last
-    d = context.saved_tensors[0].shape[-1]
-    padded = np.pad(dO, [(0, 0)] * 3 + [(0, d - d_v)]).reshape(heads, n, d)
-    dQ, dK, dV, *nothing = function.backward(context, Tensor(padded))
+    Q, _, V, *_ = context.saved_tensors
+    dQ, dK, dV, *nothing = function.backward(context, Tensor(rows(dO, V.shape[-1])))
     dP = dO @ v.swapaxes(-1, -2)
     dS = P * (dP - (dP * P).sum(-1, keepdims=True)) * factor
-    for found, true in ((dQ, dS @ k), (dK, dS.swapaxes(-1, -2) @ q), (dV, P.swapaxes(-1, -2) @ dO)):
+    true_dK, true_dV = (
+        (x.swapaxes(-1, -2) @ y).reshape(heads[1], shared, n[1], -1).sum(1) for x, y in ((dS, q), (P, dO))
+    )
+    for found, true in ((dQ, rows(dS @ k, Q.shape[-1])), (dK, true_dK), (dV, true_dV)):
         found = found.values[..., : true.shape[-1]]
-        assert np.linalg.norm(found - true[0]) <= 4e-3 * max(np.linalg.norm(true), 0.1)
+        assert np.linalg.norm(found - true[:, : found.shape[-2]]) <= 4e-3 * max(np.linalg.norm(true), 0.1)
+        assert not np.any(true[:, found.shape[-2] :])  # of keys that no query sees
     assert nothing == [None, None, None]
 
 
@@ -190,7 +217,8 @@ def test_what_attention_cannot_do_is_said_in_a_sentence(torch: Any) -> None:
     assert "query is on cpu" in refused(*tensors(good, good, good, is_cuda=False))
     wide = (1, 2, 8, 1025)
     assert "it may be up to 1,024" in refused(*tensors(wide, wide, good))
-    assert "have 8, 9, 9 tokens" in refused(*tensors(good, (1, 2, 9, 16), (1, 2, 9, 16)))
+    assert "key and value have 8 and 9 tokens" in refused(*tensors(good, good, (1, 2, 9, 16)))
+    assert "query has no tokens" in refused(*tensors((1, 2, 0, 16), good, good))
     assert "head dimensions 16 and 24" in refused(*tensors(good, (1, 2, 8, 24), good))
     one = (1, 1, 8, 16)
     assert "query has 2 heads and key 1" in refused(*tensors(good, one, one))
@@ -201,17 +229,28 @@ def test_what_attention_cannot_do_is_said_in_a_sentence(torch: Any) -> None:
     assert "80,000 heads in all" in refused(*tensors(many, many, many))
 
 
-def test_heads_or_rows_are_cut_for_a_workspace(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiling = ours.plan(16384, 512, 2).backward[0].tiling  # P and dS, of two heads, two bytes a word
-    assert ours.at_once(tiling, 16384, 2, 256 * 2**20) == (2, 2048)
-    assert ours.at_once(tiling, 16384, 2, 4 * 16384**2) == (1, 16384)
-    assert ours.at_once(tiling, 4096, 16, 256 * 2**20) == (4, 4096)
-    assert ours.at_once(ours.plan(4096, 64, 16).backward[0].tiling, 4096, 16, 1) == (16, 4096)  # keeps no tables
-    with pytest.raises(UsageError, match="holds no 256 rows of small-cache-backward-blocked; give 33,554,432 or more"):
-        ours.at_once(tiling, 16384, 2, 2**20)
-    monkeypatch.setattr(ours, "FEWEST_ROWS", 1)
-    good = [Tensor(np.zeros((1, 2, 256, 1024))) for _ in range(3)]
-    assert "rows are not cut under the causal mask" in refused(*good, is_causal=True, workspace=2**12)
+def test_heads_or_rows_are_cut_for_a_workspace() -> None:
+    """Tables of P, whose place dS takes, have two bytes a word."""
+
+    def cut(n: int, heads: int, room: int) -> list[tuple[int | None, int]]:
+        tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": 128, "c": 64})
+        found = tiles.within(tiling, {"n": n, "d": 512}, heads, "bfloat16", room)
+        assert all(
+            at_once * workspace(get(each.schedule).program, {"n": n, "d": 512, **each.blocks}, "bfloat16") <= room
+            for each, at_once in found
+        )
+        return [(each.blocks.get("C"), at_once) for each, at_once in found]
+
+    assert cut(16384, 2, 2**30) == [(None, 2)]
+    assert cut(16384, 2, 2**29) == [(None, 1), (8192, 2)]
+    assert cut(16384, 2, 2**28) == [(8192, 1), (4096, 2)]
+    assert cut(16384, 2, 2**28 - 1) == [(5632, 1), (3328, 2)]  # evenly: three times, five times
+    assert cut(4096, 16, 2**28) == [(None, 8), (2048, 16)]
+    assert cut(300, 1, 300 * 299 * 2) == [(256, 1)]
+    two_passes = ours.plan(4096, 64, 16, workspace=1)  # keep no tables
+    assert two_passes.backward[0].tiling.schedule == "backward-two-pass-blocked"
+    with pytest.raises(UsageError, match="workspace = 1,048,576 bytes is too little for any kernel; give 8,388,608"):
+        ours.plan(16384, 512, 2, workspace=2**20)
 
 
 def test_without_pytorch_or_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,4 +267,5 @@ def test_a_plan_says_which_and_why() -> None:
     assert "small-cache-backward-blocked would take" in str(found) or "dS-stored-blocked would take" in str(found)
     wide = ours.plan(4096, 512, 16)
     assert wide.backward[0].tiling.schedule == "small-cache-backward-blocked"
-    assert str(wide).count("most of it") >= 2 and ours.plan(64, 3).d == 16
+    assert str(wide).count("most of it") >= 2
+    assert ours.plan(64, 3, d_v=20, n_k=9).dims == {"n_q": 64, "n_k": 9, "d_k": 16, "d_v": 20}

@@ -27,7 +27,7 @@ any_blocked = st.sampled_from(blocked)
 COMPETING = ("dS-stored-blocked", "projected-dS-stored-blocked")
 """Schedules with several blocks that share a cache and change what is moved."""
 in_turn = [schedule for schedule in blocked if schedule.name not in COMPETING]
-LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3, 5: 2}
+LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3, 5: 2, 6: 2}
 """Largest dimension by number of blocks, so that a table stays small."""
 
 Table = Mapping[tuple[int, ...], tuple[int, int]]

@@ -79,12 +79,12 @@ def _kernel(function: Any) -> Any:
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
-            def launch(*arrays: Array, num_warps: int, num_stages: int) -> None:
+            def launch(*arrays: Array | int, num_warps: int, num_stages: int) -> None:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
                         with np.errstate(all="ignore"):
-                            function(*(Pointer(array) for array in arrays))
+                            function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
 
             return launch
 
@@ -139,6 +139,7 @@ LANGUAGE: Any = SimpleNamespace(
     log=lambda x: _value(np.log(x)),
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
     maximum=lambda x, y: _value(np.maximum(x, y)),
+    cdiv=lambda x, y: _value(-(-x // y)),
     minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
     **TYPES,
@@ -171,7 +172,7 @@ def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str,
         return arrays[-1][1]
 
     module = ModuleType("kernels")
-    triton = SimpleNamespace(jit=_kernel, language=LANGUAGE)
+    triton = SimpleNamespace(jit=_kernel, language=LANGUAGE, cdiv=lambda x, y: -(-x // y))
     with _modules(torch=SimpleNamespace(empty=empty, **TYPES), triton=triton, **{"triton.language": LANGUAGE}):
         exec(compile(text, "kernels", "exec"), module.__dict__)
         given = [Array(x, TYPES["float32" if x.ndim == 2 else dtype]) for x in inputs.values()]

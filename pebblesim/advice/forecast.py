@@ -2,21 +2,22 @@
 
 A launch takes the longest of three times: what its blocks do on the multiprocessors, its bytes through L2 and its
 least bytes from memory and to it. A block multiplies, works on elements, waits and writes one after the other; where
-several blocks are on a multiprocessor, some of that is hidden. Blocks come in waves of as many as fit on the card. The
-rates are the card's: bandwidths as measured, the others fitted to kernels that were measured (`cards.RATES`).
+several blocks are on a multiprocessor, some of that is hidden. Blocks come in waves of as many as fit on the card;
+under a mask they differ, come the longest first, and take no less than the longest of them. The rates are the card's:
+bandwidths as measured, the others fitted to kernels that were measured (`cards.RATES`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.errors import UsageError
 from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
-from pebblesim.jobs.tiles import TILINGS, Tiling, check
+from pebblesim.jobs.tiles import TILINGS, Tiling, check, within
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8
@@ -55,22 +56,29 @@ class LaunchForecast:
     def binds(self) -> str:
         """L2 or memory if the rest waits for it, else the longest part of what multiprocessors do."""
         for part in ("L2", "memory"):
-            if self.parts["launch"] + self.parts[part] >= self.seconds:
+            if part in self.parts and self.parts["launch"] + self.parts[part] >= self.seconds:
                 return part
         return max((part for part in self.parts if part not in ("L2", "memory")), key=lambda part: self.parts[part])
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """All launches of a schedule's kernels."""
+    """All launches of a schedule's kernels.
+
+    Attributes:
+        tiling: the schedule, and how it is cut.
+        launches: for the heads that are done at once.
+        rounds: how often that is done.
+    """
 
     tiling: Tiling
     launches: tuple[LaunchForecast, ...]
+    rounds: int = 1
 
     @property
     def seconds(self) -> float:
         """How long they take."""
-        return sum(launch.seconds for launch in self.launches)
+        return self.rounds * sum(launch.seconds for launch in self.launches)
 
     @property
     def binds(self) -> str:
@@ -87,11 +95,13 @@ class Forecast:
             "blocks": dict(self.tiling.blocks),
             "warps": self.tiling.warps,
             "stages": self.tiling.stages,
+            "rounds": self.rounds,
             "seconds": self.seconds,
             "binds": self.binds,
             "launches": [
                 {
                     "name": launch.cost.name,
+                    "times": launch.cost.times,
                     "programs": launch.cost.programs,
                     "shared": launch.cost.storage.shared,
                     "seconds": launch.seconds,
@@ -116,9 +126,12 @@ def launch_forecast(cost: LaunchCost, warps: int, card: Card) -> LaunchForecast:
 
 def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
     """The same with the rates and figures as plain numbers."""
+    if not cost.working:
+        return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, warps, figure)
-    waves = cost.programs / slots
-    rounded = float(ceil(waves)) if waves <= MANY_WAVES else waves
+    waves = cost.working / cost.times / slots  # of one launch
+    alike = float(ceil(waves)) if waves <= MANY_WAVES else waves
+    rounded = alike if cost.longest == 1 else max(waves, cost.longest)
     products = sum(
         operations / (rate["products"] * width / (width + rate["half_width"]))
         for width, operations in cost.products.items()
@@ -129,22 +142,22 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
         "writing": cost.moved.writes / rate["writing"],
     }
     waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
-    busy = (products + sum(besides.values())) / cost.programs  # of one block that is alone, without waiting
-    shared = (products + rate["overlap"] * sum(besides.values())) / cost.programs * resident
-    wave = busy + waiting / cost.programs
+    busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
+    shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
+    wave = busy + waiting / cost.working
     if resident > 1:
         wave = max(wave, shared)
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,
         **{name: seconds / scale for name, seconds in besides.items()},
-        "waiting": waiting / cost.programs * waves,
-        "waves": (rounded - waves) * wave,
+        "waiting": waiting / cost.working * waves * cost.times,
+        "waves": (rounded - waves) * wave * cost.times,
         "L2": cost.moved.reads / figure["l2_bandwidth"],
         "memory": cost.least / rate["memory"],
-        "launch": rate["launch"],
+        "launch": rate["launch"] * cost.times,
     }
-    seconds = rate["launch"] + max(rounded * wave, parts["L2"], parts["memory"])
+    seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"])
     return LaunchForecast(cost, parts, seconds, resident)
 
 
@@ -194,14 +207,23 @@ def forecasts(
     dtype: str,
     heads: int = 1,
     mask: Mask | None = None,
+    workspace: int | None = None,
 ) -> tuple[Forecast, ...]:
-    """Forecasts of all kernels in `TILINGS` that fit on a card, the fastest first; none where there are no kernels."""
+    """Forecasts of all kernels in `TILINGS` that fit on a card, the fastest first; none where there are no kernels.
+
+    Args:
+        problem_name, dims, card, dtype, heads, mask: as for `forecast`.
+        workspace: bytes that what they make beside their outputs may take: where that is not enough, with fewer heads
+            at once, and with tables for fewer rows.
+    """
     found = []
     for tiling in TILINGS.get(problem_name, ()):
-        try:
-            found.append(forecast(tiling, dims, card, dtype, heads, mask))
-        except UsageError:
-            continue
+        for cut, at_once in within(tiling, dims, heads, dtype, workspace):
+            try:
+                made = forecast(cut, dims, card, dtype, at_once, mask)
+            except UsageError:
+                continue
+            found.append(replace(made, rounds=heads // at_once))
     return tuple(sorted(found, key=lambda each: each.seconds))
 
 

@@ -7,6 +7,7 @@ looked for when attention is first computed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,7 @@ from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecasts
 from pebblesim.errors import UsageError
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.jobs.tiles import Tiling, least_room
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
@@ -30,8 +31,8 @@ MOST_HEADS = 65535
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 """What each pass computes."""
 
-FEWEST_ROWS = 256
-"""Rows are cut at multiples of this: longest side of the tiles."""
+Dims = tuple[tuple[str, int], ...]
+"""Sizes by name, as a key of a table."""
 
 CARD = "H200"
 """Whose rates stand in where nobody has measured the card at hand."""
@@ -42,13 +43,14 @@ class Plan:
     """Which kernels compute an attention of some size, and why.
 
     Attributes:
-        n, d, heads, causal: of the attention as it is computed.
+        dims: n_q, n_k, d_k and d_v as they are computed.
+        heads: all at once, or one round of them after the other.
+        causal: tokens attend to themselves and those before.
         card: whose rates the forecasts are made with.
         forward, backward: forecasts of all kernels that fit, the one that is taken first.
     """
 
-    n: int
-    d: int
+    dims: Mapping[str, int]
     heads: int
     causal: bool
     card: str
@@ -56,7 +58,8 @@ class Plan:
     backward: tuple[Forecast, ...]
 
     def __str__(self) -> str:
-        lines = [f"n = {self.n:,}, d = {self.d}, {self.heads:,} heads{', causal' * self.causal}, rates of {self.card}"]
+        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        lines = [f"{sizes}, {self.heads:,} heads{', causal' * self.causal}, rates of {self.card}"]
         for way, found in (("forward", self.forward), ("backward", self.backward)):
             best = found[0]
             line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, most of it {best.binds}"
@@ -67,19 +70,57 @@ class Plan:
         return "\n".join(lines)
 
 
-@lru_cache(maxsize=1024)
-def plan(n: int, d: int, heads: int = 1, *, dtype: str = "bfloat16", causal: bool = False) -> Plan:
+def plan(
+    n: int,
+    d: int,
+    heads: int = 1,
+    *,
+    n_k: int | None = None,
+    d_v: int | None = None,
+    dtype: str = "bfloat16",
+    causal: bool = False,
+    workspace: int | None = None,
+) -> Plan:
     """Which kernels attend over n tokens with a head dimension d, and why; print it to read it.
 
+    Args:
+        n, d: tokens of queries, and words in a row of queries and keys.
+        heads: in all.
+        n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
+        dtype, causal, workspace: as for `attention`.
+
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
-    n = 16,384, d = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
+    n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
     forward: small-cache-forward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
     backward: small-cache-backward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
     """
-    card, mask = cards.card(CARD), masks.of("causal" if causal else None)
-    width = max(d, LEAST_SIDE)
-    found = [forecasts(way, {"n": n, "d": width}, card, dtype, heads, mask) for way in ("forward", "backward-qkv")]
-    return Plan(n, width, heads, causal, card.name, *found)
+    widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
+    dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
+    found = [_forecasts(way, tuple(dims.items()), heads, dtype, int(causal), workspace) for way in PROBLEM]
+    return Plan(dims, heads, causal, cards.card(CARD).name, *found)
+
+
+@lru_cache(maxsize=1024)
+def _forecasts(
+    way: str, dims: Dims, heads: int, dtype: str, causal: int, workspace: int | None
+) -> tuple[Forecast, ...]:
+    """Forecasts of the kernels that fit, the fastest first; `causal`: 0, or queries at each position."""
+    sizes = dict(dims)
+    found = forecasts(PROBLEM[way], sizes, cards.card(CARD), dtype, heads, _mask(sizes, causal), workspace)
+    if not found:
+        fit = _forecasts(way, dims, heads, dtype, causal, None)
+        least = min(least_room(each.tiling, sizes, dtype) for each in fit)
+        raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
+    return found
+
+
+def _mask(sizes: Mapping[str, int], causal: int) -> Band | None:
+    """Key j for query i where j ≤ i, whether there are as many of both or not, as in PyTorch."""
+    if not causal:
+        return None
+    band = masks.of("causal:start")
+    assert isinstance(band, Band)
+    return band.grouped(causal, (sizes["n_q"] // causal, sizes["n_k"]))
 
 
 def attention(
@@ -97,18 +138,19 @@ def attention(
     """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
 
     Args:
-        query: (…, heads, n, d_k), in bfloat16 or float16, on a GPU.
-        key: (…, heads, n, d_k); with `enable_gqa` fewer heads, each for as many of the query's.
-        value: (…, heads, n, d_v), with as many heads as `key`.
+        query: (…, heads, n_q, d_k), in bfloat16 or float16, on a GPU.
+        key: (…, heads, n_k, d_k); with `enable_gqa` fewer heads, each for as many of the query's.
+        value: (…, heads, n_k, d_v), with as many heads as `key`.
         attn_mask, dropout_p: none of these.
-        is_causal: tokens attend to themselves and those before.
+        is_causal: query i attends to the keys up to i. As in PyTorch the first query has the first key, also where
+            there are fewer queries than keys; a query at the end of a longer text takes no `is_causal`.
         scale: 1/√d_k if None.
         enable_gqa: whether heads of keys and values are shared.
         workspace: bytes that tables of scores and their gradients may take, as many as they need if None. Fewer heads
-            are done at once, or, where one head needs more, fewer rows; that not with `is_causal` yet.
+            are done at once, or, where one head needs more, fewer rows.
 
     Returns:
-        (…, heads, n, d_v). Head dimensions may be up to 1,024; where d_k and d_v differ zeros fill the shorter.
+        (…, heads, n_q, d_v). Head dimensions may be up to 1,024.
 
     Raises:
         UsageError: there is no PyTorch with a GPU, or something is asked for that these kernels cannot do.
@@ -117,18 +159,26 @@ def attention(
     if attn_mask is not None or dropout_p:
         raise UsageError("attention takes neither attn_mask nor dropout_p; is_causal it does take.")
     _check(torch, query, key, value, enable_gqa)
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        shared = query.shape[-3] // key.shape[-3]
-        key, value = (each.repeat_interleave(shared, -3) for each in (key, value))
-    (n, d_k), d_v = query.shape[-2:], value.shape[-1]
+    *batch, heads, n_q, d_k = query.shape
+    shared, d_v = heads // key.shape[-3], value.shape[-1]
     scale = d_k**-0.5 if scale is None else float(scale)
-    d = max(d_k, d_v, LEAST_SIDE)
+    if is_causal:  # no query sees the keys behind the last one
+        key, value = key[..., :n_q, :], value[..., :n_q, :]
+    Q = query.reshape(-1, shared, n_q, d_k)
+    if shared > 1:  # the queries of one position stand together, as rows of one head
+        Q = Q.transpose(1, 2)
     Q, K, V = (
-        torch.nn.functional.pad(each, (0, d - each.shape[-1])).reshape(-1, n, d).contiguous()
-        for each in (query, key, value)
+        torch.nn.functional.pad(each, (0, max(0, LEAST_SIDE - each.shape[-1]))).contiguous()
+        for each in (
+            Q.reshape(-1, n_q * shared, d_k),
+            key.reshape(-1, *key.shape[-2:]),
+            value.reshape(-1, *value.shape[-2:]),
+        )
     )
-    O = _function(torch).apply(Q, K, V, bool(is_causal), scale, workspace)
-    return O[..., :d_v].reshape(*query.shape[:-1], d_v)
+    O = _function(torch).apply(Q, K, V, shared if is_causal else 0, scale, workspace)[..., :d_v]
+    if shared > 1:
+        O = O.reshape(-1, n_q, shared, d_v).transpose(1, 2)
+    return O.reshape(*batch, heads, n_q, d_v)
 
 
 def _torch() -> Any:
@@ -154,11 +204,12 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
             raise UsageError(f"{name} is of {each.dtype}; give all three in bfloat16, or all in float16.")
         if not each.is_cuda:
             raise UsageError(f"{name} is on {each.device}; give tensors on a GPU.")
+        if not each.shape[-2]:
+            raise UsageError(f"{name} has no tokens; give one or more.")
         if not 1 <= each.shape[-1] <= LARGEST:
             raise UsageError(f"{name} has a head dimension of {each.shape[-1]}; it may be up to {LARGEST:,}.")
-    if not query.shape[-2] == key.shape[-2] == value.shape[-2]:
-        lengths = ", ".join(str(each.shape[-2]) for each in given.values())
-        raise UsageError(f"query, key and value have {lengths} tokens; these kernels take as many of each.")
+    if key.shape[-2] != value.shape[-2]:
+        raise UsageError(f"key and value have {key.shape[-2]} and {value.shape[-2]} tokens; give as many of both.")
     if query.shape[-1] != key.shape[-1]:
         raise UsageError(f"query and key have head dimensions {query.shape[-1]} and {key.shape[-1]}; give the same.")
     if key.shape[:-2] != value.shape[:-2] or query.shape[:-3] != key.shape[:-3]:
@@ -174,78 +225,45 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
 
 
 @lru_cache(maxsize=256)
-def _run(tiling: Tiling, dims: tuple[tuple[str, int], ...], dtype: str, causal: bool, scale: float) -> Any:
+def _run(tiling: Tiling, dims: Dims, dtype: str, causal: int, scale: float) -> tuple[Any, list[str]]:
     """The module that launches the kernels of a tiling, and the names of the tensors it takes."""
-    schedule, band = get(tiling.schedule).in_dims(dict(dims)), masks.of("causal" if causal else None)
-    assert band is None or isinstance(band, Band)
+    sizes = dict(dims)
+    schedule, band = get(tiling.schedule).in_dims(sizes), _mask(sizes, causal)
     program = schedule.program if band is None else schedule.masked
-    sizes = {**dict(dims), **tiling.blocks}
-    source = triton(program, sizes, dtype, band, scale=scale, warps=tiling.warps, stages=tiling.stages)
+    source = triton(
+        program, {**sizes, **tiling.blocks}, dtype, band, scale=scale, warps=tiling.warps, stages=tiling.stages
+    )
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
 
 
-@lru_cache(maxsize=1024)
-def _tiling(way: str, dims: tuple[tuple[str, int], ...], heads: int, dtype: str, causal: bool) -> Tiling:
-    """The kernels whose forecast is shortest."""
-    mask = masks.of("causal" if causal else None)
-    return forecasts(PROBLEM[way], dict(dims), cards.card(CARD), dtype, heads, mask)[0].tiling
-
-
-def at_once(tiling: Tiling, n: int, heads: int, workspace: int) -> tuple[int, int]:
-    """(heads, rows) whose tables of scores and the like fit into so many bytes: whole heads, or rows of all heads.
-
-    Raises:
-        UsageError: not even a few rows do.
-    """
-    program = get(tiling.schedule).program
-    made = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
-    row = n * 2 * sum(tensor.shape == ("n", "n") for tensor in made)
-    if row * n <= workspace:
-        return (min(heads, workspace // (row * n)) if row else heads), n
-    rows = workspace // (row * heads) // FEWEST_ROWS * FEWEST_ROWS
-    if not rows:
-        raise UsageError(
-            f"workspace = {workspace:,} bytes holds no {FEWEST_ROWS} rows of {tiling.schedule}; give "
-            f"{row * heads * FEWEST_ROWS:,} or more."
-        )
-    return heads, rows
-
-
-def _launch(way: str, tensors: dict[str, Any], causal: bool, scale: float, workspace: int | None) -> dict[str, Any]:
-    """Outputs by name, made for some heads or rows after the others if there is a workspace."""
-    Q = tensors["Q"]
-    (heads, n, d), dtype = Q.shape, str(Q.dtype).removeprefix("torch.")
-    square = (("n", n), ("d", d))
-    together, rows = heads, n
-    if workspace is not None:
-        together, rows = at_once(_tiling(way, square, heads, dtype, causal), n, heads, workspace)
-    if rows < n and causal:
-        raise UsageError("rows are not cut under the causal mask yet; give a larger workspace, or none.")
-    parts: dict[str, list[Any]] = {}
-    for start in range(0, n if rows < n else heads, rows if rows < n else together):
-        if rows < n:
-            part = slice(start, min(start + rows, n))
-            dims: tuple[tuple[str, int], ...] = (("n_q", part.stop - start), ("n_k", n), ("d_k", d), ("d_v", d))
-            given = {name: each if name in "KV" else each[:, part].contiguous() for name, each in tensors.items()}
-        else:
-            part, dims = slice(start, min(start + together, heads)), square
-            given = {name: each[part] for name, each in tensors.items()}
-        module, names = _run(_tiling(way, dims, given["Q"].shape[0], dtype, causal), dims, dtype, causal, scale)
-        for name, made in module.run(*(given[name] for name in names)).items():
-            if rows < n and name in ("dK", "dV"):  # sums over all rows, in float32
-                parts[name] = [parts[name][0].add_(made)] if name in parts else [made.float()]
-            else:
-                parts.setdefault(name, []).append(made)
-    axis = 1 if rows < n else 0
-    whole = {name: made[0] if len(made) == 1 else _torch().cat(made, axis) for name, made in parts.items()}
-    return {name: made.to(Q.dtype) if name in ("dK", "dV") else made for name, made in whole.items()}
+def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, workspace: int | None) -> dict[str, Any]:
+    """Outputs by name, of all heads at once or, if there is a workspace, of some after the others."""
+    torch, Q = _torch(), tensors["Q"]
+    heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
+    lengths = (Q.shape[1], tensors["K"].shape[1], Q.shape[2], tensors["V"].shape[2])
+    dims = tuple(zip(("n_q", "n_k", "d_k", "d_v"), lengths, strict=True))
+    best = _forecasts(way, dims, heads, dtype, causal, workspace)[0]
+    module, names = _run(best.tiling, dims, dtype, causal, scale)
+    at_once = heads // best.rounds
+    whole: dict[str, Any] = {}
+    for start in range(0, heads, at_once):
+        part = slice(start, start + at_once)
+        for name, made in module.run(*(tensors[each][part] for each in names)).items():
+            kind = torch.float32 if name == "L" else Q.dtype  # sums of dK and dV may be in float32
+            if best.rounds == 1:
+                whole[name] = made.to(kind)
+                continue
+            if name not in whole:
+                whole[name] = torch.empty((heads, *made.shape[1:]), dtype=kind, device=Q.device)
+            whole[name][part].copy_(made)
+    return whole
 
 
 @lru_cache(maxsize=1)
 def _function(torch: Any) -> Any:
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, Q: Any, K: Any, V: Any, causal: bool, scale: float, workspace: int | None) -> Any:
+        def forward(ctx: Any, Q: Any, K: Any, V: Any, causal: int, scale: float, workspace: int | None) -> Any:
             made = _launch("forward", {"Q": Q, "K": K, "V": V}, causal, scale, workspace)
             ctx.save_for_backward(Q, K, V, made["O"], made["L"])
             ctx.asked = causal, scale, workspace

@@ -12,12 +12,12 @@ from math import prod
 
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
-from pebblesim.readings.totals import LoopContext, totals
+from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 from pebblesim.units import Bytes
 
 
@@ -27,7 +27,10 @@ class LaunchCost:
 
     Attributes:
         name: the launch's.
+        times: how often it is launched; all else is of these together.
         programs: thread blocks.
+        working: of these, those that a mask leaves something to do.
+        longest: what the longest of these takes over what they take on average.
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles.
         beside: whether they stand in a loop with products, which other warps carry out meanwhile.
@@ -35,12 +38,15 @@ class LaunchCost:
         passed: operands of these that were computed and go through shared memory.
         moved: bytes into multiprocessors and out of them.
         late: of what is read, bytes that no loop reads ahead.
-        least: bytes of the parts of tensors that are touched, each counted once.
+        least: bytes of the parts of tensors that are read or written, each counted once for each launch.
         storage: what a thread block holds.
     """
 
     name: str
+    times: int
     programs: int
+    working: int
+    longest: float
     products: Mapping[int, int]
     elementwise: int
     beside: bool
@@ -69,7 +75,7 @@ def launch_costs(
     sizes = {**dims, **tiling.blocks}
     return [
         _cost(program, launch, sizes, dtype, heads, mask, tiling.warps, tiling.stages)
-        for launch in launches(program, masked=True)
+        for launch in launches(program, masked=True, repeated=True)
         if launch.kind == "tiles"
     ]
 
@@ -86,16 +92,21 @@ def _cost(
 ) -> LaunchCost:
     late = set(_late(launch.block))
     read = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}
-    found = totals(launch.body, sizes, partial(_amounts, sizes, dtype, warps, late, read), mask)
-    touched: dict[ir.Tensor, int] = {}
+    widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+    found = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
+    launched = times(launch, sizes)
+    touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
-            words = prod(sizes[dim] for dim in node.tensor.shape)
-            moved = found["reads", node.tensor] + found["writes", node.tensor]
-            touched[node.tensor] = min(moved, words * word_bytes(node.tensor, dtype))
+            way = "reads" if isinstance(node, ir.Read) else "writes"
+            words = prod(sizes[dim] for dim in node.tensor.shape) * (1 if _apart(node.tile, launch) else launched)
+            touched[way, node.tensor] = min(found[way, node.tensor], words * widths[node.tensor])
     return LaunchCost(
         name=launch.name,
+        times=launched,
         programs=blocks(launch, sizes, 1) * heads,
+        working=found["blocks"] * heads,
+        longest=_longest(launch, sizes, program, mask),
         products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=found["elementwise"] * heads,
         beside=_beside(launch.block),
@@ -106,6 +117,32 @@ def _cost(
         least=sum(touched.values()) * heads,
         storage=storage(launch, sizes, dtype, stages),
     )
+
+
+def _last(launch: Launch) -> ir.Node:
+    """Something that each block does once."""
+    return next(node for node in launch.block if not isinstance(node, ir.Loop))
+
+
+def _longest(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> float:
+    """What the longest block takes over the average: under a mask tiles of a grid meet fewer others, or more."""
+    longest = 1.0
+    tiles = {loop.range for loop in launch.grid}
+    for loop in ir.walk(launch.block):
+        if mask is None or not isinstance(loop, ir.Loop) or loop.when is None:
+            continue
+        ends = (loop.when.rows, loop.when.columns)
+        for axis, end in enumerate(ends):
+            if end in tiles and end.parent is not None:
+                cuts = [TileRange(0, sizes[rng.dim], padded(rng, sizes)) for rng in ends]
+                met = mask.met(program.grid(sizes), cuts[0], cuts[1], axis)
+                longest = max(longest, float(met.max() / met.mean()))
+    return longest
+
+
+def _apart(tile: ir.Tile, launch: Launch) -> bool:
+    """Whether each time it is launched it has a part of the tensor of its own."""
+    return launch.around is not None and any(tile_of_whole(rng) is launch.around.range for rng in tile.ranges)
 
 
 def _sum(found: Mapping[Hashable, int], kind: str) -> int:
@@ -145,21 +182,24 @@ def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int) -> int:
 
 def _amounts(
     sizes: ir.Sizes,
-    dtype: str,
+    widths: Mapping[ir.Tensor, int],
     warps: int,
     late: set[ir.Read],
     read: set[ir.Tile],
+    last: ir.Node,
     node: ir.Node,
     at: LoopContext,
 ) -> Iterator[tuple[Hashable, int]]:
+    if node is last:
+        yield "blocks", 1
     match node:
         case ir.Read(tile=tile, tensor=tensor):
-            moved = at.words(tile.ranges) * word_bytes(tensor, dtype)
+            moved = at.words(tile.ranges) * widths[tensor]
             yield ("reads", tensor), moved
             if node in late:
                 yield "late", moved
         case ir.Write(tile=tile, tensor=tensor):
-            yield ("writes", tensor), at.words(tile.ranges) * word_bytes(tensor, dtype)
+            yield ("writes", tensor), at.words(tile.ranges) * widths[tensor]
         case ir.Compute(expr=ir.MatMul() as product):
             yield "dots", 1
             yield "passed", len(through_shared(product, read))

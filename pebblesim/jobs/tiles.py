@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, count
+from pebblesim.language.registry import get
 from pebblesim.readings.kernels.storage import Storage
-from pebblesim.readings.kernels.triton import LEAST_SIDE
+from pebblesim.readings.kernels.triton import LEAST_SIDE, workspace
 
 SHARED = 232448
 """Bytes of shared memory that a block has on a Hopper card."""
@@ -69,6 +71,61 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     ),
 }
 """Of each problem, the kernels that are forecast and raced."""
+
+
+IN_ROWS = {
+    "small-cache-forward-blocked": "small-cache-forward-in-rows",
+    "small-cache-backward-blocked": "small-cache-backward-in-rows",
+}
+"""The same kernels for some rows after the others."""
+
+FEWEST_ROWS = 256
+"""Rows are cut at multiples of this: longest side of the tiles."""
+
+
+def within(
+    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None
+) -> list[tuple[Tiling, int]]:
+    """A tiling as it is or, if its tables take more bytes than there is room for, cut: (tiling, heads at once).
+
+    Heads are divided evenly; where one head needs more room still, its rows are, about evenly, and those of several
+    heads at once, too. Empty if not even the fewest rows fit.
+    """
+    schedule = get(tiling.schedule).in_dims(dims)
+    if room is None or heads * workspace(schedule.program, {**dims, **tiling.blocks}, dtype) <= room:
+        return [(tiling, heads)]
+    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype)
+    found = []
+    for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
+        if at_once * whole <= room:
+            found = [(tiling, at_once)]  # as many heads as fit
+        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
+            for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
+                cut = {"C": rows, **tiling.blocks, "e": width}
+                found.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
+    return found
+
+
+def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str) -> int:
+    """The fewest bytes of tables that a tiling can be cut to."""
+    name, blocks = IN_ROWS.get(tiling.schedule, tiling.schedule), {"C": FEWEST_ROWS, "e": LEAST_SIDE, **tiling.blocks}
+    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype)
+
+
+def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int:
+    """Rows at once of one head, as evenly as multiples of `FEWEST_ROWS` can be; 0 if none fit."""
+    program = get(IN_ROWS[tiling.schedule]).in_dims(dims).program
+    n_q = dims.get("n_q", dims.get("n", 0))
+
+    def taken(rows: int) -> int:
+        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype)
+
+    if taken(FEWEST_ROWS) > room:
+        return 0
+    each = Fraction(taken(2 * FEWEST_ROWS) - taken(FEWEST_ROWS), FEWEST_ROWS)
+    most = FEWEST_ROWS + int((room - taken(FEWEST_ROWS)) / each) // FEWEST_ROWS * FEWEST_ROWS
+    evenly = -(-n_q // -(-n_q // most))
+    return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
 def check(

@@ -3,13 +3,15 @@
 A phase is cut wherever the cache is empty; each piece is a launch, and the next one starts when it is over. Where a
 piece is a loop with independent iterations, each iteration is a thread block; nested ones give a grid. A loop that is
 not independent runs in one block, as on paper, or is dealt to P workers, a block each, if all that its iterations
-share are sums: then each worker has copies of its own, in memory, and a last launch adds them up.
+share are sums: then each worker has copies of its own, in memory, and a last launch adds them up. Or, where the cache
+is empty between what it does, it runs outside of the launches, all of them for each of its iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from random import Random
 from typing import Literal
 
@@ -32,6 +34,7 @@ class Launch:
         grid: independent loops; each of their iterations is a thread block. Empty: one block.
         split: the loop that is dealt to the workers, a block each; also of launches that prepare or end that.
         copies: tensors of which each worker has its own, and which it fills, writes or adds up.
+        around: the loop that it is launched in, once for each iteration; None: it is launched once.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Launch:
     grid: tuple[ir.Loop, ...] = ()
     split: ir.Loop | None = None
     copies: tuple[ir.Tensor, ...] = ()
+    around: ir.Loop | None = None
 
     @property
     def block(self) -> list[ir.Node]:
@@ -55,20 +59,25 @@ class Layout:
     words: int
 
 
-def launches(program: ir.Program, workers: int = 1, masked: bool = False) -> list[Launch]:
+def launches(program: ir.Program, workers: int = 1, masked: bool = False, repeated: bool = False) -> list[Launch]:
     """The launches of a program, in order.
 
     Args:
         program: a traced schedule.
         workers: into how many blocks a loop that carries sums is split at most; 1 is the paper.
         masked: whether thread blocks can skip tiles under a mask.
+        repeated: whether a loop can run outside of its launches.
 
     Raises:
         UsageError: the program skips tiles under a mask, which thread blocks cannot do yet.
     """
     if program.pairs is not None and not masked:
         raise UsageError(f"{program.name} under a mask has no kernels yet; leave the mask out.")
-    return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
+    return [
+        launch
+        for phase in program.phases
+        for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers, repeated)
+    ]
 
 
 def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, ...]]]:
@@ -94,13 +103,27 @@ def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
 
 
 def blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
-    """How many thread blocks a launch of tiles has."""
+    """How many thread blocks a launch of tiles has, each time it is launched taken together."""
     if launch.split is not None:
         return shares(launch, sizes, workers)
-    product = 1
-    for loop in launch.grid:
-        product *= _tiles(loop.range, sizes)
-    return product
+    if launch.around is None:
+        return prod(_tiles(loop.range, sizes) for loop in launch.grid)
+    within = launch.around.range
+    length = ir.length(within.block, sizes)
+    full, rest = divmod(sizes[within.dim], length)
+    total = 0
+    for times, rows in ((full, length), (1 if rest else 0, rest)):
+        counts = (
+            -(-rows // ir.length(loop.range.block, sizes)) if loop.range.parent is within else _tiles(loop.range, sizes)
+            for loop in launch.grid
+        )
+        total += times * prod(counts)
+    return total
+
+
+def times(launch: Launch, sizes: ir.Sizes) -> int:
+    """How often it is launched."""
+    return 1 if launch.around is None else _tiles(launch.around.range, sizes)
 
 
 def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
@@ -200,12 +223,15 @@ def _pieces(body: list[ir.Node]) -> Iterator[list[ir.Node]]:
         yield piece
 
 
-def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Launch]:
+def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int, repeated: bool) -> list[Launch]:
     made: list[Launch] = []
     for number, piece in enumerate(pieces):
         called = name if len(pieces) == 1 else f"{name} {number + 1}"
         if len(piece) == 1 and isinstance(piece[0], ir.Init):
             made.append(Launch(called, "fill", piece))
+            continue
+        if repeated and (several := list(_repeated(piece))):
+            made += several
             continue
         zeroed = {tensor for other in made for node in other.body if (tensor := _zeroed(node))}
         loop, copies = _split(piece, zeroed) if workers > 1 else (None, ())
@@ -218,6 +244,19 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Lau
         made.append(Launch(called, "tiles", piece, (), loop, copies))
         made += [Launch(f"{called}, sum of {each.name}", "sum", [], (), loop, (each,)) for each in copies]
     return made
+
+
+def _repeated(piece: list[ir.Node]) -> Iterator[Launch]:
+    """The launches of each iteration of a loop, named after what they write; none if it is no loop around launches."""
+    if len(piece) != 1 or not isinstance(loop := piece[0], ir.Loop) or loop.independent or loop.when is not None:
+        return
+    assert loop.range.parent is not None
+    parts = list(_pieces(loop.body))
+    if loop.range.parent.parent is not None or len(parts) == 1 or not all(_grid(part, loop.range) for part in parts):
+        return
+    for part in parts:
+        written = dict.fromkeys(node.tensor.name for node in ir.walk(part) if isinstance(node, ir.Write))
+        yield Launch(", ".join(written), "tiles", [replace(loop, body=part)], _grid(part, loop.range), around=loop)
 
 
 def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None, tuple[ir.Tensor, ...]]:
@@ -286,13 +325,16 @@ def _zeroed(node: ir.Node) -> ir.Tensor | None:
     return None
 
 
-def _grid(piece: list[ir.Node]) -> tuple[ir.Loop, ...]:
-    """The independent loops that hold nothing but each other, from outside in; the last one's body is a block's."""
+def _grid(piece: list[ir.Node], around: ir.Range | None = None) -> tuple[ir.Loop, ...]:
+    """The independent loops that hold nothing but each other, from outside in; the last one's body is a block's.
+
+    They run over tiles of dimensions, or of the tile that `around` stands for.
+    """
     grid: list[ir.Loop] = []
     body = piece
     while len(body) == 1 and isinstance(loop := body[0], ir.Loop) and loop.independent:
         assert loop.range.parent is not None
-        if loop.range.parent.parent is not None:
+        if loop.range.parent.parent is not None and loop.range.parent is not around:
             break  # tiles of a tile: their number would differ from block to block
         grid.append(loop)
         body = loop.body

@@ -66,7 +66,8 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         for tile, life in lifetimes_of(launch.block).items()
         if len(tile.ranges) == 2 and tile not in read & operands
     }
-    room = {tile: (width if tile in read else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
+    summed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+    room = {tile: (width if tile in read - summed else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
     peak = max(
         sum(room[tile] for tile, (enters, leaves) in held_in_registers.items() if enters <= at < leaves)
         for at in [0, *(enters for enters, _ in held_in_registers.values())]

@@ -2,31 +2,34 @@
 
 Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read lie in
 the words of memory, sums and what is computed from them in float32: matrix products take the first and add to the
-second. Vectors (one word for each row) are float32 in memory, too. A ragged edge is a predicate on a load or a store,
-which then moves no word that the count does not have.
+second. Vectors (one word for each row) are float32 in memory, too, and so are sums that wait there. A ragged edge is a
+predicate on a load or a store, which then moves no word that the count does not have.
 
 Sizes are constants of the text; a predicate is left out where a block divides its dimension. Under a band mask, such
 as causal, tiles without an allowed pair are left out, and of the others the pairs that are not allowed are 0 wherever
 they would count: in sums over a row, in products, and in memory.
+
+Where launches are repeated in a loop over rows, they are told the first of these rows; a table of pairs of which only
+these rows are in use is no longer than they are, and takes the place of one that it makes tile by tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.readings.totals import tile_of_whole
 from pebblesim.units import Bytes
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the types that a word of a matrix may have."""
-
-VECTOR_BYTES = 4
-"""Bytes of a word of a vector: float32."""
 
 LEAST_SIDE = 16
 """Shortest side of a tile that matrix units take."""
@@ -49,7 +52,8 @@ _OPERATIONS = {
 
 _TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
-lambda None nonlocal not or pass raise range return run tl torch triton True try while with yield group rank device
+lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
+device
 """
 
 
@@ -61,7 +65,7 @@ class Kernel:
         name: its function's.
         launch: what it does.
         tensors: names of the tensors it takes the addresses of, in order.
-        programs: how many programs it is launched with, for each head.
+        programs: how many programs it is launched with, for each head, all times it is launched together.
     """
 
     name: str
@@ -78,16 +82,28 @@ class Source:
     text: str
 
 
-def word_bytes(tensor: ir.Tensor, dtype: str) -> int:
-    """Bytes of a word of a tensor in memory: vectors are float32 whatever the type of the matrices."""
-    return VECTOR_BYTES if len(tensor.shape) == 1 else WORDS[dtype]
+def word_bytes(program: ir.Program, tensor: ir.Tensor, dtype: str) -> int:
+    """Bytes of a word of a tensor in memory: vectors, and sums that wait there, are float32 whatever matrices are."""
+    return WORDS["float32" if is_float32(program, tensor) else dtype]
+
+
+def is_float32(program: ir.Program, tensor: ir.Tensor) -> bool:
+    """Whether a tensor is a vector, or holds sums that are read, added to and written again."""
+    return len(tensor.shape) == 1 or tensor in _sums(program)
+
+
+@lru_cache(maxsize=256)
+def _sums(program: ir.Program) -> frozenset[ir.Tensor]:
+    nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
+    read = {node.tile: node.tensor for node in nodes if isinstance(node, ir.Read)}
+    return frozenset(node.tensor for node in nodes if isinstance(node, ir.Write) and read.get(node.tile) is node.tensor)
 
 
 def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], dtype: str) -> Bytes:
     """What the kernels of a program move in bytes, from the words read and written of each tensor."""
     moved = Bytes()
     for tensor, (reads, writes) in by_tensor.items():
-        width = word_bytes(program.tensors[tensor], dtype)
+        width = word_bytes(program, program.tensors[tensor], dtype)
         moved += Bytes(width * reads, width * writes)
     return moved
 
@@ -119,7 +135,7 @@ def triton(
     """
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
-    if mask is not None and (not isinstance(mask, Band) or mask.rows > 1):
+    if mask is not None and not isinstance(mask, Band):
         raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
     if mask is not None:
         grid = program.grid(sizes)
@@ -129,24 +145,32 @@ def triton(
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
         mask = mask.placed(grid)
-    made = launches(program, masked=True)
+    made = launches(program, masked=True, repeated=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
     kernels, texts, calls = [], [], []
+    parts, places = _parts_at_once(program, made), _places(program, made)
+    repeated: ir.Loop | None = None
     for launch in made:
         if launch.kind == "fill":
             (node,) = launch.body
             assert isinstance(node, ir.Init)
             calls.append(f"    {of[node.tensor]}.fill_({_constant(node.value)})")
             continue
-        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask, scale)
+        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask, scale, parts)
         texts.append(writer.text())
         kernel = writer.kernel
         kernels.append(kernel)
         arguments = ", ".join(of[program.tensors[name]] for name in kernel.tensors)
-        calls.append(
-            f"    {kernel.name}[({kernel.programs}, heads)]({arguments}, num_warps={warps}, num_stages={stages})"
-        )
+        if launch.around is not None and launch.around is not repeated:
+            whole, block = sizes[launch.around.range.dim], ir.length(launch.around.range.block, sizes)
+            calls.append(f"    for start in range(0, {whole}, {block}):")
+            if whole % block:
+                calls.append(f"        rows = min({block}, {whole} - start)")
+        repeated = launch.around
+        depth, first = ("    ", "") if repeated is None else ("        ", "start, ")
+        launched = f"({writer.programs}, heads)"
+        calls.append(f"{depth}{kernel.name}[{launched}]({first}{arguments}, num_warps={warps}, num_stages={stages})")
     given = [name for name in program.tensors if name in program.inputs]
     made_here = [tensor for name, tensor in program.tensors.items() if name not in program.inputs]
     listed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks))
@@ -166,13 +190,109 @@ def triton(
         f"    device = {of[program.tensors[given[0]]]}.device",
     ]
     for tensor in made_here:
-        shape = ", ".join(str(sizes[dim]) for dim in tensor.shape)
-        kind = "float32" if len(tensor.shape) == 1 else dtype
+        if tensor in places:
+            lines.append(f"    {of[tensor]} = {of[places[tensor]]}  # tile by tile in its place")
+            continue
+        shape = ", ".join(map(str, stored(tensor, sizes, parts)))
+        kind = "float32" if is_float32(program, tensor) else dtype
         lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
     lines += calls
     results = ", ".join(f'"{name}": {of[program.tensors[name]]}' for name in program.outputs)
     lines += ["    return {" + results + "}", ""]
     return Source(tuple(kernels), "\n".join(lines))
+
+
+def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
+    """Whether the later tiles of rows in a grid meet more columns than the earlier ones, and so take longer."""
+    return (
+        mask is not None
+        and mask.after is not None
+        and any(
+            isinstance(node, ir.Loop) and node.when is not None and node.when.rows is loop.range
+            for node in ir.walk(launch.block)
+        )
+    )
+
+
+def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
+    """Bytes of the tables that kernels make beside their outputs, for each head; vectors are none."""
+    made = launches(program, masked=True, repeated=True)
+    parts, places = _parts_at_once(program, made), _places(program, made)
+    between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
+    return sum(
+        word_bytes(program, tensor, dtype) * prod(stored(tensor, sizes, parts))
+        for tensor in between
+        if len(tensor.shape) == 2 and tensor not in places
+    )
+
+
+def stored(tensor: ir.Tensor, sizes: ir.Sizes, parts: Mapping[ir.Tensor, ir.Range]) -> list[int]:
+    """Lengths of a tensor in memory: of one that is in use in parts, those of a part."""
+    lengths = [sizes[dim] for dim in tensor.shape]
+    if tensor in parts:
+        lengths[0] = min(lengths[0], ir.length(parts[tensor].block, sizes))
+    return lengths
+
+
+def _moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
+    return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+
+
+def _parts_at_once(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.Range]:
+    """Tensors between inputs and outputs whose rows are in use for one iteration of a loop around launches, and it."""
+    parts: dict[ir.Tensor, ir.Range] = {}
+    for name, tensor in program.tensors.items():
+        if name in program.inputs or name in program.outputs:
+            continue
+        loops = {launch.around for launch in made if any(node.tensor is tensor for node in _moves(launch))}
+        loop = loops.pop() if len(loops) == 1 else None
+        if loop is not None and all(
+            isinstance(node, ir.Read | ir.Write) and tile_of_whole(node.tile.ranges[0]) is loop.range
+            for launch in made
+            for node in _moves(launch)
+            if node.tensor is tensor
+        ):
+            parts[tensor] = loop.range
+    return parts
+
+
+def _places(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.Tensor]:
+    """Tensors between inputs and outputs that can have the place of another, which is not read again.
+
+    The launch that writes the one reads the other, each block the tile that it writes, before it does.
+    """
+    places: dict[ir.Tensor, ir.Tensor] = {}
+    for name, tensor in program.tensors.items():
+        if name in program.inputs or name in program.outputs:
+            continue
+        uses = [launch for launch in made if any(node.tensor is tensor for node in _moves(launch))]
+        for other_name, other in program.tensors.items():
+            if other_name in (*program.inputs, *program.outputs) or other is tensor or other in places.values():
+                continue
+            last = [launch for launch in made if any(node.tensor is other for node in _moves(launch))][-1]
+            if (
+                last is uses[0]
+                and other.shape == tensor.shape
+                and is_float32(program, other) == is_float32(program, tensor)
+                and len({launch.around for launch in made if launch in uses or launch is last}) == 1
+                and _tile_by_tile(last, other, tensor)
+            ):
+                places[tensor] = other
+    return places
+
+
+def _tile_by_tile(launch: Launch, old: ir.Tensor, new: ir.Tensor) -> bool:
+    """Whether each block reads one tile of the old tensor, later writes that of the new, and nothing else of them."""
+    moves = [node for node in launch.block if isinstance(node, ir.Read | ir.Write) and node.tensor in (old, new)]
+    if len(moves) != 2 or moves != [node for node in _moves(launch) if node.tensor in (old, new)]:
+        return False
+    read, written = moves
+    return (
+        isinstance(read, ir.Read)
+        and read.tensor is old
+        and isinstance(written, ir.Write)
+        and read.tile.ranges == written.tile.ranges
+    )
 
 
 class _Writer:
@@ -188,11 +308,13 @@ class _Writer:
         dtype: str,
         mask: Band | None,
         scale: float | None,
+        parts: Mapping[ir.Tensor, ir.Range],
     ) -> None:
+        self._around = None if launch.around is None else launch.around.range
+        self._parts_of = parts
         self._scale = None if scale is None else repr(float(scale))
         self._unscaled: set[ir.Tile] = set()  # what is still to be multiplied by the scale
         self._empty: set[ir.Tile] = set()  # sums without a term yet
-        self._of_scores: set[ir.Tile] = set()  # tiles of Q and K
         self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
         self._name, self._of, self._names = name, of, Identifiers({*_TAKEN.split(), *of.values()})
         self._tiles: dict[ir.Tile, str] = {}
@@ -201,23 +323,43 @@ class _Writer:
         self._numbers: dict[ir.Range, str] = {}
         self._tensors: dict[str, ir.Tensor] = {}
         self._lines: list[str] = []
-        for node in ir.walk([*launch.grid, *launch.block] if launch.grid else launch.block):
+        nodes = list(ir.walk([*launch.grid, *launch.block] if launch.grid else launch.block))
+        self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in ("Q", "K")}
+        self._resumed = {  # sums in memory that are to be scaled: read as if they had not been yet
+            node.target.tile
+            for node in nodes
+            if isinstance(node, ir.Compute) and node.mode == "add" and scale and self._makes_scores(node.expr)
+        } & {node.tile for node in nodes if isinstance(node, ir.Read)}
+        for node in nodes:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
                 self._tensors.setdefault(node.tensor.name, node.tensor)
-        self._programs = blocks(launch, sizes, 1)
 
     @property
     def kernel(self) -> Kernel:
-        return Kernel(self._name, self._launch, tuple(self._tensors), self._programs)
+        return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1))
+
+    @property
+    def programs(self) -> str:
+        """How many programs it is launched with for each head, as text; `rows` is the number of rows around."""
+        apart = [loop.range for loop in self._launch.grid if loop.range.parent is self._around]
+        if self._around is None or not apart or self._sizes[self._around.dim] % self._length_around == 0:
+            return str(prod(self._count(loop.range) for loop in self._launch.grid))
+        (rng,) = apart
+        others = prod(self._count(loop.range) for loop in self._launch.grid if loop.range is not rng)
+        return f"triton.cdiv(rows, {self._length(rng)}) * {others}"
+
+    @property
+    def _length_around(self) -> int:
+        """Rows that launches are repeated for, the last ones aside."""
+        assert self._around is not None
+        return min(self._sizes[self._around.dim], ir.length(self._around.block, self._sizes))
 
     def text(self) -> str:
         arguments = ", ".join(self._of[tensor] for tensor in self._tensors.values())
+        arguments = arguments if self._around is None else f"start, {arguments}"
         self._lines = ["@triton.jit", f"def {self._name}({arguments}):", "    head = tl.program_id(1).to(tl.int64)"]
         for tensor in self._tensors.values():
-            words = 1
-            for dim in tensor.shape:
-                words *= self._sizes[dim]
-            self._say(1, f"{self._of[tensor]} += head * {words}")
+            self._say(1, f"{self._of[tensor]} += head * {prod(stored(tensor, self._sizes, self._parts_of))}")
         self._grid()
         self._body(self._launch.block, 1)
         return "\n".join(self._lines)
@@ -243,6 +385,10 @@ class _Writer:
         """Whether some tile of the range has indices that the dimension does not."""
         return self._sizes[rng.dim] % self._length(rng) != 0
 
+    def _within(self, rng: ir.Range) -> bool:
+        """Whether it is over tiles of the rows that launches are repeated for."""
+        return self._around is not None and rng.parent is self._around
+
     def _index(self, rng: ir.Range) -> str:
         """The name of the indices of a tile; those of a whole dimension are made when they are first asked for."""
         if rng not in self._indices:
@@ -255,17 +401,25 @@ class _Writer:
     def _enter(self, loop: ir.Loop, depth: int, number: str) -> None:
         rng = loop.range
         assert rng.parent is not None
-        if rng.parent.parent is not None:
+        if rng.parent.parent is not None and not self._within(rng):
             raise UsageError(
                 f"{self._program.name}: tiles of a tile (line {loop.line}) cannot be in a Triton kernel; "
                 "read tiles of that size in its place."
             )
-        size = self._length(rng)
+        size, first = self._length(rng), ""
+        if self._within(rng):
+            first, around = "start + ", self._length_around
+            if around % size and around < self._sizes[rng.dim]:
+                raise UsageError(
+                    f"{self._program.name}: {around:,} rows are done at once, which tiles of {rng.block} = {size} do "
+                    f"not divide; take a multiple of {size}."
+                )
         self._indices[rng] = self._names.new(f"at_{rng.name}")
-        self._say(depth, f"{self._indices[rng]} = {number} * {size} + tl.arange(0, {size})")
+        self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
 
     def _count(self, rng: ir.Range) -> int:
-        return -(-self._sizes[rng.dim] // self._length(rng))
+        """Tiles of a dimension, or of the rows that launches are repeated for."""
+        return -(-(self._length_around if self._within(rng) else self._sizes[rng.dim]) // self._length(rng))
 
     def _grid(self) -> None:
         loops = self._launch.grid
@@ -276,13 +430,18 @@ class _Writer:
         if len(loops) == 1:
             self._say(1, f"{numbers[0]} = tl.program_id(0)")
         elif len(loops) == 2:
-            rows, columns = counts
-            self._say(1, f"group, rank = tl.program_id(0) // {GROUP * columns}, tl.program_id(0) % {GROUP * columns}")
+            (rows, columns), first = counts, loops[0].range
             height = str(GROUP) if rows % GROUP == 0 else f"tl.minimum({rows} - group * {GROUP}, {GROUP})"
+            if self._within(first) and self._sizes[first.dim] % self._length_around:  # as many as there are
+                self._say(1, f"rows = {self._bounds(loops[0])[1]}")
+                height = f"tl.minimum(rows - group * {GROUP}, {GROUP})"
+            self._say(1, f"group, rank = tl.program_id(0) // {GROUP * columns}, tl.program_id(0) % {GROUP * columns}")
             self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
         else:
             raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
         for loop, number in zip(loops, numbers, strict=True):
+            if longest_last(self._launch, loop, self._mask):
+                self._say(1, f"{number} = {self._count(loop.range) - 1} - {number}  # the longest first")
             self._enter(loop, 1, number)
             self._numbers[loop.range] = number
         for loop in loops:
@@ -291,7 +450,7 @@ class _Writer:
 
     def _guard(self, when: ir.MaskCondition, mask: Band) -> None:
         """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
-        (top, bottom), (left, right) = self._ends(when.rows), self._ends(when.columns)
+        (top, bottom), (left, right) = self._positions(when.rows), self._ends(when.columns)
         out = []
         if mask.after is not None:
             out.append(f"({left} - {bottom} > {mask.after - 1})")
@@ -308,9 +467,19 @@ class _Writer:
         size = self._sizes[rng.dim]
         if rng.parent is None:
             return "0", str(size)
+        if rng is self._around:
+            block = self._length_around
+            return "start", f"tl.minimum(start + {block}, {size})" if size % block else f"(start + {block})"
         number, block = self._numbers[rng], self._length(rng)
         last = f"({number} + 1) * {block}"
         return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+
+    def _positions(self, rng: ir.Range) -> tuple[str, str]:
+        """The same of rows, of which a mask may have several at a position."""
+        start, stop = self._ends(rng)
+        assert self._mask is not None
+        several = self._mask.rows
+        return (start, stop) if several == 1 else (f"({start}) // {several}", f"(({stop} - 1) // {several} + 1)")
 
     def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
         """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
@@ -332,6 +501,10 @@ class _Writer:
 
     def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
         """The number of the first tile that a loop runs over, and the one after that of the last."""
+        if self._within(loop.range):
+            block, around, size = self._length(loop.range), self._length_around, self._sizes[loop.range.dim]
+            rows = f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
+            return "0", rows if size % around else str(-(-around // block))
         count, block = self._count(loop.range), self._length(loop.range)
         if loop.when is None or self._mask is None:
             return "0", str(count)
@@ -340,20 +513,23 @@ class _Writer:
                 f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
             )
         of_columns = loop.when.columns is loop.range
-        start, stop = self._ends(loop.when.rows if of_columns else loop.when.columns)
-        before, after = self._mask.before, self._mask.after
+        start, stop = self._positions(loop.when.rows) if of_columns else self._ends(loop.when.columns)
+        before, after, several = self._mask.before, self._mask.after, 1 if of_columns else self._mask.rows
         back, forth = (before, after) if of_columns else (after, before)
-        low = "0" if back is None else f"tl.maximum({start} - {back}, 0) // {block}"
+        rows = "" if several == 1 else f" * {several}"
+        low = "0" if back is None else f"tl.maximum({start} - {back}, 0){rows} // {block}"
         if forth is None:
             return low, str(count)
-        return low, f"tl.minimum(({stop} + {forth + block - 1}) // {block}, {count})"
+        last = f"{stop} + {forth + block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
+        return low, f"tl.minimum(({last}) // {block}, {count})"
 
     def _pairs(self, ranges: ir.Ranges) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
         if self._mask is None or not ir.over_pairs(ranges):
             return ""
         rows, columns = map(self._index, ranges)
-        distance = f"({columns}[None, :] - {rows}[:, None]"
+        rows = f"{rows}[:, None]" if self._mask.rows == 1 else f"({rows} // {self._mask.rows})[:, None]"
+        distance = f"({columns}[None, :] - {rows}"
         parts = [] if self._mask.after is None else [f"{distance} <= {self._mask.after})"]
         parts += [] if self._mask.before is None else [f"{distance} >= {-self._mask.before})"]
         return " & ".join(parts)
@@ -374,13 +550,10 @@ class _Writer:
                 case ir.Read():
                     self._check_written(node)
                     name = self._tile(node.tile)
-                    self._loaded.add(node.tile)
-                    if node.tensor.name in ("Q", "K"):
-                        self._of_scores.add(node.tile)
-                    self._say(
-                        depth,
-                        f"{name} = tl.load({self._place(node.tensor, node.tile.ranges)}{self._edge(node.tile.ranges)})",
-                    )
+                    resumed = node.tile in self._resumed
+                    (self._unscaled if resumed else self._loaded).add(node.tile)
+                    place, unscaled = self._place(node.tensor, node.tile.ranges), f" / {self._scale}" * resumed
+                    self._say(depth, f"{name} = tl.load({place}{self._edge(node.tile.ranges)}){unscaled}")
                 case ir.Write():
                     value = self._only(self._scaled(node.tile), self._pairs(node.tile.ranges), "0.0")
                     self._store(depth, node.tensor, node.tile.ranges, value)
@@ -433,9 +606,9 @@ class _Writer:
         if len(ranges) == 1:
             return f"{self._of[tensor]} + {self._index(ranges[0])}"
         rows, columns = map(self._index, ranges)
-        width = self._sizes[tensor.shape[1]]
-        row = f"{rows}[:, None]"
-        if self._sizes[tensor.shape[0]] * width >= 2**31:
+        height, width = stored(tensor, self._sizes, self._parts_of)
+        row = f"({rows} - start)[:, None]" if tensor in self._parts_of else f"{rows}[:, None]"
+        if height * width >= 2**31:
             row = f"{row}.to(tl.int64)"
         return f"{self._of[tensor]} + {row} * {width} + {columns}[None, :]"
 
@@ -462,7 +635,7 @@ class _Writer:
             raise self._parts(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
         name = self._tile(tile)
-        scaled = isinstance(expr, ir.MatMul) and self._scale is not None and self._makes_scores(expr)
+        scaled = self._scale is not None and self._makes_scores(expr)
         waiting = tile in self._unscaled or (scaled and tile in self._empty)
         if node.mode == "add" and isinstance(expr, ir.MatMul) and scaled == waiting:
             onto = f"{name}.to(tl.float32)" if tile in self._loaded else name
@@ -478,9 +651,9 @@ class _Writer:
         self._empty.discard(tile)
         self._loaded.discard(tile)
 
-    def _makes_scores(self, product: ir.MatMul) -> bool:
-        """Whether a product is one of scores or of what they are a gradient of: Q or K takes part."""
-        return any(ref.tile in self._of_scores for ref in ir.refs(product))
+    def _makes_scores(self, made: ir.Expr) -> bool:
+        """Whether it is a product of scores or of what they are a gradient of: Q or K takes part."""
+        return isinstance(made, ir.MatMul) and any(ref.tile in self._of_scores for ref in ir.refs(made))
 
     def _scaled(self, tile: ir.Tile) -> str:
         """The value of a tile, multiplied by the scale if that is still to be done."""

@@ -1,0 +1,120 @@
+"""Small-cache schedules for matrix units that do C rows after C rows, so that tables of n x n words need C x n.
+
+Tiles are cut for the cache of a multiprocessor, rows for the memory that stands behind it, or for a workspace. What
+sums over all rows, dK and dV, waits in memory meanwhile. C rows of O or dQ are few tiles: these have a width e of their
+own. Under a mask, C rows meet the keys that some of them may attend to.
+"""
+
+from pebblesim.language import exp
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.blocked import write_L
+from pebblesim.schedules.matmul import streamed
+from pebblesim.schedules.row_sums import write_row_sums_of_tiles
+
+LAST = "(n - C*(ceiling(n/C) - 1))"
+"""Rows in the last tile of C."""
+
+
+def cut_twice(block):
+    """Tiles of so many rows in all tiles of C rows."""
+    return f"((ceiling(n/C) - 1)*ceiling(C/{block}) + ceiling({LAST}/{block}))"
+
+
+def write_scores(m, A, A_1, A_2, r, a, b, c, change):
+    """A[i, j] = change(A_1[i] A_2[j]ᵀ) for tiles i of the rows r."""
+    for i in m.tiles(r, a, independent=True):
+        for j in m.tiles(A.shape[1], b, independent=True, keys_of=r):
+            A_ij = m.zeros(i, j)
+            for k in m.tiles(A_1.shape[1], c):
+                A_ij += m.read(A_1[i, k]) @ m.read(A_2[j, k]).T
+            change(A_ij, i, j)
+            m.write(A[i, j], A_ij)
+
+
+def write_rows(m, C, A, B, r, a, e, b, c):
+    """C[r] = A[r] B by a x e tiles, depth c."""
+    for i in m.tiles(r, a, independent=True):
+        for k in m.tiles(C.shape[1], e, independent=True):
+            C_ik = m.zeros(i, k)
+            for j in m.tiles(A.shape[1], b, keys_of=r):  # as A has been written
+                for part in m.tiles(j, c):
+                    C_ik += m.read(A[i, part]) @ m.read(B[part, k])
+            m.write(C[i, k], C_ik)
+
+
+def add_rows(m, C, A, B, r, b, a, c):
+    """C += A[r]ᵀ B[r] by b x a tiles, depth c."""
+    for j in m.tiles(C.shape[0], b, independent=True, keys_of=r):
+        for k in m.tiles(C.shape[1], a, independent=True):
+            C_jk = m.read(C[j, k])
+            for i in m.tiles(r, c):
+                C_jk += m.read(A[i, j]).T @ m.read(B[i, k])
+            m.write(C[j, k], C_jk)
+
+
+@schedule(
+    problem="forward",
+    source="ours: small-cache-forward-blocked, C rows after C rows",
+    io=(
+        f"{streamed('n', 'd', 'n')} - n**2 + n + n*d*ceiling(n/b) + n*d*{cut_twice('a')} + n*ceiling(n/b)"
+        f" + n**2 + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
+    ),
+    fit=[("a", "b", "e"), "c", "C"],
+    graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
+)
+def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
+    """Small cache for matrix units with C x n words of f: L first, then f and O of C rows after C rows."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
+
+    with m.phase("L"):
+        write_L(m, L, Q, K, a, b, c)
+
+    with m.phase("f, O"):
+        for r in m.tiles(n_q, C):
+
+            def normalised(f_ij, i, j):
+                f_ij[:] = exp(f_ij - m.read(L[i]))
+
+            write_scores(m, f, Q, K, r, a, b, c, normalised)
+            write_rows(m, O, f, V, r, a, e, b, c)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: small-cache-backward-blocked, C rows after C rows, with sums of dK and dV in memory",
+    io=(
+        f"2*n*d + n + 2*n*d + 2*n*d*ceiling(n/b) + 2*n*d*{cut_twice('a')} + 2*n*ceiling(n/b) + 3*n**2"
+        f" + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
+        " + 2*(2*n*d*ceiling(n/C) + n**2*ceiling(d/a) + n*d*ceiling(n/b))"
+    ),
+    fit=[("a", "b", "e"), "c", "C"],
+    graph={"kept": "L", "rows_block": "C"},
+)
+def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
+    """Small cache for matrix units with C x n words of P, and of dS, which can have the same place."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+
+    with m.phase("v"):
+        write_row_sums_of_tiles(m, v, dO, O, a, c)
+
+    with m.phase("P, dV, dS, dQ, dK"):
+        m.write(dK, 0)
+        m.write(dV, 0)
+        for r in m.tiles(n_q, C):
+
+            def normalised(P_ij, i, j):
+                P_ij[:] = exp(P_ij - m.read(L[i]))
+
+            def centred(dS_ij, i, j):
+                v_i = m.read(v[i])
+                P_ij = m.read(P[i, j])
+                dS_ij[:] = P_ij * (dS_ij - v_i)
+
+            write_scores(m, P, Q, K, r, a, b, c, normalised)
+            add_rows(m, dV, P, dO, r, b, a, c)
+            write_scores(m, dS, dO, V, r, a, b, c, centred)
+            write_rows(m, dQ, dS, K, r, a, e, b, c)
+            add_rows(m, dK, dS, Q, r, b, a, c)
