@@ -8,10 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pebblesim.errors import UsageError
+
 
 def listed(sizes: Mapping[str, int]) -> str:
     """Sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
+def one_way(latex: bool, as_json: bool) -> None:
+    """Refuse to print one result in two ways.
+
+    Raises:
+        UsageError: both are asked for.
+    """
+    if latex and as_json:
+        raise UsageError("--latex and --json print the same in two ways; choose one.")
 
 
 def print_json(result: Mapping[str, Any]) -> None:
