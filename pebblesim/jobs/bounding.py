@@ -142,6 +142,9 @@ def bounds(
         pairs: instead of a mask, Z, the number of allowed pairs; the bounds then hold for every mask with so many.
         dims: the dimensions, such as n=4096, d=64.
 
+    Returns:
+        All bounds, which print as a table; `best` is the largest that applies.
+
     >>> bounds("backward", n=4096, d=64, M=65536).best.name
     'D3'
 
@@ -250,6 +253,13 @@ def gaps(
         blocks: rule for the blocks, as for `count`.
         steps: by default, how many M to a doubling.
         dims: the dimensions, such as n=4096, d=64.
+
+    Returns:
+        The best schedule at each M, with its lower bound and gap.
+
+    >>> found = gaps("backward", n=4096, d=64, M=[4096, 65536])
+    >>> [row.M for row in found.rows], found.worst.gap < 3
+    ([4096, 65536], True)
 
     Raises:
         UsageError: a name or size that is not allowed, or no schedule fits at any M.

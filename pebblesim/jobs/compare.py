@@ -94,6 +94,17 @@ def compare(
     those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
     such blocks.
 
+    Args:
+        names: schedules; all of the problem by default.
+        problem_name: what is computed.
+        M, blocks, summation, mask, dims: as for `count`.
+
+    Returns:
+        A row for each schedule, least I/O first.
+
+    >>> compare(n=4096, d=64, M=16384).best.schedule
+    'row-stationary-fused'
+
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """

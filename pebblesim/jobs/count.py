@@ -205,6 +205,9 @@ def count(
             of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
         dims: the dimensions of the problem, such as n=4096, d=64.
 
+    Returns:
+        Words read and written, by phase and by tensor, the peak, the work, and the gap.
+
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
     254021632
 

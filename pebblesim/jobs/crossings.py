@@ -188,6 +188,9 @@ def crossover(*schedules: str | Schedule, over_d: Iterable[int] | None = None, *
         over_d: head dimensions for which to measure it too, at n = 64 d; those of `OVER_D` by default.
         dims: n and d.
 
+    Returns:
+        A crossing for each pair, the exponent with its proof, and what was measured over d.
+
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223
 

@@ -97,6 +97,9 @@ def l2(
         contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
         dtype: type of a word.
 
+    Returns:
+        What all blocks ask for, and what the memory behind the L2 then moves, in bytes.
+
     >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
     >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
     >>> round(back.read / forth.read, 1)

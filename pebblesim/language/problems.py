@@ -234,6 +234,13 @@ def problem(name: str, **declared: Any) -> Problem:
     A new one takes the place of one that was defined in the same file, or in a notebook. Of one whose queries and keys
     differ in number this is the square case, in n and d; its `rectangle` is as declared.
 
+    Args:
+        name: the problem's.
+        declared: fields of a `Problem`, for a new one.
+
+    Returns:
+        The problem.
+
     >>> problem("matmul").outputs
     {'C': ('m', 'n')}
 
