@@ -31,7 +31,7 @@ def in_words(rules: str = "hong-kung") -> tuple[str, ...]:
     table = RULES[rules]
     if rules in BY_TERM:
         compute = "a finished value in cache (red) is added as a term to a value in cache (red): free"
-        compute += "; memory loses what it had of it" if table[COMPUTE].clears & BLUE else ""
+        compute += "; memory loses it" if table[COMPUTE].clears & BLUE else ""
     else:
         compute = "a value whose operands are all in cache (red) is made in cache (red): free"
         compute += ", once only" if table[COMPUTE].forbids & COMPUTED else ", as often as you like"
