@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.errors import UsageError
+
 if TYPE_CHECKING:
     from pebblesim.jobs.glossary import Entry
 
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
 def listed(sizes: Mapping[str, int]) -> str:
     """Sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
+def one_way(latex: bool, as_json: bool) -> None:
+    """Refuse to print one result in two ways.
+
+    Raises:
+        UsageError: both are asked for.
+    """
+    if latex and as_json:
+        raise UsageError("--latex and --json print the same in two ways; choose one.")
 
 
 def print_json(result: Mapping[str, Any]) -> None:

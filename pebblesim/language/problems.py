@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
+
+if TYPE_CHECKING:
+    from sympy import Expr
 
 Array = Any
 Shape = tuple[str, ...]
@@ -35,6 +38,13 @@ class Theta:
     def in_rectangle(self) -> Theta | None:
         """The expression in the problem's own dimensions; None if that is not known."""
         return Theta(self.rectangle, f"{self.source}; schedules and bounds for n_q ≠ n_k") if self.rectangle else None
+
+    @property
+    def sympy(self) -> Expr:
+        """The expression as a `sympy.Expr`, its symbols without assumptions."""
+        from pebblesim.notation import parse
+
+        return parse(self.expr)
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Its value, a real number to 28 digits, of any magnitude."""
