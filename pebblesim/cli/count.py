@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors
 from pebblesim.errors import UsageError
 from pebblesim.sizes import bytes_of, parse_bytes
 
@@ -265,16 +265,20 @@ def formula(
 
 @command(app, example="pebblesim show large-cache")
 def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
-    """Print a schedule as pseudo-code."""
+    """Print a schedule as pseudo-code, and what its tensors are."""
     import pebblesim as ps
+    from pebblesim.jobs.glossary import named_in
     from pebblesim.language.registry import get
 
-    algorithm = get(schedule)
+    algorithm, text = get(schedule), ps.show(schedule, rectangular=rectangular)
+    tensors = named_in(text, algorithm.problem)
     if as_json:
-        print_json(
-            {"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)}
-        )
+        entries = [asdict(entry) for entry in tensors]
+        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": text, "tensors": entries})
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(ps.show(schedule, rectangular=rectangular))
+    print(text)
+    if tensors:
+        print("where")
+        print_tensors(tensors)

@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import UsageError
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.glossary import Entry
 
 
 def listed(sizes: Mapping[str, int]) -> str:
@@ -65,6 +68,25 @@ def print_table(
     print(text.get(), end="")
     if dropped:
         print(f"(left out on a terminal this narrow: {', '.join(dropped)})")
+
+
+def print_tensors(entries: Sequence[Entry]) -> None:
+    """What tensors are: a line for each."""
+    wide = max((len(entry.name) for entry in entries), default=0)
+    shapes = [" × ".join(entry.shape) for entry in entries]
+    formulas = [f"= {entry.formula}" if entry.formula else entry.role for entry in entries]
+    widths = [max(map(len, column), default=0) for column in (shapes, formulas)]
+    for entry, shape, formula in zip(entries, shapes, formulas, strict=True):
+        print(f"  {entry.name:<{wide}}  {shape:<{widths[0]}}  {formula:<{widths[1]}}  {entry.meaning}")
+
+
+def print_rules(rules: str) -> None:
+    """The rules of the game, in five lines."""
+    from pebblesim.game.words import in_words
+
+    print(f"\nrules of the game ({rules})")
+    for line in in_words(rules):
+        print(f"  {line}")
 
 
 @contextmanager

@@ -86,6 +86,9 @@ class Problem:
             whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
         totals: sizes that may be given in the place of one of two dimensions, which add up to it; the first of both is
             then given, too.
+        glossary: of each tensor, inputs and those on the way to the outputs, (formula, meaning): what it is equal to,
+            in terms of the others, and one line of what it stands for. The formula of an input is empty. Schedules may
+            compute a tensor in another way, and to a formula that is equal.
         rectangle: of the square case of a problem, the problem with all its dimensions.
 
     Raises:
@@ -108,6 +111,7 @@ class Problem:
     theta: Theta | None = None
     bounds: Any = field(default=None, repr=False)
     totals: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    glossary: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     rectangle: Problem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
