@@ -17,12 +17,13 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
+from pebblesim.results import Result
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, best
 from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Result):
     """What a schedule moves and holds for given sizes; all numbers of words are exact.
 
     Attributes:
@@ -203,6 +204,9 @@ def count(
         mask: which pairs of queries and keys are allowed: "causal", "window:256", a file such as "mask.npy", an array
             of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
         dims: the dimensions of the problem, such as n=4096, d=64.
+
+    Returns:
+        Words read and written, by phase and by tensor, the peak, the work, and the gap.
 
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
     254021632
