@@ -59,7 +59,7 @@ def add_rows(m, C, A, B, r, b, a, c):
         f"{streamed('n', 'd', 'n')} - n**2 + n + n*d*ceiling(n/b) + n*d*{cut_twice('a')} + n*ceiling(n/b)"
         f" + n**2 + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
     ),
-    fit=[("a", "b", "e"), "c", "C"],
+    fit=["C", ("a", "b", "e"), "c"],
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
 )
 def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
@@ -88,7 +88,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
         f" + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
         " + 2*(2*n*d*ceiling(n/C) + n**2*ceiling(d/a) + n*d*ceiling(n/b))"
     ),
-    fit=[("a", "b", "e"), "c", "C"],
+    fit=["C", ("a", "b", "e"), "c"],
     graph={"kept": "L", "rows_block": "C"},
 )
 def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
