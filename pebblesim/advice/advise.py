@@ -30,6 +30,7 @@ from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
+from pebblesim.results import Result
 from pebblesim.sizes import BYTES, dtype_of
 from pebblesim.tables import aligned
 
@@ -70,7 +71,7 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to run on a card, and why.
 
     Attributes:
@@ -431,12 +432,16 @@ def advise(
         problem_name: what is computed.
         heads, batch: how often; the traffic of one is counted, and the times are for all.
         kv_heads: heads of keys and values, if heads share them; those that do are counted as one, with all their
-            queries, unless `separate`.
+            queries.
+        separate: count each of those for itself instead.
         mask: as for `count`.
         card: a TOML file with a card of the user's own instead.
         blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
             for every schedule that has such blocks; blocks that are left out are the largest that fit.
         dims: the dimensions of the problem.
+
+    Returns:
+        What each schedule moves at the boundaries of the card, the roofline, and kernels with their forecast.
 
     >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
     'row-stationary-fused'

@@ -11,7 +11,7 @@ from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
     from pebblesim.growth.cones import Cone, Vector
-    from pebblesim.growth.text import Expression
+    from pebblesim.notation import Expression
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 
@@ -38,7 +38,14 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
 
 
 def bound_exponent() -> tuple[Fraction | None, str]:
-    """The same for the two regimes of the lower bound on the backward pass, for all n, d and M."""
+    """The power of d at which the two regimes of the lower bound on the backward pass cross, for all n, d and M.
+
+    Returns:
+        The exponent x of M = Θ(d^x), or None if there is none, and the proof in words.
+
+    >>> bound_exponent()[0]
+    Fraction(2, 1)
+    """
     small, large = (statement(f"Li et al., {name}") for name in ("Theorem E.10", "Theorem E.9"))
     assert small.expr and large.expr
     return overtakes(small.expr, large.expr)

@@ -17,6 +17,7 @@ from pebblesim.jobs.heads import Heads
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
     Formulation,
@@ -32,7 +33,7 @@ from pebblesim.theory.lower_bounds import (
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Result):
     """Every bound on a problem at given sizes, in words; it prints as a table.
 
     Attributes:
@@ -100,6 +101,20 @@ class Bounds:
             **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.said else {}),
         }
 
+    def latex(self) -> str:
+        """Θ and the closed form of every bound, with its domain and its way, as an `align*` environment of LaTeX."""
+        from pebblesim.notation import align, domain_in_latex, in_latex, text_in_latex
+
+        rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
+        for each in self.lower:
+            way = rf",\ {text_in_latex(each.way)}" if each.way else ""
+            named = rf"Q_{{{text_in_latex(each.name)}}}"
+            rows += [
+                (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
+                for form in each.forms
+            ]
+        return align(rows)
+
     def summary(self) -> list[str]:
         """What holds, a line for each way of computing, and first the one for every way."""
         lines = [f"least: {self.best}"]
@@ -143,6 +158,9 @@ def bounds(
         pairs: instead of a mask, Z, the number of allowed pairs; the bounds then hold for every mask with so many.
         heads, kv_heads, batch, separate: how many there are, as for `count`; the result's `total` is for all.
         dims: the dimensions, such as n=4096, d=64.
+
+    Returns:
+        All bounds, which print as a table; `best` is the largest that applies.
 
     >>> bounds("backward", n=4096, d=64, M=65536).best.name
     'D3'
@@ -212,7 +230,7 @@ def _together(each: Sequence[Bounds]) -> Bounds:
 
 
 @dataclass(frozen=True)
-class Gaps:
+class Gaps(Result):
     """How far the best schedule of a problem is from the best lower bound, for several M.
 
     Attributes:
@@ -259,6 +277,19 @@ class Gaps:
             "largest": {"M": self.worst.M, "gap": self.worst.gap},
         }
 
+    def latex(self) -> str:
+        """A row for each M, as a `tabular` environment of LaTeX."""
+        from pebblesim.notation import text_in_latex
+
+        head = "$M$ & schedule & $Q$ & lower bound & gap"
+        rows = [
+            f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
+            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap:.3f}"
+            for row in self.rows
+        ]
+        lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))
+        return f"\\begin{{tabular}}{{rlrrr}}\n{lines}\n\\end{{tabular}}"
+
 
 def gaps(
     problem_name: str, *, M: Sequence[int] | None = None, blocks: BlockRule = "fit", steps: int = 4, **dims: int
@@ -271,6 +302,13 @@ def gaps(
         blocks: rule for the blocks, as for `count`.
         steps: by default, how many M to a doubling.
         dims: the dimensions, such as n=4096, d=64.
+
+    Returns:
+        The best schedule at each M, with its lower bound and gap.
+
+    >>> found = gaps("backward", n=4096, d=64, M=[4096, 65536])
+    >>> [row.M for row in found.rows], found.worst.gap < 3
+    ([4096, 65536], True)
 
     Raises:
         UsageError: a name or size that is not allowed, or no schedule fits at any M.

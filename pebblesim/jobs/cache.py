@@ -13,6 +13,7 @@ from pebblesim.jobs.count import Counted, of_heads
 from pebblesim.jobs.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, several, whole
 from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound
@@ -102,7 +103,7 @@ class Cached:
 
 
 @dataclass(frozen=True)
-class CacheTable(Sequence[Cached]):
+class CacheTable(Result, Sequence[Cached]):
     """Rows of one stream or of several, by M.
 
     Attributes:
@@ -207,6 +208,9 @@ def accesses(
         machine: "uses": no scratchpad, each use of a word is a request; "moves": what the schedule reads and writes.
         grain: "tiles", with their sizes, or "words".
 
+    Returns:
+        The stream, an array of requests with their sizes.
+
     >>> stream = accesses("matmul-tiled", m=4, k=4, n=4, M=12, blocks={"b": 2}, machine="moves")
     >>> len(stream), int(stream.sizes.max())
     (20, 4)
@@ -251,12 +255,16 @@ def cache(
         M: words of cache (of a trace: units of its sizes): one number, several, or a text such as "256:1M:x2".
         policy: "lru", "opt" (the best possible, Belady) and "fifo", one or several.
         machine, grain, blocks, mask, dims: of a schedule, as for `accesses`; blocks that M decides differ from M to M.
-        line: bytes of a line, for a schedule; words of `dtype` are then looked at one by one.
+        line: bytes of a line, for a schedule; words are then looked at one by one.
+        dtype: type of a word, which says how many make a line.
         ways: lines in a set; without it the cache is one set.
         order: of a graph, the order in which its vertices are computed.
         heads, kv_heads, batch, separate: of a schedule, as for `pebblesim.count`: a cache sees one head, and the totals
             are for all. Heads that share keys and values are one with all their queries; if `separate`, they use the
             cache one after the other, and find there what the one before has left of keys and values.
+
+    Returns:
+        A row for each M, with what each policy fetches and writes.
 
     >>> found = cache([1, 2, 3, 1, 2, 3], M=2)[0]
     >>> found.lru.misses, found.opt.misses

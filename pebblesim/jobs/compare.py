@@ -16,13 +16,14 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound, added_up, best
 
 
 @dataclass(frozen=True)
-class Comparison(Sequence[Counted]):
+class Comparison(Result, Sequence[Counted]):
     """Schedules of one problem for the same sizes: a sequence of rows, least I/O first, then what does not fit.
 
     Attributes:
@@ -102,6 +103,17 @@ def compare(
     A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
     those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
     such blocks. Heads and sequences are as for `count`.
+
+    Args:
+        names: schedules; all of the problem by default.
+        problem_name: what is computed.
+        M, blocks, summation, mask, dims: as for `count`.
+
+    Returns:
+        A row for each schedule, least I/O first.
+
+    >>> compare(n=4096, d=64, M=16384).best.schedule
+    'row-stationary-fused'
 
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.

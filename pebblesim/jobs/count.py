@@ -19,13 +19,14 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, added_up, best
 from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Result):
     """What a schedule moves and holds for given sizes; all numbers of words are exact.
 
     Attributes:
@@ -258,6 +259,9 @@ def count(
             queries, and counted so.
         separate: count each head for itself, though heads share keys and values.
         dims: the dimensions of the problem, such as n=4096, d=64: those of one head.
+
+    Returns:
+        Words read and written, by phase and by tensor, the peak, the work, and the gap.
 
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
     254021632

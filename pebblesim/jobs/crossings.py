@@ -23,6 +23,7 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
+from pebblesim.results import Result
 from pebblesim.sizes import LARGEST
 from pebblesim.theory.lower_bounds import best
 
@@ -110,7 +111,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Result):
     """The crossings of pairs of schedules at one n and d, and over many d at n = 64 d.
 
     Attributes:
@@ -123,6 +124,8 @@ class Crossover:
 
     dims: Mapping[str, int]
     crossings: tuple[Crossing, ...]
+    part = "crossings"
+
     bounds: tuple[Fraction | None, str]
     regimes: tuple[tuple[int, str], ...]
     measured: tuple[Crossing, ...]
@@ -184,6 +187,9 @@ def crossover(*schedules: str | Schedule, over_d: Iterable[int] | None = None, *
         schedules: pairs, one after the other; by default those of `PAIRS`.
         over_d: head dimensions for which to measure it too, at n = 64 d; those of `OVER_D` by default.
         dims: n and d.
+
+    Returns:
+        A crossing for each pair, the exponent with its proof, and what was measured over d.
 
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223

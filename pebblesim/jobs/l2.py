@@ -12,6 +12,7 @@ from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, whole
 
 AT_ONCE = 132
@@ -19,7 +20,7 @@ AT_ONCE = 132
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(Result):
     """Traffic through L2, in bytes, for all heads.
 
     Attributes:
@@ -101,6 +102,9 @@ def l2(
         chiplets: parts of the chip with an L2 of their own, to which blocks go in turn.
         contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
         dtype: type of a word.
+
+    Returns:
+        What all blocks ask for, and what the memory behind the L2 then moves, in bytes.
 
     >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
     >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))

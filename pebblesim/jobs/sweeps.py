@@ -166,6 +166,9 @@ def sweep(
         dtype: type of a word, for totals in bytes.
         dims: sizes of the dimensions of the problem, such as n="1k:1M:x4", d=(64, 128).
 
+    Returns:
+        The table, in the order of the points.
+
     >>> table = sweep("small-cache", what="formula", n="1k:4k:x2", d=64, blocks={"B": (32, 64)})
     >>> table.columns["io"][:3].tolist()
     [23007232, 16322560, 90050560]
