@@ -150,10 +150,14 @@ class Advice(Result):
 
     @cached_property
     def fastest(self) -> Counted:
-        """Of all that fit everywhere, the one whose largest limit is least; that moves least where no rate is known.
+        """What is advised: the kernel with the shortest forecast, with the tile that it has, where there are forecasts.
 
-        A hundredth more does not count: then it is the one that moves least at the first boundary.
+        Elsewhere, of all that fit everywhere, the one whose largest limit is least; that moves least where no rate is
+        known. A hundredth more does not count: then it is the one that moves least at the first boundary.
         """
+        if self.kernels:
+            tiling, M = self.kernels[0].tiling, self.boundaries[0].M
+            return count(tiling.schedule, M=M, blocks=tiling.blocks, mask=self.mask, **_given(self.dims))
         rows = self.boundaries[0].rows
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
@@ -264,6 +268,7 @@ class Advice(Result):
             (
                 each.tiling.schedule,
                 _said(each.tiling.blocks),
+                self.times // each.rounds,
                 each.tiling.warps,
                 each.tiling.stages,
                 _time(each.seconds),
@@ -272,7 +277,7 @@ class Advice(Result):
             )
             for each in self.kernels + self.own_kernels
         ]
-        columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
+        columns = ("schedule", "blocks", "heads at once", "warps", "stages", "forecast", "useful Top/s", "most of it")
         lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
         lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
         lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
@@ -348,8 +353,9 @@ class Advice(Result):
                 f"  arithmetic: {_amount(operations, 'op')} of {tile.schedule}",
             ]
         else:
+            of = f" with {_said(tile.blocks)}" if self.kernels else ""
             lines = [
-                f"roofline: {tile.schedule} is allowed {_time(allowed[1])}, limited by {allowed[0]}; a real kernel "
+                f"roofline: {tile.schedule}{of} is allowed {_time(allowed[1])}, limited by {allowed[0]}; a real kernel "
                 "takes longer",
                 f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak or 0, 'op/s')}",
             ]
@@ -422,6 +428,7 @@ def advise(
     mask: AnyMask | None = None,
     card: str | Path | None = None,
     blocks: Mapping[str, int] | None = None,
+    workspace: int | None = None,
     **dims: int,
 ) -> Advice:
     """Which schedule and blocks move least on a card, and what the roofline allows.
@@ -438,6 +445,8 @@ def advise(
         card: a TOML file with a card of the user's own instead.
         blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
             for every schedule that has such blocks; blocks that are left out are the largest that fit.
+        workspace: bytes that the tables which kernels make may take; forecasts are then of fewer heads at once, or of
+            tables for some rows after the others.
         dims: the dimensions of the problem.
 
     Returns:
@@ -474,7 +483,7 @@ def advise(
     )
     useful = useful_operations(solves.name, sizes, seen)
     advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
-    found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks)
+    found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks, workspace)
     return replace(advice, kernels=found, own_kernels=own, kv_heads=kv_heads)
 
 
@@ -486,11 +495,12 @@ def _kernels(
     heads: int,
     mask: Mask | None,
     blocks: Mapping[str, int] | None,
+    workspace: int | None,
 ) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
     """Forecasts of our kernels, and of those with a tile of the reader's."""
     if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
         return (), ()
-    found = forecasts(problem_name, sizes, card, dtype, heads, mask)
+    found = forecasts(problem_name, sizes, card, dtype, heads, mask, workspace)
     own = []
     for like in {each.tiling.schedule: each.tiling for each in reversed(found)}.values():
         if blocks and set(blocks) <= set(like.blocks):  # blocks that are left out are those of the fastest

@@ -17,7 +17,7 @@ from typing import Any
 from pebblesim.advice.cards import Card
 from pebblesim.errors import UsageError
 from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
-from pebblesim.jobs.tiles import TILINGS, Tiling, check, within
+from pebblesim.jobs.tiles import TILINGS, Tiling, check, least_room, within
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8
@@ -215,6 +215,9 @@ def forecasts(
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
         workspace: bytes that what they make beside their outputs may take: where that is not enough, with fewer heads
             at once, and with tables for fewer rows.
+
+    Raises:
+        UsageError: the workspace is too little for any kernel that fits.
     """
     found = []
     for tiling in TILINGS.get(problem_name, ()):
@@ -224,6 +227,11 @@ def forecasts(
             except UsageError:
                 continue
             found.append(replace(made, rounds=heads // at_once))
+    if not found and workspace is not None:
+        fit = forecasts(problem_name, dims, card, dtype, heads, mask)
+        if fit:
+            least = min(least_room(each.tiling, dims, dtype) for each in fit)
+            raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
     return tuple(sorted(found, key=lambda each: each.seconds))
 
 
@@ -246,9 +254,14 @@ def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
     named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
     sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
     lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
-    lines += [
-        f"  {launch.cost.name}: grid ({launch.cost.programs // heads}, {heads}), "
-        f"{launch.cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
-        for launch in found.launches
-    ]
+    at_once = heads // found.rounds
+    for launch in found.launches:
+        cost = launch.cost
+        often = f"{cost.times} times " if cost.times > 1 else ""
+        lines.append(
+            f"  {cost.name}: {often}grid ({-(-cost.programs // at_once // cost.times)}, {at_once}), "
+            f"{cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
+        )
+    if found.rounds > 1:
+        lines.append(f"  all that {found.rounds} times, for {at_once} heads each")
     return lines

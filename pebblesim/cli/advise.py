@@ -47,6 +47,9 @@ def advise(
     block: Block = None,
     heads: HeadChoice,
     mask: MaskText = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", help="Room for tables of scores, such as 256MiB.", metavar="BYTES")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
     orders: Annotated[
         bool, typer.Option("--orders", help="Replay the fastest through L2, and say in which order to launch it.")
@@ -56,6 +59,7 @@ def advise(
 ) -> None:
     """Say which schedule and blocks move least on a real card, and what the roofline allows."""
     from pebblesim.advice.advise import advise as ask
+    from pebblesim.sizes import parse_bytes
 
     if backward and problem:
         raise UsageError(f"--backward means --problem backward-qkv, and --problem {problem} was given, too; take one.")
@@ -73,6 +77,7 @@ def advise(
         mask=mask,
         card=card,
         blocks=blocks,
+        workspace=None if workspace is None else parse_bytes("workspace", workspace),
         **sizes.dims,
     )
     tried = None
