@@ -13,6 +13,7 @@ import pebblesim as ps
 from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossings import Crossing, Crossover, sweep
+from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.plots.crossover import io_over_M
@@ -105,9 +106,9 @@ def test_pictures_of_one_case_show_one_bound_under_one_name() -> None:
         return {each.get_label(): dict(zip(*each.get_data(), strict=True)) for each in drawn}
 
     dims, names = {"n": 256, "d": 8}, ("small-cache-streamed", "row-stationary")
-    never = Crossing(names, 8, None, None, (), feasible=True, exponent=None, proof="")  # where they cross is not asked
-    crossing = sweep(Crossover(dims, (never,), (None, ""), (), ()), points=8)
-    rows = [row for M in crossing.M for row in ps.compare(names, M=M, **dims)]
+    never = Crossing(names, dims, "M", ((1, "both"),), True, ())  # where they cross is not asked
+    crossing = sweep(Crossover(dims, None, (), Heads(), 1, (never,), (None, ""), (), ()), points=8)
+    rows = [row for M in crossing.at for row in ps.compare(names, M=M, **dims)]
     one = lines(io_over_M(crossing, Figure().subplots()))
     other = lines(skislope(rows, Figure().subplots()))
     shared = {label for label in set(one) & set(other) if "bound" in label}
