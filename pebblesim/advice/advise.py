@@ -75,7 +75,7 @@ class Advice(Result):
     """What to run on a card, and why.
 
     Attributes:
-        card, problem, dims, dtype, heads, batch, mask: what was asked.
+        card, problem, dims, dtype, heads, kv_heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
         together: heads that share keys and values, and are counted as one with so many times the queries.
@@ -95,6 +95,7 @@ class Advice(Result):
     together: int = 1
     kernels: tuple[Forecast, ...] = ()
     own_kernels: tuple[Forecast, ...] = ()
+    kv_heads: int | None = None
 
     @property
     def times(self) -> int:
@@ -454,7 +455,7 @@ def advise(
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
     counted = Heads(heads, kv_heads, batch, separate)
-    sizes, seen = counted.of(solves, dims, seen)
+    sizes, (seen,), _ = counted.cases(solves, dims, seen)
     last = chosen.last_cache
     boundaries = (
         _boundary(
@@ -474,7 +475,7 @@ def advise(
     useful = useful_operations(solves.name, sizes, seen)
     advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
     found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks)
-    return replace(advice, kernels=found, own_kernels=own)
+    return replace(advice, kernels=found, own_kernels=own, kv_heads=kv_heads)
 
 
 def _kernels(

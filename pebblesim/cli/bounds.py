@@ -24,7 +24,6 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import listed, one_way, print_json, print_table
-from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -60,21 +59,17 @@ def bounds(
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
     from pebblesim.jobs.bounding import bounds as bound
-    from pebblesim.language.masks import of
-    from pebblesim.language.problems import problem as find
+    from pebblesim.language.masks import of_heads
     from pebblesim.language.registry import get
 
     one_way(latex, as_json)
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
-    dims, seen, Z = sizes.dims, of(mask), None if pairs is None else parse_size("--pairs", pairs)
-    counted = heads.given
-    if counted is not None:
-        if Z is not None and counted.together > 1:
-            raise UsageError("--pairs is for a head alone; give a mask, or leave --kv-heads out.")
-        dims, seen = counted.of(find(problem), dims, seen)
+    seen, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
+
+    shape: dict[str, Any] = {"mask": seen, "pairs": Z, **heads.arguments, **sizes.dims}
 
     def at(M: int) -> Bounds:
-        return bound(problem, M=M, schedule=schedule, mask=seen, pairs=Z, **dims)
+        return bound(problem, M=M, schedule=schedule, **shape)
 
     one = at(1 if m is None else parse_words(m, dtype))
     if latex:
@@ -87,11 +82,6 @@ def bounds(
         several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
     if as_json:
         results = [each.to_dict() for each in several]
-        if counted is not None:
-            results = [
-                result | counted.to_dict() | {"total": each.best.value * counted.times}
-                for each, result in zip(several, results, strict=True)
-            ]
         print_json(results[0] if m is not None else {"bounds": results})
         return
     title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
@@ -106,8 +96,8 @@ def bounds(
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         print("\n".join(one.summary()))
-        if counted is not None:
-            print(f"{counted}: {counted.times:,} times that, {one.best.value * counted.times:,} words")
+    elif one.heads.said:
+        print(f"{one.heads}: {one.times:,} times that")
 
 
 def _print_at(one: Bounds, title: str) -> None:

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
-
-if TYPE_CHECKING:
-    from pebblesim.jobs.heads import Heads
 
 
 def complete_schedule(incomplete: str) -> list[str]:
@@ -186,15 +183,11 @@ class HeadChoice(Group):
     ] = False
 
     @cached_property
-    def given(self) -> Heads | None:
-        """The heads; None if nothing was said of any."""
-        from pebblesim.jobs.heads import Heads
-
-        if (self.heads, self.kv_heads, self.batch) == (1, None, 1):
-            if self.separate:
-                raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
-            return None
-        return Heads(self.heads, self.kv_heads, self.batch, self.separate)
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `pebblesim.count` and the like."""
+        if self.separate and (self.heads, self.kv_heads, self.batch) == (1, None, 1):
+            raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
+        return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
 
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:

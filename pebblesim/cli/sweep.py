@@ -11,6 +11,7 @@ from pebblesim.cli.options import (
     AsJson,
     Blocks,
     Dtype,
+    HeadChoice,
     MaskText,
     Problem,
     Summation,
@@ -28,6 +29,7 @@ app = family()
 
 @command(app, "sweep", example="pebblesim sweep --schedule large-cache -n 1k:1M:x4 -d 64 -M 16k:1M:x2 -o large.csv")
 def sweep(
+    *,
     schedule: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,6 +57,7 @@ def sweep(
         list[str] | None, typer.Option("--block", help="Sizes of a block, e.g. B=16:256:+16.", metavar="NAME=SIZES")
     ] = None,
     mask: MaskText = None,
+    heads: HeadChoice,
     summation: Summation = "chain",
     rules: Annotated[str, typer.Option("--rules", help="Of games: hong-kung, replace or no-recompute.")] = "hong-kung",
     output: Annotated[
@@ -78,9 +81,9 @@ def sweep(
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
     short: dict[str, Any] = {name: text for name, text in (("n", n), ("d", d)) if text is not None}
-    by_name = dict(pairs(size, "--size"))
-    if short and by_name:
-        raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+    by_name: dict[str, Any] = dict(pairs(size, "--size"))
+    if twice := sorted(set(short) & set(by_name)):
+        raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
     own = dict(pairs(block, "--block"))
     if own and blocks != "fit":
         raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
@@ -102,6 +105,8 @@ def sweep(
                 jobs=jobs,
                 dask=dask,
                 progress=progress,
+                dtype=dtype,
+                **heads.arguments,
                 **short,
                 **by_name,
             )

@@ -51,9 +51,8 @@ class Theta:
         decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
         return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
-    def to_dict(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The expression and its value: as a whole number where a float would lose digits, or overflow."""
-        value = self.value(sizes)
+    def to_dict(self, value: Decimal) -> dict[str, Any]:
+        """The expression and a value of it: as a whole number where a float would lose digits, or overflow."""
         return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
 
     def of_pairs(self) -> Theta:
