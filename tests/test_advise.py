@@ -354,5 +354,5 @@ def test_what_is_asked_on_the_command_line() -> None:
     problems = [json.loads(run(f"--json {line}").stdout)["problem"] for line in ("", "--backward", "-p backward")]
     assert problems == ["forward", "backward-qkv", "backward"]
     both = run("--backward -p matmul").exception
-    assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given, too; take one.")
+    assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given too; use one of them.")
     assert "your tile" in run("--block B_r=64 --block B_c=32").stdout
