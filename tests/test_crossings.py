@@ -186,7 +186,7 @@ def test_the_exponent_is_measured() -> None:
     found = crossover(n=4096, d=64, over_d=(64, 256))
     assert len(found.crossings) == 2
     for pair in (crossing.schedules for crossing in found.crossings):
-        across = [(c.dims["d"], c.M) for c in found.measured if c.schedules == pair]
+        across = [(c.d, c.M) for c in found.measured if c.schedules == pair]
         (d0, M0), (d1, M1) = across
         assert M0 and M1
         assert abs(math.log(M1 / M0) / math.log(d1 / d0) - 2) < 0.06  # ceilings and terms in √M fade as d grows

@@ -110,14 +110,14 @@ class Crossing:
         return tuple(size for size, _ in self.leads[1:])
 
     @property
-    def d2(self) -> int | None:
-        """d², if all heads have rows of as many words."""
-        return _square(self.dims)
+    def d(self) -> int | None:
+        """The head dimension; None if keys and values have rows of different lengths."""
+        return _head_dimension(self.dims)
 
     @property
     def M_over_d2(self) -> Fraction | None:
         """M in units of d²; None if there is no one d."""
-        return None if self.M is None or self.d2 is None else Fraction(self.M, self.d2)
+        return None if self.M is None or self.d is None else Fraction(self.M, self.d**2)
 
     def to_dict(self) -> dict[str, Any]:
         """An entry of `pebblesim crossover --json`."""
@@ -167,12 +167,12 @@ class Crossing:
         return self.schedules[self.schedules[0] == name]
 
     def _in_d2(self, M: int) -> str:
-        return f" ({M / self.d2:.3f} d²)" if self.along == "M" and self.d2 else ""
+        return f" ({M / self.d**2:.3f} d²)" if self.along == "M" and self.d else ""
 
 
-def _square(dims: Mapping[str, int]) -> int | None:
+def _head_dimension(dims: Mapping[str, int]) -> int | None:
     widths = {size for name, size in dims.items() if name.startswith("d")}
-    return widths.pop() ** 2 if len(widths) == 1 else None
+    return widths.pop() if len(widths) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Crossover(Result):
         """As printed by `pebblesim crossover --json`."""
         proofs = [f"{' and '.join(c.schedules)}: {c.proof}" for c in self.crossings if c.proof]
         proofs += [f"lower bounds: {self.bounds[1]}"] if self.bounds[1] else []
-        d2 = _square(self.dims)
+        d = _head_dimension(self.dims)
         return {
             **self.dims,
             **({} if self.M is None else {"M": self.M}),
@@ -239,13 +239,13 @@ class Crossover(Result):
             "crossings": [crossing.to_dict() for crossing in self.crossings],
             "exponent": {"value": _number(self.exponent), "proof": "; ".join(proofs)},
             "lower_bounds": [
-                {"name": name, "M": M, "M_over_d2": None if d2 is None else M / d2} for M, name in self.regimes
+                {"name": name, "M": M, "M_over_d2": None if d is None else M / d**2} for M, name in self.regimes
             ],
             "measured": [
                 {
                     "schedules": list(c.schedules),
                     "n": c.dims["n"],
-                    "d": c.dims["d"],
+                    "d": c.d,
                     "M": c.M,
                     "M_over_d2": _number(c.M_over_d2),
                 }
@@ -278,14 +278,14 @@ class Crossover(Result):
         if self.bounds[1]:
             lines.append(f"lower bounds: {self.bounds[1]}")
         if self.regimes:
-            d2 = _square(self.dims)
-            largest = (f"{name} from M = {M:,} on" + (f" ({M / d2:.3f} d²)" if d2 else "") for M, name in self.regimes)
+            d = _head_dimension(self.dims)
+            largest = (f"{name} from M = {M:,} on" + (f" ({M / d**2:.3f} d²)" if d else "") for M, name in self.regimes)
             lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
         if self.measured:
             lines.append(f"measured at n = {RATIO} d:")
         for crossing in self.measured:
             M = "never" if crossing.M is None else f"M = {crossing.M:,}, {float(crossing.M_over_d2 or 0):.3f} d²"
-            lines.append(f"  d = {crossing.dims['d']:<5} {' → '.join(crossing.schedules)}: {M}")
+            lines.append(f"  d = {crossing.d:<5} {' → '.join(crossing.schedules)}: {M}")
         return "\n".join(lines)
 
 

@@ -36,8 +36,9 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
         ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
     ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
     ax.plot(data.at, data.lower, color="black", linewidth=1, label=EVERY_WAY)
-    d2 = found.crossings[0].d2 if found.along == "M" else None
-    if d2:
+    d = found.crossings[0].d if found.along == "M" else None
+    if d:
+        d2 = d * d
         ax.axvline(d2, color="0.5", linewidth=0.8, linestyle=(0, (2, 4)))
         ax.annotate("M = d²", (d2, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0), **_WORDS, va="top")
     for number, crossing in enumerate(found.crossings):
@@ -45,7 +46,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
             continue
         words = _at(data, crossing.schedules[1], crossing.at)
         ax.plot([crossing.at], [words], "o", markersize=8, markerfacecolor="white", markeredgecolor="black", zorder=5)
-        text = f"{found.along} = {crossing.at:,}" + (f"\n= {crossing.at / d2:.2f} d²" if d2 else "")
+        text = f"{found.along} = {crossing.at:,}" + (f"\n= {crossing.at / d**2:.2f} d²" if d else "")
         side = {"xytext": (16, 16), "ha": "left"} if number % 2 == 0 else {"xytext": (-16, -34), "ha": "right"}
         stroke = {"arrowstyle": "-", "color": "0.4", "linewidth": 0.8}
         paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
@@ -54,7 +55,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
     ax.set(xscale="log", yscale="log", xlabel=what, ylabel="I/O, words")
     ax.set(xlim=(data.at[0], data.at[-1]), ylim=(floor, 1.6 * max(shown)))
     ax.set_title(found.title, fontsize=11)
-    ax.legend(fontsize=9, frameon=False, loc="lower left" if d2 else "best", handlelength=4)
+    ax.legend(fontsize=9, frameon=False, loc="lower left" if d else "best", handlelength=4)
     return ax
 
 
