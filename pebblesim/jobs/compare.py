@@ -107,7 +107,7 @@ def compare(
     Args:
         problem_name: what is computed; that of the schedules by default, and "backward" if none are given.
         schedules: names of schedules, or schedules; all of the problem by default.
-        M, blocks, summation, mask, dims: as for `count`.
+        M, blocks, summation, mask, heads, kv_heads, batch, separate, dims: as for `count`.
 
     Returns:
         A row for each schedule, least I/O first.
