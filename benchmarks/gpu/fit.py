@@ -18,7 +18,7 @@ from pebblesim.gpu.results import load
 from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
 from pebblesim.jobs.tiles import Tiling
 
-FIXED = {"launch": 3e-6, "memory": 4.27e12}
+FIXED = {"launch": 3e-6, "memory": 4.27e12, "leaving": 0.0}
 """Rates that are measured by themselves (benchmarks/gpu/ceilings.jsonl)."""
 
 START = {

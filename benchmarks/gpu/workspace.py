@@ -1,4 +1,4 @@
-"""Attention with its tables cut to a workspace, beside whole tables: `python benchmarks/gpu/workspace.py -o FILE`, on a GPU.
+"""Attention with its tables cut to a workspace: `python benchmarks/gpu/workspace.py -o FILE`, on a GPU.
 
 Kernels are compiled by other processes first.
 """

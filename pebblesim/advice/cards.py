@@ -35,6 +35,7 @@ RATES = {
     "beside": "share of the work on elements that other warps' products do not hide, where a loop has both",
     "late": "bytes per second into a multiprocessor that no loop reads ahead",
     "writing": "bytes per second out of a multiprocessor",
+    "leaving": "seconds that a block takes which a mask leaves nothing to do",
     "memory": "bytes per second between memory and the caches, of a copy",
     "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }

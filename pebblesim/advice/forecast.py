@@ -42,7 +42,7 @@ class LaunchForecast:
     Attributes:
         cost: what it does.
         parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "waves" (what the last,
-            partly filled wave adds), "L2", "memory" and "launch".
+            partly filled wave adds), "leaving" (blocks that a mask leaves nothing to do), "L2", "memory" and "launch".
         seconds: how long it takes.
         resident: blocks on a multiprocessor.
     """
@@ -153,11 +153,12 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
         **{name: seconds / scale for name, seconds in besides.items()},
         "waiting": waiting / cost.working * waves * cost.times,
         "waves": (rounded - waves) * wave * cost.times,
+        "leaving": (cost.programs - cost.working) * rate["leaving"] / slots,
         "L2": cost.moved.reads / figure["l2_bandwidth"],
         "memory": cost.least / rate["memory"],
         "launch": rate["launch"] * cost.times,
     }
-    seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"])
+    seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
     return LaunchForecast(cost, parts, seconds, resident)
 
 

@@ -310,6 +310,7 @@ class _Writer:
         scale: float | None,
         parts: Mapping[ir.Tensor, ir.Range],
     ) -> None:
+        self._whole = False  # whether all pairs are allowed where one is
         self._around = None if launch.around is None else launch.around.range
         self._parts_of = parts
         self._scale = None if scale is None else repr(float(scale))
@@ -523,9 +524,28 @@ class _Writer:
         last = f"{stop} + {forth + block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
         return low, f"tl.minimum(({last}) // {block}, {count})"
 
+    def _pieces(self, loop: ir.Loop) -> list[tuple[str, str, bool]]:
+        """The tiles that a loop runs over, first and after the last, and whether all pairs in them are allowed.
+
+        Under a causal mask those along the diagonal stand apart, since the others need no predicates.
+        """
+        low, high = self._bounds(loop)
+        mask = self._mask
+        if loop.when is None or mask is None or mask.after is None or mask.before is not None:
+            return [(low, high, False)]
+        block, several = self._length(loop.range), mask.rows
+        if loop.when.columns is loop.range:
+            start, _ = self._positions(loop.when.rows)
+            middle = f"tl.minimum(tl.maximum({start} + {mask.after + 1}, 0) // {block}, {self._count(loop.range)})"
+            return [(low, middle, True), (middle, high, False)]
+        _, stop = self._ends(loop.when.columns)
+        first = f"tl.maximum({stop} - {mask.after + 1}, 0)" + (f" * {several}" if several > 1 else "")
+        middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
+        return [(low, middle, False), (middle, high, True)]
+
     def _pairs(self, ranges: ir.Ranges) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
-        if self._mask is None or not ir.over_pairs(ranges):
+        if self._mask is None or self._whole or not ir.over_pairs(ranges):
             return ""
         rows, columns = map(self._index, ranges)
         rows = f"{rows}[:, None]" if self._mask.rows == 1 else f"({rows} // {self._mask.rows})[:, None]"
@@ -542,11 +562,15 @@ class _Writer:
                 case ir.Loop(body=[ir.Loop(range=ir.Range(parent=outer)) as inner]) if outer is node.range:
                     self._fused(node, inner, depth)
                 case ir.Loop():
-                    number = self._names.new(node.range.name)
-                    self._numbers[node.range] = number
-                    self._say(depth, f"for {number} in range({', '.join(self._bounds(node)).removeprefix('0, ')}):")
-                    self._enter(node, depth + 1, number)
-                    self._body(node.body, depth + 1)
+                    around = self._whole
+                    for low, high, whole in self._pieces(node):
+                        number = self._names.new(node.range.name)
+                        self._numbers[node.range] = number
+                        self._say(depth, f"for {number} in range({f'{low}, {high}'.removeprefix('0, ')}):")
+                        self._enter(node, depth + 1, number)
+                        self._whole = around or whole
+                        self._body(node.body, depth + 1)
+                    self._whole = around
                 case ir.Read():
                     self._check_written(node)
                     name = self._tile(node.tile)
