@@ -127,7 +127,7 @@ def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str 
     advice = ps.advise(TOY, problem_name=problem, n=70, d=12, mask=mask)
     for boundary, size in zip(advice.boundaries, (4096, 65536), strict=True):
         assert size // 4 == boundary.M
-        counted = [row for row in ps.compare(problem_name=problem, M=boundary.M, n=70, d=12, mask=mask) if row.feasible]
+        counted = [row for row in ps.compare(problem, M=boundary.M, n=70, d=12, mask=mask) if row.feasible]
         assert {row.schedule for row in counted} == {row.schedule for row in boundary.rows}
         assert all(row.feasible for row in boundary.rows)
         assert [row.io for row in boundary.rows] == sorted(row.io for row in boundary.rows)

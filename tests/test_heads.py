@@ -193,7 +193,7 @@ def test_one_style_in_python() -> None:
     one = ps.count("flash2-forward", M=M, **DECODING)
     assert one.total.io == words
     assert one.total.in_bytes("bf16").io == 2 * words
-    assert ps.compare(["flash2-forward"], problem_name="forward", M=M, **DECODING)[0].total.io == words
+    assert ps.compare("forward", schedules=["flash2-forward"], M=M, **DECODING)[0].total.io == words
     bounds = ps.bounds("forward", M=M, schedule="flash2-forward", **DECODING)
     assert bounds.total == words
     assert f"8 times that, {words:,} words" in str(bounds)

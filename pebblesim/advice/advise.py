@@ -530,6 +530,6 @@ def _boundary(
     least_io = min(row.io for row in rows)  # better blocks change little, and are for those that may win
     rows = [count(row.schedule, blocks="best", **given) if row.io <= 2 * least_io else row for row in rows]
     rows.sort(key=lambda row: row.io)
-    own = tuple(compare(problem_name=problem_name, blocks=blocks, **given)) if blocks else ()
+    own = tuple(compare(problem_name, blocks=blocks, **given)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
     return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)

@@ -12,12 +12,11 @@ from pebblesim.cli.options import (
     AsJson,
     AsLatex,
     Blocks,
-    D,
     Dtype,
     HeadChoice,
     MaskText,
-    N,
     Problem,
+    Ranges,
     Sizes,
     command,
     complete_schedule,
@@ -189,22 +188,30 @@ def crossover(
             help="Pairs of schedules; the paper's two algorithms, and ours, if none.", autocompletion=complete_schedule
         ),
     ] = None,
-    n: N = None,
-    d: D = None,
+    *,
+    sizes: Ranges,
+    m: Annotated[
+        str | None,
+        typer.Option(
+            "-M", help="Cache, for a crossing along one size, e.g. -n 1k:1M:x2; else it is in M.", metavar="WORDS"
+        ),
+    ] = None,
+    dtype: Dtype = None,
+    heads: HeadChoice,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the exact M from which on one schedule moves fewer words than another, and prove the exponent."""
+    """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
     from pebblesim.jobs.crossings import crossover as find, sweep
 
     if output is not None:
         from pebblesim.plots.style import check
 
         check(output)
-    dims: dict[str, Any] = dict(Sizes(n, d).dims)
-    found = find(*schedules or (), **dims)
+    asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+    found = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
     if output is not None:
         from pebblesim.plots.crossover import io_over_M
         from pebblesim.plots.style import save

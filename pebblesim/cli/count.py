@@ -102,7 +102,7 @@ def count(
         one = ps.count(names[0], **asked)
         rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,))
     else:
-        rows = ps.compare(names, problem_name=problem, **asked)
+        rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
     behind = _behind(rows, shared.options, shape, cache.dtype)

@@ -93,6 +93,12 @@ def option_value(value: str) -> int | bool | str:
     return int(value) if value.isdecimal() else value
 
 
+def _each_once(short: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    if twice := sorted(set(short) & set(named)):
+        raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
+    return short | named
+
+
 class Group:
     """Options that belong together; a command takes them as one argument (see `command`)."""
 
@@ -109,10 +115,24 @@ class Sizes(Group):
     def dims(self) -> dict[str, int]:
         """Sizes by the names that were given."""
         short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
-        named = {name: parse_size(name, value) for name, value in pairs(self.size, "--size")}
-        if twice := sorted(set(short) & set(named)):
-            raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
-        return short | named
+        return _each_once(short, {name: parse_size(name, value) for name, value in pairs(self.size, "--size")})
+
+
+@dataclass(frozen=True)
+class Ranges(Group):
+    """The dimensions of a problem, each with one size or several."""
+
+    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None
+    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
+    ] = None
+
+    @cached_property
+    def dims(self) -> dict[str, str]:
+        """Sizes as they were written, by the names that were given."""
+        short = {name: value for name, value in (("n", self.n), ("d", self.d)) if value is not None}
+        return _each_once(short, dict(pairs(self.size, "--size")))
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,7 @@ def _compared(
     from pebblesim.language.registry import get
 
     solves = problem or (get(names[0]).problem.name if names else "backward")
-    return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
+    return ps.compare(solves, schedules=names, M=M, blocks=blocks, mask=mask, **dims)
 
 
 def _fitting(rows: Sequence[Counted]) -> list[Counted]:

@@ -14,6 +14,7 @@ from pebblesim.cli.options import (
     HeadChoice,
     MaskText,
     Problem,
+    Ranges,
     Summation,
     command,
     complete_schedule,
@@ -39,11 +40,7 @@ def sweep(
             autocompletion=complete_schedule,
         ),
     ] = None,
-    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None,
-    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None,
-    size: Annotated[
-        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
-    ] = None,
+    sizes: Ranges,
     m: Annotated[
         str | None, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype.", metavar="SIZES")
     ] = None,
@@ -80,10 +77,7 @@ def sweep(
     from pebblesim.jobs.sweeps import sweep as run
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
-    short: dict[str, Any] = {name: text for name, text in (("n", n), ("d", d)) if text is not None}
-    by_name: dict[str, Any] = dict(pairs(size, "--size"))
-    if twice := sorted(set(short) & set(by_name)):
-        raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
+    axes: dict[str, Any] = {**heads.arguments, **sizes.dims}
     own = dict(pairs(block, "--block"))
     if own and blocks != "fit":
         raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
@@ -106,9 +100,7 @@ def sweep(
                 dask=dask,
                 progress=progress,
                 dtype=dtype,
-                **heads.arguments,
-                **short,
-                **by_name,
+                **axes,
             )
         except KeyboardInterrupt:
             kept = f"; the rows so far are in {store}, and the same command goes on" if store and store.exists() else ""

@@ -94,5 +94,7 @@ def overtakes(
         words = (["no blocks" if form is None else monomial(form, names) for form in pair] for pair in pairs)
         return ", ".join(" against ".join(pair) for pair in words)
 
-    on = f"on {region}: " if region else ""
-    return x, f"{on}M ≤ d^{x}: {forms(above)}; M ≥ d^{x}: {forms(below)}"
+    plain = region.replace(">=", "≥").replace("<=", "≤").replace("*", "")
+    on = f"for {plain}: " if region else ""
+    power = monomial(tuple(x if i == d else Fraction(0) for i in range(len(names))), names)
+    return x, f"{on}up to M = {power} they grow as {forms(above)}; from there on as {forms(below)}"

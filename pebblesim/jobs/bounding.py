@@ -136,7 +136,7 @@ class Bounds(Result):
 
 
 def bounds(
-    problem_name: str,
+    problem_name: str = "backward",
     *,
     M: int,
     schedule: str | Schedule | None = None,
@@ -292,7 +292,12 @@ class Gaps(Result):
 
 
 def gaps(
-    problem_name: str, *, M: Sequence[int] | None = None, blocks: BlockRule = "fit", steps: int = 4, **dims: int
+    problem_name: str = "backward",
+    *,
+    M: Sequence[int] | None = None,
+    blocks: BlockRule = "fit",
+    steps: int = 4,
+    **dims: int,
 ) -> Gaps:
     """The gap of the best schedule at each M.
 
@@ -318,7 +323,7 @@ def gaps(
     shape: dict[str, Any] = dict(sizes)
     found = []
     for words in M or _range(solves.name, sizes, steps):
-        row = compare(None, problem_name=solves.name, M=words, blocks=blocks, summation="chain", **shape)[0]
+        row = compare(solves.name, M=words, blocks=blocks, summation="chain", **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:

@@ -85,9 +85,9 @@ class Comparison(Result, Sequence[Counted]):
 
 
 def compare(
-    names: Iterable[str] | None = None,
+    problem_name: str | None = None,
     *,
-    problem_name: str = "backward",
+    schedules: Iterable[str | Schedule] | None = None,
     M: int,
     blocks: BlockRule = "fit",
     summation: str = "chain",
@@ -105,9 +105,9 @@ def compare(
     such blocks. Heads and sequences are as for `count`.
 
     Args:
-        names: schedules; all of the problem by default.
-        problem_name: what is computed.
-        M, blocks, summation, mask, dims: as for `count`.
+        problem_name: what is computed; that of the schedules by default, and "backward" if none are given.
+        schedules: names of schedules, or schedules; all of the problem by default.
+        M, blocks, summation, mask, heads, kv_heads, batch, separate, dims: as for `count`.
 
     Returns:
         A row for each schedule, least I/O first.
@@ -118,11 +118,12 @@ def compare(
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
-    solves = problem(problem_name)
-    if isinstance(names, str):
-        names = [names]
-    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
-    if not names:
+    if isinstance(schedules, str | Schedule):
+        schedules = [schedules]
+    algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
+    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    if not algorithms:
+        algorithms = of_problem(solves.name)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
         if not algorithms:
             raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")

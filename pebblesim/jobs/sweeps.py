@@ -33,7 +33,7 @@ from pebblesim.language.masks import AnyHeads, HeadMasks
 from pebblesim.language.problems import problem
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.sizes import bytes_of, several, whole
+from pebblesim.sizes import axis, bytes_of
 from pebblesim.tables import Table, format_of
 
 FORMAT = 1
@@ -183,10 +183,10 @@ def sweep(
     algorithms = list({get(name).name: get(name) for name in named}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
     algorithms = algorithms or of_problem(solves.name)
-    axes = {name: _axis(name, sizes) for name, sizes in dims.items()}
+    axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)
-    axes = axes if M is None else {**axes, "M": _axis("M", M)}
-    own = {} if isinstance(blocks, str) else {name: _axis(name, sizes) for name, sizes in blocks.items()}
+    axes = axes if M is None else {**axes, "M": axis("M", M)}
+    own = {} if isinstance(blocks, str) else {name: axis(name, sizes) for name, sizes in blocks.items()}
     pairs, among = masks.of_heads(mask), Heads(heads, kv_heads, batch, separate)
     if among.together > 1:
         own_dims = shared(solves)
@@ -230,15 +230,6 @@ def sweep(
     if output is not None:
         table.save(Path(output))
     return table
-
-
-def _axis(name: str, sizes: Sizes) -> tuple[int, ...]:
-    if isinstance(sizes, str):
-        return several(name, sizes)
-    axis = tuple(dict.fromkeys(whole(name, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
-    if not axis:
-        raise UsageError(f"no sizes were given for {name}.")
-    return axis
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def _known(problem_name: str, M: int, sizes: Mapping[str, Any]) -> Counted | Non
     """The best of the catalogue, with its best blocks; None if no schedule fits."""
     if not of_problem(problem_name):
         return None
-    first = compare(problem_name=problem_name, M=M, blocks="best", **sizes).rows[0]
+    first = compare(problem_name, M=M, blocks="best", **sizes).rows[0]
     return first if first.least_M is None else None
 
 
