@@ -28,6 +28,12 @@ CASES: list[dict[str, Any]] = [
     {"n": 1024, "d_k": 512, "largest": 1000},
     {"n": 1024, "d_k": 512, "largest": 1000, "causal": True, "dtype": "float16"},
     {"n": 17, "d_k": 8},
+    {"n": 1, "n_k": 4096, "d_k": 128, "kv_heads": 2},
+    {"n": 1000, "n_k": 333, "d_k": 512},
+    {"n": 300, "n_k": 1024, "d_k": 256, "causal": True},
+    {"n": 1024, "n_k": 300, "d_k": 576, "d_v": 512, "causal": True},
+    {"n": 1024, "d_k": 128, "kv_heads": 2, "causal": True},
+    {"n": 1024, "d_k": 512, "kv_heads": 2, "causal": True, "largest": 1000},
     {"n": 4096, "d_k": 256, "time": True},
     {"n": 4096, "d_k": 512, "time": True},
     {"n": 4096, "d_k": 512, "time": True, "causal": True},
@@ -53,6 +59,7 @@ def measured(
     n: int,
     d_k: int,
     d_v: int | None = None,
+    n_k: int | None = None,
     kv_heads: int = HEADS,
     causal: bool = False,
     dtype: str = "bfloat16",
@@ -62,9 +69,9 @@ def measured(
     import torch
 
     torch.manual_seed(0)
-    kind, d_v = getattr(torch, dtype), d_v or d_k
+    kind, d_v, n_k = getattr(torch, dtype), d_v or d_k, n_k or n
     q = torch.randn(2, HEADS, n, d_k, device="cuda")
-    k, v = (torch.randn(2, kv_heads, n, d, device="cuda") for d in (d_k, d_v))
+    k, v = (torch.randn(2, kv_heads, n_k, d, device="cuda") for d in (d_k, d_v))
     if largest:  # scores up to this
         q = q * largest / (q.double() @ k.double().repeat_interleave(HEADS // kv_heads, 1).mT).abs().max() * d_k**0.5
     q, k, v = (each.to(kind).requires_grad_() for each in (q, k, v))
@@ -81,7 +88,7 @@ def measured(
     K, V = (each.repeat_interleave(HEADS // kv_heads, 1) for each in x[1:])
     S = x[0] @ K.mT * d_k**-0.5
     if causal:
-        S = S.masked_fill(torch.ones(n, n, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
+        S = S.masked_fill(torch.ones(n, n_k, device="cuda", dtype=torch.bool).triu(1), -torch.inf)
     O = torch.softmax(S, -1) @ V
     true = dict(zip(("O", "dQ", "dK", "dV"), (O, *torch.autograd.grad(O, x, dO.double())), strict=True))
     row: dict[str, Any] = {"largest_score": float(S.detach()[S.detach().isfinite()].abs().max())}
@@ -91,7 +98,7 @@ def measured(
         row[name] = {each: float((found[each].double() - true[each]).norm() / true[each].norm()) for each in true}
         row[f"{name}_finite"] = all(bool(each.isfinite().all()) for each in found.values())
     row["ratio"] = max(row["ours"][each] / max(row["torch"][each], 1e-9) for each in true)
-    row["plan"] = str(plan(n, max(d_k, d_v), 2 * HEADS, dtype=dtype, causal=causal))
+    row["plan"] = str(plan(n, d_k, 2 * HEADS, n_k=n_k, d_v=d_v, dtype=dtype, causal=causal))
     if time:
         from triton.testing import do_bench
 

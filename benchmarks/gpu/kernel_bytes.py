@@ -30,6 +30,7 @@ from pebblesim.language.registry import get
 from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
 
 BACKWARD = "small-cache-backward-blocked"
+IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}
 TWO_PASSES = {"B_r": 128, "b_c": 128, "B_c": 128, "b_r": 128}
 CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None]] = [
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
@@ -51,6 +52,9 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
         None,
     ),
     ("dS-stored-blocked", {"n": 4096, "d": 64}, 32, {"B_c": 128, "b_r": 128, "b": 64, "c": 64}, 8, 2, None),
+    ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
+    ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
+    ("small-cache-forward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
 ]
 METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
@@ -120,10 +124,15 @@ def measured(number: int) -> dict[str, Any]:
     return row | {"spilled": sum(spilled.values()), "measured": total}
 
 
-def predicted(row: dict[str, Any]) -> dict[str, int]:
-    """What the model of L2 says of memory, with as many blocks at once as fit, in the launch that moves most."""
+def predicted(row: dict[str, Any]) -> dict[str, int] | None:
+    """What the model of L2 says of memory, with as many blocks at once as fit, in the launch that moves most.
+
+    None where launches are repeated for some rows after the others, which the model does not know.
+    """
     card, tiling = cards.card("H200"), Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"])
     costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
+    if any(cost.times > 1 for cost in costs):
+        return None
     most = launch_forecast(max(costs, key=lambda cost: cost.moved.io), tiling.warps, card)
     chip: dict[str, Any] = {"size": card.size("l2"), "at_once": most.resident * card.size("multiprocessors")}
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
