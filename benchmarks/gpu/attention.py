@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +47,20 @@ HEADS = 8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    output, rows = parser.parse_args().output, []
-    for case in CASES:
-        try:
-            rows.append(case | measured(**case))
-        except Exception as error:
-            rows.append(case | {"error": f"{type(error).__name__}: {error}"[:300]})
-        print(json.dumps(rows[-1]), flush=True)
-        output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    output = parser.parse_args().output
+    with ProcessPoolExecutor(10, multiprocessing.get_context("spawn")) as pool:
+        rows = list(pool.map(tried, ({**case, "time": False} for case in CASES)))
+    for number, case in enumerate(CASES):
+        rows[number] = tried(case) if case.get("time") else rows[number]  # alone on the GPU
+        print(json.dumps(rows[number]), flush=True)
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def tried(case: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return case | measured(**case)
+    except Exception as error:
+        return case | {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
 def measured(
