@@ -61,6 +61,7 @@ SPLIT = {
     "projected-flash1-backward": {"dQ"},
     "projected-flash2-backward": {"dQ"},
     "row-stationary-fused": {"g"},
+    "small-cache-backward-in-rows": {"dK", "dV"},
     "nested": {"C"},
 }
 """The schedules with a loop that workers can share, and the tensors that they have copies of."""

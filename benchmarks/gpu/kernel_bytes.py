@@ -20,7 +20,7 @@ from typing import Any
 
 import pebblesim as ps
 from pebblesim.advice import cards
-from pebblesim.advice.forecast import launch_forecast
+from pebblesim.advice.forecast import MOST_THREADS, RESERVED
 from pebblesim.gpu.module import module_of
 from pebblesim.jobs.l2 import l2
 from pebblesim.jobs.launch_costs import launch_costs
@@ -115,17 +115,17 @@ def measured(number: int) -> dict[str, Any]:
         ncu = ["ncu", *flags.split(), ",".join(metrics)]
         done = subprocess.run([*ncu, sys.executable, __file__, str(number)], capture_output=True, text=True, check=True)
         lines = done.stdout.splitlines()
-        spilled = json.loads(next(line for line in lines if line.startswith("{")))
+        compiled = json.loads(next(line for line in lines if line.startswith("{")))
         total |= dict.fromkeys(metrics.values(), 0)
         for line in csv.DictReader(each for each in lines if each.startswith('"')):
             value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
             if what == "hbm_written" or "reduce" not in line["Kernel Name"]:  # what the large read drives out is ours
                 total[what] += round(value * SCALE[line["Metric Unit"]])
-    return row | {"spilled": sum(spilled.values()), "measured": total}
+    return row | compiled | {"measured": total}
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
-    """What the model of L2 says of memory, with as many blocks at once as fit, in the launch that moves most.
+    """What the model of L2 says of memory, with as many blocks of each launch at once as fit.
 
     None where launches are repeated for some rows after the others, which the model does not know.
     """
@@ -133,8 +133,8 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
     if any(cost.times > 1 for cost in costs):
         return None
-    most = launch_forecast(max(costs, key=lambda cost: cost.moved.io), tiling.warps, card)
-    chip: dict[str, Any] = {"size": card.size("l2"), "at_once": most.resident * card.size("multiprocessors")}
+    at_once = [each * card.size("multiprocessors") for each in row["resident"]]
+    chip: dict[str, Any] = {"size": card.size("l2"), "at_once": at_once}
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
     found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
     return {"hbm_read": found.read, "hbm_written": found.written}
@@ -157,11 +157,16 @@ def profiled(number: int) -> None:
     large.sum()
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStop()
-    spilled = {}  # bytes that all threads spill, each once
+    spilled, resident, threads = 0, [], 32 * row["warps"]  # bytes that all threads spill, each once
+    figures = cards.card("H200").figures
     for kernel in source.kernels:
         (compiled,) = next(iter(getattr(module, kernel.name).device_caches.values()))[0].values()
-        spilled[kernel.name] = 4 * compiled.n_spills * kernel.programs * heads * 32 * row["warps"]
-    print(json.dumps(spilled))
+        spilled += 4 * compiled.n_spills * kernel.programs * heads * threads
+        registers = -(-compiled.n_regs // 8) * 8 * threads  # eight are given at a time
+        shared = compiled.metadata.shared + RESERVED
+        by_shared = int(figures["shared_per_multiprocessor"].value) // shared
+        resident.append(min(int(figures["registers"].value) // 4 // registers, by_shared, MOST_THREADS // threads))
+    print(json.dumps({"spilled": spilled, "resident": resident}))
 
 
 if __name__ == "__main__":

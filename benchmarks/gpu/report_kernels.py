@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pebblesim.advice.forecast import Forecast, forecast
 from pebblesim.errors import UsageError
 from pebblesim.gpu.results import Row, load
 from pebblesim.jobs.tiles import Tiling
+from pebblesim.language import masks
 
 HERE = Path(__file__).parent
 ENOUGH = 1e-4
@@ -41,8 +43,9 @@ def tried(row: Row) -> list[tuple[Forecast, float]]:
         if "seconds" in each:
             tiling = Tiling(row["contender"], each["blocks"], each["warps"], each["stages"])
             try:
-                sizes, heads = {"n": row["n"], "d": row["d"]}, row["heads"]
-                found.append((forecast(tiling, sizes, cards.card("H200"), row["dtype"], heads), each["seconds"]))
+                sizes, mask = {"n": row["n"], "d": row["d"]}, masks.of(row["mask"])
+                made = forecast(tiling, sizes, cards.card("H200"), row["dtype"], row["heads"], mask)
+                found.append((made, each["seconds"]))
             except UsageError:
                 continue  # is held to spill
     return found
@@ -98,6 +101,26 @@ def named(rows: Sequence[Row]) -> str:
     return table(columns, lines)
 
 
+def causal(rows: Sequence[Row]) -> str:
+    """Under the causal mask: the fastest kernel as forecast and as measured, and all kernels of the race."""
+    lines = []
+    for (way, n, d, heads, mask), cell in cells(rows).items():
+        if mask != "causal":
+            continue
+        kernels = [each for row in cell for each in tried(row)]
+        first, fastest = min(kernels, key=lambda each: each[0].seconds), min(kernels, key=lambda each: each[1])
+        near = sum(abs(made.seconds / seconds - 1) < 0.2 for made, seconds in kernels)
+        said = str(first[0].tiling).rpartition(", ")[0].rpartition(", ")[0]
+        lines.append(
+            (
+                *(way, f"{n:,}", str(d), str(heads), said, f"{first[0].seconds * 1e3:.2f}", f"{first[1] * 1e3:.2f}"),
+                *(f"{100 * (first[1] / fastest[1] - 1):.1f} %", f"{near} of {len(kernels)}"),
+            )
+        )
+    columns = ("way", "n", "d", "heads", "named", "forecast, ms", "measured, ms", "lost", "kernels within 20 %")
+    return table(columns, lines)
+
+
 def judged(rows: Sequence[Row]) -> str:
     """How often forecasts are right."""
     lines = []
@@ -141,7 +164,10 @@ def traffic() -> str:
                 *(
                     cell
                     for what in ("hbm_read", "hbm_written")
-                    for cell in (f"{measured[what] / 1e6:,.0f}", ratio(predicted, measured, what, 3))
+                    for cell in (
+                        f"{measured[what] / 1e6:,.0f}",
+                        "" if predicted is None else ratio(predicted, measured, what, 3),
+                    )
                 ),
             )
         )
@@ -174,13 +200,14 @@ def attention() -> str:
         d_v = row.get("d_v", row["d_k"])
         lines.append(
             (
-                *(f"{row['n']:,}", f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}"),
+                f"{row['n']:,}" + (f", {row['n_k']:,}" if "n_k" in row else ""),
+                f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}",
                 *(row.get("dtype", "bfloat16"), "causal" if row.get("causal") else "none", str(row.get("kv_heads", 8))),
                 *(f"{row['largest_score']:,.0f}", f"{row['ratio']:.2f}", *times),
             )
         )
     columns = (
-        *("n", "d (d_k, d_v)", "words", "mask", "heads of keys", "largest score"),
+        *("n (n_q, n_k)", "d (d_k, d_v)", "words", "mask", "heads of keys", "largest score"),
         *("error ÷ PyTorch's", "ours, ms: forward / backward", "PyTorch's"),
     )
     return table(columns, lines)
@@ -188,14 +215,33 @@ def attention() -> str:
 
 def workspace() -> str:
     found, lines = load_plain("workspace"), []
+    keys = ("n", "d", "heads", "causal")
     for row in found:
-        if row["mebibytes"] is None:
-            same = [each for each in found if all(each[key] == row[key] for key in ("n", "d", "heads"))]
+        if row["mebibytes"] is not None:
+            continue
+        same = [each for each in found if all(each[key] == row[key] for key in keys)][1:]
+        mask = "causal" if row["causal"] else "none"
+        for way in ("forward", "backward"):
+            whole = row[way]
             cells_of = (
-                f"{each['tflops']:.0f} ({each['seconds'] / row['seconds']:.2f} x the time)" for each in same[1:]
+                f"{each[way]['tflops']:.0f} ({each[way]['seconds'] / whole['seconds']:.2f})"
+                + (
+                    ""
+                    if each[way]["kernels"] == whole["kernels"] and each[way]["rounds"] == 1
+                    else f" {cut(each, way)}"
+                )
+                for each in same
             )
-            lines.append((f"{row['n']:,}", str(row["d"]), str(row["heads"]), f"{row['tflops']:.0f}", *cells_of))
-    return table(("n", "d", "heads", "whole tables, TFLOP/s", "1024 MiB", "512 MiB", "256 MiB"), lines)
+            sizes = (f"{row['n']:,}", str(row["d"]), str(row["heads"]))
+            lines.append((way, *sizes, mask, f"{whole['tflops']:.0f}", *cells_of))
+    return table(("way", "n", "d", "heads", "mask", "whole tables", "1024 MiB", "512 MiB", "256 MiB"), lines)
+
+
+def cut(row: dict[str, Any], way: str) -> str:
+    """How many heads at once, and how many rows."""
+    rows = re.search(r"C=(\d+)", row[way]["kernels"])
+    at_once = row["heads"] // row[way]["rounds"]
+    return f"{at_once} head{'s' * (at_once > 1)}" + (f", {int(rows[1]):,} rows" if rows else "")
 
 
 def ceilings() -> str:
@@ -214,7 +260,19 @@ def main() -> None:
     grid, races = load(HERE / "grid.jsonl"), load(HERE / "race.jsonl")
     tables = [race(grid, "backward"), race(grid, "forward"), race(races, "backward"), race(races, "forward")]
     print(
-        "\n\n".join([*tables, ceilings(), judged(grid), named(grid), traffic(), attention(), workspace(), front(grid)])
+        "\n\n".join(
+            [
+                *tables,
+                ceilings(),
+                judged(grid),
+                named(grid),
+                causal(races),
+                traffic(),
+                attention(),
+                workspace(),
+                front(grid),
+            ]
+        )
     )
 
 

@@ -96,6 +96,8 @@ class Kernel:
     back: Stream | None
     columns: int
     """Blocks in a row of its grid; 1 for a grid of one loop."""
+    at_once: int | None = None
+    """Blocks of it that run at once on all chiplets together; None: as many as the chip's."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,9 @@ def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Or
 def _chiplet(
     kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
 ) -> Traffic:
-    at_once = max(1, chip.at_once // chiplets)
     ids, kinds = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
     for kernel in kernels:
+        at_once = max(1, (kernel.at_once or chip.at_once) // chiplets)
         blocks, head = launched(kernel, heads.number, order)
         mine = _dealt(blocks, head, heads.number, order, chip, chiplets, chiplet, at_once)
         blocks, head = blocks[mine], head[mine]

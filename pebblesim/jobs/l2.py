@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pebblesim.errors import UsageError
@@ -26,7 +26,7 @@ class L2(Result):
     Attributes:
         schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
             one unless each is for itself.
-        order, at_once, size, chiplets: how, and on what: `size` bytes of L2 on each chiplet.
+        order, at_once, size, chiplets: how, at most how many blocks, and on what: `size` bytes of L2 on each chiplet.
         requested: what all blocks move to and from L2.
         read, written: what L2 moves from and to the memory behind it.
     """
@@ -81,7 +81,7 @@ def l2(
     kv_heads: int | None = None,
     batch: int = 1,
     separate: bool = False,
-    at_once: int = AT_ONCE,
+    at_once: int | Sequence[int] = AT_ONCE,
     chiplets: int = 1,
     contiguous: bool = False,
     dtype: str = "float32",
@@ -98,7 +98,7 @@ def l2(
         order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
         heads, kv_heads, batch, separate: as for `pebblesim.count`. Heads that share keys and values are launched as
             one with all their queries, or, if `separate`, each for itself, and find in L2 what others of them read.
-        at_once: thread blocks that run at once, on all chiplets together.
+        at_once: thread blocks that run at once, on all chiplets together; or as many of each launch.
         chiplets: parts of the chip with an L2 of their own, to which blocks go in turn.
         contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
         dtype: type of a word.
@@ -122,9 +122,15 @@ def l2(
     (seen,) = cases.masks
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
-    chip = Chip(whole("at_once", at_once), whole("size", size), whole("chiplets", chiplets), contiguous)
+    several = [at_once] if isinstance(at_once, int) else list(at_once)
+    most = max(whole("at_once", each) for each in several)
+    chip = Chip(most, whole("size", size), whole("chiplets", chiplets), contiguous)
     program = algorithm.program if seen is None else algorithm.masked
     kernels = _kernels(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
+    if not isinstance(at_once, int):
+        if len(several) != len(kernels):
+            raise UsageError(f"at_once has {len(several)} numbers, and {algorithm.name} has {len(kernels)} launches.")
+        kernels = [replace(each, at_once=number) for each, number in zip(kernels, several, strict=True)]
     shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
     at_once_heads = HeadsAtOnce(cases.times, among.sharing if separate else 1, shared_keys)
     found = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
@@ -134,7 +140,7 @@ def l2(
         sides,
         cases.times,
         order,
-        at_once,
+        most,
         size,
         wanted.number if wanted.kind == "swizzled" else chiplets,
         found.requested,
