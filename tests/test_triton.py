@@ -237,7 +237,7 @@ def test_the_tables_of_the_document_are_those_of_the_data(capsys: pytest.Capture
     spec.loader.exec_module(module)
     module.main()
     *tables, front = capsys.readouterr().out.strip().split("\n\n")
-    assert len(tables) == 10 and all(len(each.splitlines()) > 4 for each in tables)
+    assert len(tables) == 11 and all(len(each.splitlines()) > 4 for each in tables)
     text = (DATA.parent.parent / "docs" / "kernels.md").read_text(encoding="utf-8")
     for each in tables:
         assert f"\n\n{each}\n\n" in text
@@ -272,5 +272,6 @@ def test_what_the_document_says_of_the_data() -> None:
     spilled = [json.loads(line) for line in (DATA / "kernel_bytes.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in spilled:
         if row["dims"]["n"] % 16 == 0:
-            assert row["measured"]["sm_written"] - row["counted"]["sm_written"] == row["spilled"]
+            more = row["measured"]["sm_written"] - row["counted"]["sm_written"]
+            assert more == row["spilled"] or (row["mask"] and 0 < more < row["spilled"])
             assert abs(row["measured"]["sm_read"] / row["counted"]["sm_read"] - 1) < 0.002

@@ -36,7 +36,7 @@ def megabytes(value: int | None) -> str:
 def exact() -> str:
     """Every group: launches, and those whose counters are not what was predicted, to the byte."""
     lines = []
-    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads"):
+    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads", "rectangles"):
         found = rows(group)
         launches = [launch for row in found for launch in row["launches"]]
         wrong = [str(sum(error_of(launch, q) != 0 for launch in launches)) for q in QUANTITIES[:4]]
@@ -57,7 +57,7 @@ def samples() -> str:
 def merged() -> str:
     """The launches that wrote fewer sectors than predicted."""
     lines = []
-    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads"):
+    for group in ("exact", "crossover", "fitted", "unseen", "workers", "heads", "rectangles"):
         for row in rows(group):
             for launch in row["launches"]:
                 if error := error_of(launch, "sm_written"):
