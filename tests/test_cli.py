@@ -686,7 +686,7 @@ def test_any_dag(pebblesim: Pebblesim, tmp_path: Path) -> None:
         ("pebble nowhere.hdag -M 4", "cannot read nowhere.hdag"),
         ("pebble nowhere.hdag -n 4 -M 4", "is a file; leave out sizes"),
         ("pebble fft -n 8 -M 4 --rules partial --seconds 0 --save game.txt", "save to .npy instead"),
-        ("dags nowhere", "nowhere is no folder"),
+        ("dags nowhere", "nowhere is not a folder"),
         ("judge fft -n 8 nowhere.npy -M 4", "cannot read moves from"),
     ],
 )

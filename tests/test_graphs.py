@@ -417,7 +417,7 @@ def test_hyperdags_of_others_are_read(tmp_path: Any) -> None:
         ("1 2 2\n0\n0\n1\n0 0\n0 -1\n", "line 6: expected a pin 'hyperedge vertex', found '0 -1'"),
         ("1 2 2\n0\n0\n1\n0 0\n", "line 5: the file ends where a pin"),
         ("1 2 2\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: expected the end of the file after 2 pins"),
-        ("1 2 3\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: the edge from 0 to 1 stands already in line 6"),
+        ("1 2 3\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: the edge from 0 to 1 is already in line 6"),
         ("2 2 4\n0\n1\n0\n1\n0 0\n0 1\n1 1\n1 0\n", "cycle"),
     ],
 )
@@ -509,7 +509,7 @@ def test_tensors_that_are_refused() -> None:
         b.rowsum("C", "v")
     with pytest.raises(UsageError, match=r"\(rows, columns\) or \(rows,\)"):
         b.input("C", (1, 2, 3))
-    with pytest.raises(UsageError, match="'A' is taken"):
+    with pytest.raises(UsageError, match="'A' is already used"):
         b.input("A", (1, 2))
     with pytest.raises(UnknownName, match="elementwise operation"):
         b.elementwise("C", "sqrt", "A")

@@ -1,9 +1,8 @@
-"""How many tiles a mask leaves, and how many rows, columns and pairs they have: symbols, and closed forms for bands.
+"""Number of tiles that a mask allows, and their rows, columns and pairs: symbols, and closed forms for bands.
 
-For a mask of which nothing is known these stay functions: `tiles(B_r, B_c)`, the number of tiles with an allowed pair;
-`heights`, the sum of their numbers of rows; `widths`, of columns; `areas`, of pairs; and of the tiles of all rows
-against whole columns, or of columns against whole rows, `row_tiles(B_r)`, `rows(B_r)`, `column_tiles(B_c)` and
-`columns(B_c)`.
+For an unknown mask these are functions: `tiles(B_r, B_c)`, the number of tiles with an allowed pair; `heights`, the sum
+of their numbers of rows; `widths`, of columns; `areas`, of pairs; and for tiles of rows times all columns, or tiles of
+columns times all rows, `row_tiles(B_r)`, `rows(B_r)`, `column_tiles(B_c)` and `columns(B_c)`.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from pebblesim.readings.compiled import exactly
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The positive integer that a dimension, a block or M stands for, while a form is derived."""
+    """Return the symbol of a dimension, a block or M, as a positive integer, for use during derivations."""
     return sympy.Symbol(name, integer=True, positive=True)
 
 
 def plain(expr: sympy.Expr) -> sympy.Expr:
-    """A derived form in symbols of which sympy knows nothing, for others to put numbers into.
+    """Replace the symbols of a derived form by symbols without assumptions, so that numbers can be substituted.
 
-    What sympy concludes from positive integers on the way there can be wrong: 1.14 takes Max(0, 2*c - 6)/14 for an
-    integer, and so ⌊Max(0, 2*c - 6)/14⌋ for that fraction.
+    Otherwise sympy can simplify wrongly: for positive integers, sympy 1.14 treats Max(0, 2*c - 6)/14 as an integer, and
+    so drops the floor in ⌊Max(0, 2*c - 6)/14⌋.
     """
     if isinstance(expr, sympy.Symbol):
         return sympy.Symbol(expr.name)
-    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments were chosen, and to compare them again takes long
+    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments are already chosen, and comparing them again is slow
         return expr.func(*map(plain, expr.args), evaluate=False)
     if isinstance(expr, sympy.Sum):
         return Total(*map(plain, expr.args))
@@ -40,12 +39,12 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
 
 
 def in_integers(expr: sympy.Expr) -> sympy.Expr:
-    """A plain form in positive integers again, for algebra."""
+    """Replace the symbols of a plain form by positive integers, for algebra."""
     return expr.xreplace({unknown: symbol(unknown.name) for unknown in expr.free_symbols})
 
 
 class Total(sympy.Sum):
-    """A sum that is its value as soon as there are numbers for all in it but the index it runs over."""
+    """A sum that evaluates itself as soon as all its symbols except the index are numbers."""
 
     def __new__(cls, term: sympy.Expr, limits: tuple[sympy.Expr, ...], **assumptions: Any) -> sympy.Expr:
         index, first, last = limits
@@ -55,12 +54,12 @@ class Total(sympy.Sum):
 
 
 def size(rng: ir.Range) -> sympy.Expr:
-    """The block that a range is cut by."""
+    """Return the block size that cuts a range."""
     return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
 
 
 class MaskSums:
-    """Sums over the tiles of rows and columns that a mask leaves.
+    """Sums over the tiles of rows and columns that a mask allows.
 
     Args:
         mask: a band, for closed forms; None, for functions of the blocks.
@@ -70,7 +69,7 @@ class MaskSums:
         self.mask = mask
 
     def sum(self, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
-        """Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
+        """Return Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
 
         A range without a parent is the whole dimension, one tile of n.
         """
