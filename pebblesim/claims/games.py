@@ -121,7 +121,7 @@ def _closed_blocks(effort: Effort) -> Finding:
     random, number = Random(2), 0
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.closed]
     for schedule in schedules:
-        for _ in range(effort.some(4, 300)):
+        for _ in range(effort.some(10, 300)):
             sizes = drawn(schedule, random, random.choice([9, 300]), random.choice([50, 5000, 100000]))
             M = sizes.pop("M")
             blocks = {block: evaluate_rule(rule, {**sizes, "M": M}) for block, rule in schedule.closed.items()}
