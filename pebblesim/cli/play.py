@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = family()
 
-SEARCH: Final = 2.0
+SEARCH = 2.0
 """Seconds in which a game on a graph is searched for."""
 
 

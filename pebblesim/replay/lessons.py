@@ -21,6 +21,9 @@ EXACT: Final = 64
 SEARCHED: Final = 20_000
 """Vertices of the largest graph that a better game is searched for on."""
 
+LEAST, BETTER = 2.0, 0.5
+"""Seconds in which the least I/O is searched for, and a better game."""
+
 BOARDS: Final = (
     ("a tiny product", {"m": 1, "k": 2, "n": 1}, 4),
     ("a tiny product, short of cache", {"m": 1, "k": 2, "n": 1}, 3),
@@ -42,7 +45,7 @@ FIRST: Final = {
 def par(game: Recording) -> dict[str, Any] | None:
     """What is known of the least I/O on the graph of a game: {"bound", "source", "best"}, the best game's I/O or None.
 
-    On a small graph the least is searched for, for two seconds; on others a better game, for half a second.
+    On a small graph the least is searched for, on others a better game; both for a moment.
     """
     on, M, rules = game.graph, game.game.M, game.game.rules
     best = [game.game.io] if game.game.complete else []
@@ -54,11 +57,11 @@ def par(game: Recording) -> dict[str, Any] | None:
         bounds.append((counted.value, counted.source))
     try:
         if on.vertices <= EXACT and on.weights is None and rules != "replace":
-            least = optimum(on, M=M, rules=rules, seconds=2)
+            least = optimum(on, M=M, rules=rules, seconds=LEAST)
             bounds.append((least.bound, "the proven least" if least.proven else least.proof))
             best.append(least.io)
         elif on.vertices <= SEARCHED:
-            found = pebble(on, M=M, rules=rules, seconds=0.5)
+            found = pebble(on, M=M, rules=rules, seconds=BETTER)
             bounds.append((found.bound.value, found.bound.source))
             best.append(found.io)
     except Infeasible:
