@@ -34,10 +34,12 @@ def play(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a schedule move by move as a red-blue pebble game, under a referee."""
+    """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
     import pebblesim as ps
 
     with progress_bar("playing") as progress:
@@ -78,17 +80,17 @@ def watch(
         Path | None, typer.Option("--game", help="A saved game on the graph, .npy or .txt; by default one is searched.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; NAME.html by default.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Output file; NAME.html by default.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Write a page that explains, replays and compares games, and lets you play, in any browser, without a network."""
+    """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
     from pebblesim.replay import save
 
     if len(names) > 2:
         raise UsageError(f"{len(names)} names were given; a page shows one game, or two side by side.")
     path = output or Path(f"{'-'.join(Path(name).stem for name in names)}.html")
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
+        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
     recordings = [_recorded(name, game, option, format, moves) for name in names]
     save(path, *recordings)
     for recording in recordings:
