@@ -28,6 +28,7 @@ problem(
     extra={"L": ("n_q",)},
     queries=("Q_C", "Q_R"),
     keys=("C", "R"),
+    scaled=(("Q_C", "Q_R"), ()),
     values=reference,
     source="DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (absorbed)",
     graph="pebblesim.graphs.latent:declare",
