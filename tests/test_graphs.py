@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from pebblesim import graphs
 from pebblesim.dags.formats import load_graph as load, save_graph as save
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs import builder as builder_module, cdag as cdag_module
+from pebblesim.graphs import cdag as cdag_module, memory
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op
@@ -451,7 +451,8 @@ def test_a_graph_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch
     with pytest.raises(UsageError, match=r"of memory, but .* are available; .*`count` and `formula`"):
         graphs.build("backward", n=2**30, d=64)
     need = graphs.plan("matmul", m=3, k=4, n=5).bytes
-    monkeypatch.setattr(builder_module, "available_memory", lambda: need - 1)
+    monkeypatch.setattr(memory, "NEGLIGIBLE", 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: need - 1)
     with pytest.raises(UsageError, match="137 vertices"):
         graphs.build("matmul", m=3, k=4, n=5)
     assert graphs.build("matmul", m=2, k=4, n=5).vertices == 2 * 4 + 4 * 5 + 2 * 5 * 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import sympy
@@ -49,8 +49,12 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
     if unknown:
         raise UsageError(f"the closed form has {', '.join(unknown)}, whose value depends on the mask; give the mask.")
     exact = exactly(expr, variables)
-    exact_of_arrays = exactly(expr, variables, arrays=True)
-    magnitude = exactly(sympy.Add(*map(_absolute, sympy.Add.make_args(expr))), variables, arrays=True)
+
+    @cache
+    def of_arrays() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The same of arrays, and how large its values may be. Most forms are asked for single points alone."""
+        absolute = sympy.Add(*map(_absolute, sympy.Add.make_args(expr)))
+        return exactly(expr, variables, arrays=True), exactly(absolute, variables, arrays=True)
 
     def evaluate(**sizes: Any) -> Any:
         if set(sizes) != set(variables):
@@ -66,6 +70,7 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
         if expr.has(sympy.Sum):
             return _one_by_one(exact, arrays)
+        exact_of_arrays, magnitude = of_arrays()
         bound = magnitude(*(array.astype(np.float64) for array in arrays))
         largest = max(np.max(array, initial=0) for array in arrays)
         kind = np.int64 if max(np.max(bound, initial=0.0), largest) < LARGEST else object

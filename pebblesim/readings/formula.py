@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import sympy
@@ -188,7 +188,7 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
     for node in body:
         if isinstance(node, ir.Loop):
             assert node.range.parent is not None
-            length = sympy.Min(_length(node.range.parent, lengths), size(node.range))
+            length = _first(_length(node.range.parent, lengths), size(node.range))
             inner_levels, resident = _levels(node.body, lengths | {node.range: length}, resident)
             levels += inner_levels
         elif tile := ir.entering(node):
@@ -197,6 +197,12 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
         elif tile := ir.leaving(node):
             resident -= _words(tile.ranges, lengths)
     return levels, sympy.expand(resident)
+
+
+@cache  # sympy compares whatever it can of the two, and takes long
+def _first(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
+    """The length of the first tile, which is the largest."""
+    return sympy.Min(whole, block)
 
 
 def _largest(levels: list[sympy.Expr]) -> sympy.Expr:
