@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pebblesim.cli.completion import one_of, problems, schedules
 from pebblesim.cli.options import (
     BlockChoice,
     Blocks,
@@ -69,7 +70,9 @@ def skislope(
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[list[str], typer.Argument(help="Problems; each gets its own panel.")],
+    problems: Annotated[
+        list[str], typer.Argument(help="Problems; each gets its own panel.", autocompletion=one_of(problems))
+    ],
     *,
     sizes: Sizes,
     m: Annotated[
@@ -219,7 +222,13 @@ def tiles(
 
 @command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
 def graph(
-    name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A problem, or a schedule whose game is played.",
+            autocompletion=one_of(lambda: (*problems(), *schedules())),
+        ),
+    ],
     *,
     sizes: Sizes,
     m: Annotated[str | None, typer.Option("-M", help="Cache size in words, for a schedule.", metavar="WORDS")] = None,
