@@ -12,7 +12,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums")
 
 
 def declare(
@@ -38,8 +38,10 @@ def declare(
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
             l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
-            sums as in FlashAttention-2.
-        column_block: columns in each step of the online softmax.
+            sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
+            then merged by their weights, as in FlashDecoding; "split-sums" for "late" with sums of each block of
+            columns by itself, which are then added up.
+        column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax, which under a mask takes only the steps in which it has an
             allowed pair; without a mask it makes no difference.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
@@ -157,5 +159,55 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.matmul("O", "f", "V")
 
 
-ONLINE: Final = {"flash1": _flash1, "flash2": flash2, "logsumexp": _logsumexp}
-"""The ways that keep a running maximum, block of columns by block of columns."""
+def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+    with b.loop(n_k, block, row_block):
+        b.rowmax("m_s", "S")
+    b.elementwise("Sm", "sub", "S", "m_s")
+    b.elementwise("A", "exp", "Sm")
+    with b.loop(n_k, block, row_block):
+        b.rowsum("l_s", "A")
+        b.matmul("AV", "A", "V")
+        b.elementwise("O_s", "div", "AV", "l_s")
+        b.elementwise("log_l_s", "log", "l_s")
+        b.elementwise("L_s", "add", "m_s", "log_l_s")
+    with b.loop(n_k, block, row_block):
+        b.running("m", (n_q,), float("-inf"))
+        b.running("l_m", (n_q,), 0.0)
+        b.running("lO", (n_q, d_v), 0.0)
+        b.elementwise("m", "max", "m.prev", "L_s")
+        b.elementwise("down", "sub", "m.prev", "m")
+        b.elementwise("a", "exp", "down")
+        b.elementwise("down_s", "sub", "L_s", "m")
+        b.elementwise("w", "exp", "down_s")
+        b.elementwise("al", "mul", "a", "l_m.prev")
+        b.elementwise("l_m", "add", "al", "w")
+        b.elementwise("aO", "mul", "a", "lO.prev")
+        b.elementwise("wO", "mul", "w", "O_s")
+        b.elementwise("lO", "add", "aO", "wO")
+    b.elementwise("O", "div", "lO.last", "l_m.last")
+    b.elementwise("log_l", "log", "l_m.last")
+    b.elementwise("L", "add", "m.last", "log_l")
+
+
+def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+    """A, its row sums and A V for each block of columns, without a maximum; then the sums of these sums."""
+    b.elementwise("A", "exp", "S")
+    with b.loop(n_k, block, row_block):
+        b.running("l", (n_q,), 0.0)
+        b.running("AV", (n_q, d_v), 0.0)
+        b.rowsum("l_s", "A")
+        b.matmul("AV_s", "A", "V")
+        b.elementwise("l", "add", "l.prev", "l_s")
+        b.elementwise("AV", "add", "AV.prev", "AV_s")
+    b.elementwise("O", "div", "AV.last", "l.last")
+
+
+ONLINE: Final = {
+    "flash1": _flash1,
+    "flash2": flash2,
+    "logsumexp": _logsumexp,
+    "split": _split,
+    "split-sums": _split_sums,
+}
+"""The ways that go block of columns by block of columns."""
