@@ -16,13 +16,13 @@ from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
-from pebblesim.graphs.summation import Part, part
+from pebblesim.graphs.summation import PARTS, Part, part
 
 if TYPE_CHECKING:
     import networkx as nx
 
 EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each, and no drawing shows more
-CONSTANTS: Final = {"zero": "zero", "initial": "initial", "disallowed": "not allowed", "empty": "no terms"}
+CONSTANTS: Final = ("zero", "initial", "disallowed", "empty")
 
 
 # Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.
@@ -119,7 +119,7 @@ class Cdag:
         if part.kind == "value":
             return name
         if part.kind in CONSTANTS:
-            return f"{name} ({CONSTANTS[part.kind]})"
+            return f"{name} ({PARTS[part.kind][0]})"
         if part.kind == "inner":
             return f"{name} (sum of terms {part.first + 1}-{part.stop} of {part.terms})"
         noun = "sum" if part.kind == "running" else "product" if family.op == "matmul" else "term"

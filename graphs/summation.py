@@ -7,7 +7,7 @@ Offsets count from the element's first vertex: terms at 0 ... k-1, then the cons
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,18 @@ from numpy.typing import NDArray
 from pebblesim.errors import UsageError
 
 Kind = Literal["value", "term", "zero", "initial", "disallowed", "empty", "running", "inner"]
+
+PARTS: Final[dict[Kind, tuple[str, str]]] = {
+    "value": ("", "the finished value of an element"),
+    "term": ("product 2 of 4", "one term of a sum: in a matrix product, the product of two entries"),
+    "running": ("sum 2 of 4", "what the first terms of a sum add up to; the last such sum is the finished value"),
+    "inner": ("sum of terms 3-4 of 4", "what some neighbouring terms add up to, in a sum that is taken as a tree"),
+    "zero": ("zero", "the constant 0 that a sum in memory starts from"),
+    "initial": ("initial", "the constant that a running value starts from: 0 for a sum, −∞ for a maximum"),
+    "disallowed": ("not allowed", "the constant 0 of a pair that the mask forbids"),
+    "empty": ("no terms", "the constant of a row or column in which the mask allows no pair"),
+}
+"""What a vertex may be within its element: an example of what stands behind the element's name, and its meaning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,54 @@
-"""Closed forms as people write them: 5nd⌈n/B⌉ + n²⌈d/B⌉."""
+"""Expressions as text: read, written as people do (5nd⌈n/B⌉ + n²⌈d/B⌉), and in LaTeX."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import sympy
 from sympy.printing.str import StrPrinter
+
+from pebblesim.arithmetic import function_of, names_in
+from pebblesim.errors import UsageError
+
+Expression: TypeAlias = "str | int | sympy.Expr"
+
+
+def parse(expression: Expression) -> sympy.Expr:
+    """An expression in symbols of which sympy knows nothing; text is read by sympy.
+
+    That they are positive integers is known here, and not told: sympy 1.14 takes Max(n, n/(d*M)) of positive integers
+    for n/(d*M).
+
+    Raises:
+        UsageError: the text is no expression.
+    """
+    if not isinstance(expression, str):
+        given = sympy.sympify(expression)
+        return given.xreplace({known: sympy.Symbol(known.name) for known in given.free_symbols})
+    known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
+    functions = {name: getattr(sympy, name) for name in ("sqrt", "Min", "Max", "ceiling", "floor", "Rational")}
+    try:
+        names = sorted(names_in(expression) - set(functions))
+        evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
+        return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
+    except (sympy.SympifyError, TypeError, ValueError, SyntaxError) as error:
+        raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
+
+
+def comparisons_in(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+    """(larger, smaller) of each comparison in a region's text."""
+    for text in filter(None, map(str.strip, region.split(","))):
+        sides = re.split(r"(<=|>=|==)", text)
+        if len(sides) != 3:
+            raise UsageError(f"{text!r} is no comparison; a region is given as 'n >= d, M >= d**2, M <= n*d'.")
+        left, sign, right = parse(sides[0]), sides[1], parse(sides[2])
+        if sign in (">=", "=="):
+            yield left, right
+        if sign in ("<=", "=="):
+            yield right, left
+
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -83,3 +126,36 @@ class _Printer(StrPrinter):
 def written(expr: sympy.Expr) -> str:
     """An expression in the notation of the paper."""
     return str(_Printer().doprint(expr))
+
+
+def in_latex(expr: Expression) -> str:
+    """An expression in LaTeX's mathematics."""
+    return str(sympy.latex(parse(expr)))
+
+
+def domain_in_latex(domain: str) -> str:
+    """A domain such as "4·d² ≤ M", "n >= d, M <= n*d" or "every M" in LaTeX's mathematics."""
+    for people, program in (("·", "*"), ("²", "**2"), ("min(", "Min("), ("≤", "<="), ("≥", ">=")):
+        domain = domain.replace(people, program)
+    parts = [re.split("(<=|>=|==)", part) for part in re.split(r", (?![^()]*\))", domain)]
+    if any(len(part) == 1 for part in parts):
+        return text_in_latex(domain)
+    signs = {"<=": r"\le", ">=": r"\ge", "==": "="}
+    return r",\ ".join(" ".join(signs.get(side) or in_latex(side.strip()) for side in part) for part in parts)
+
+
+_IN_LATEX = {"ᵀ": r"$^{\top}$", "²": r"$^{2}$", "³": r"$^{3}$", "√": r"$\surd$", "≠": r"$\ne$"}
+_IN_LATEX |= {"≤": r"$\le$", "≥": r"$\ge$", "·": r"$\cdot$", "≫": r"$\gg$", "×": r"$\times$", "÷": r"$\div$"}
+_IN_LATEX |= {sign: rf"$\{name}$" for sign, name in (("Θ", "Theta"), ("Ω", "Omega"), ("Σ", "Sigma"), ("∈", "in"))}
+_IN_LATEX |= {sign: rf"\{sign}" for sign in "&%$#_{}"}
+
+
+def text_in_latex(text: str) -> str:
+    """Words for mathematics: as `\\text`, what LaTeX takes for signs of its own escaped."""
+    return rf"\text{{{''.join(_IN_LATEX.get(sign, sign) for sign in text)}}}"
+
+
+def align(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of formulas, each cut into cells where they are aligned, as an `align*` environment of amsmath."""
+    lines = " \\\\\n".join("  " + " & ".join(row) for row in rows)
+    return f"\\begin{{align*}}\n{lines}\n\\end{{align*}}"

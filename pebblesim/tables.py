@@ -7,10 +7,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
+from pebblesim.results import Result, pandas
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SHOWN = 40
 """Most rows that are printed."""
@@ -20,7 +24,7 @@ CHUNK = 50_000
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Result):
     """Columns of one length; None stands for a value that there is not.
 
     Attributes:
@@ -37,6 +41,19 @@ class Table:
         for chunk in self._chunks():
             for row in zip(*chunk, strict=True):
                 yield dict(zip(self.columns, row, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows, each by column."""
+        return {"rows": list(self)}
+
+    def to_frame(self) -> DataFrame:
+        """A `pandas.DataFrame` with the same columns.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        frame: DataFrame = pandas().DataFrame(dict(self.columns))
+        return frame
 
     def _chunks(self) -> Iterator[list[list[Any]]]:
         for start in range(0, len(self), CHUNK):

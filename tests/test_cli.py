@@ -207,7 +207,7 @@ def test_the_closed_form_as_the_paper_writes_it(pebblesim: Pebblesim) -> None:
 
 def test_the_closed_form_in_latex(pebblesim: Pebblesim) -> None:
     out = pebblesim("formula small-cache --latex").out
-    assert r"\text{writes} &= d^{2} + 3 d n + 4 n^{2} \\" in out
+    assert r"\text{writes} & = d^{2} + 3 d n + 4 n^{2} \\" in out
 
 
 PHASE_P = """\

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import UsageError
-from pebblesim.growth.text import parse
+from pebblesim.notation import parse
 from pebblesim.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
 
 

@@ -30,6 +30,7 @@ from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
+from pebblesim.results import Result
 from pebblesim.sizes import BYTES, dtype_of
 from pebblesim.tables import aligned
 
@@ -70,7 +71,7 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to run on a card, and why.
 
     Attributes:

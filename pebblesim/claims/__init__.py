@@ -38,6 +38,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.claims.errata import errata
 from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.results import Result
 
 __all__ = [
     "AGREES",
@@ -80,7 +81,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Result):
     """All rows."""
 
     rows: tuple[Verdict, ...]

@@ -10,6 +10,7 @@ import typer
 
 from pebblesim.cli.options import (
     AsJson,
+    AsLatex,
     Blocks,
     D,
     Dtype,
@@ -22,7 +23,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.cli.printing import listed, one_way, print_json, print_table
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -54,6 +55,7 @@ def bounds(
         str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
     ] = None,
     heads: HeadChoice,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
@@ -62,6 +64,7 @@ def bounds(
     from pebblesim.language.problems import problem as find
     from pebblesim.language.registry import get
 
+    one_way(latex, as_json)
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
     dims, seen, Z = sizes.dims, of(mask), None if pairs is None else parse_size("--pairs", pairs)
     counted = heads.given
@@ -74,6 +77,9 @@ def bounds(
         return bound(problem, M=M, schedule=schedule, mask=seen, pairs=Z, **dims)
 
     one = at(1 if m is None else parse_words(m, dtype))
+    if latex:
+        print(one.latex())
+        return
     if m is not None:
         several = [one]
     else:
@@ -153,15 +159,17 @@ def gaps(
     problem: Problem = None,
     blocks: Blocks = "fit",
     steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
     from pebblesim.jobs.bounding import gaps as gaps_of
 
+    one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
     found = gaps_of(problem or "backward", M=given or None, blocks=blocks, steps=steps, **sizes.dims)
-    if as_json:
-        print_json(found.to_dict())
+    if as_json or latex:
+        print(found.latex()) if latex else print_json(found.to_dict())
         return
     rows = [
         (
@@ -224,14 +232,19 @@ def crossover(
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
     table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """List what the literature states, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.growth.text import parse
-    from pebblesim.notation import written
-    from pebblesim.theory.literature import STATEMENTS, TABLE_1, region_in_words
+    from pebblesim.notation import parse, written
+    from pebblesim.theory.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
+
+    one_way(latex, as_json)
+    if latex:
+        print(in_latex(STATEMENTS))
+        return
 
     def bound(relation: str, expr: str) -> str:
         return f"{relation}({written(parse(expr))})"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pebblesim.cli.options import (
     AsJson,
+    AsLatex,
     BlockChoice,
     Cache,
     Group,
@@ -23,7 +24,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors
 from pebblesim.errors import UsageError
 from pebblesim.sizes import bytes_of, parse_bytes
 
@@ -210,20 +211,13 @@ def _ratio(value: float | None) -> str:
 @command(app, "list", example="pebblesim list")
 def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
-    from pebblesim.language.problems import PROBLEMS
-    from pebblesim.language.registry import of_problem
+    from pebblesim.jobs.listing import list as listing
 
-    found = {name: of_problem(name) for name in PROBLEMS}
+    found = listing()
     if as_json:
-        print_json({name: [each.name for each in algorithms] for name, algorithms in found.items()})
-        return
-    for name, algorithms in found.items():
-        solves = PROBLEMS[name]
-        print(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {', '.join(solves.dims)})")
-        wide = max((len(each.name) for each in algorithms), default=0)
-        for each in algorithms:
-            needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
-            print(f"  {each.name:<{wide}}  {each.summary}{needs}")
+        print_json({name: [each.name for each in schedules] for name, schedules in found.items()})
+    else:
+        print(found)
 
 
 Rectangular = Annotated[
@@ -234,7 +228,7 @@ Rectangular = Annotated[
 @command(app, example="pebblesim formula small-cache")
 def formula(
     schedule: ScheduleName,
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    latex: AsLatex = False,
     mask: Annotated[
         str | None,
         typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
@@ -246,8 +240,7 @@ def formula(
     import pebblesim as ps
     from pebblesim.language.registry import get
 
-    if latex and as_json:
-        raise UsageError("--latex and --json print the same in two ways; choose one.")
+    one_way(latex, as_json)
     algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
@@ -255,10 +248,7 @@ def formula(
         print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
         return
     if latex:
-        import sympy
-
-        for name, expr in lines.items():
-            print(rf"\text{{{name.replace('_', ' ')}}} &= {sympy.latex(expr)} \\")
+        print(closed.latex())
         return
     from pebblesim.notation import written
 
@@ -275,16 +265,20 @@ def formula(
 
 @command(app, example="pebblesim show large-cache")
 def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
-    """Print a schedule as pseudo-code."""
+    """Print a schedule as pseudo-code, and what its tensors are."""
     import pebblesim as ps
+    from pebblesim.jobs.glossary import named_in
     from pebblesim.language.registry import get
 
-    algorithm = get(schedule)
+    algorithm, text = get(schedule), ps.show(schedule, rectangular=rectangular)
+    tensors = named_in(text, algorithm.problem)
     if as_json:
-        print_json(
-            {"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)}
-        )
+        entries = [asdict(entry) for entry in tensors]
+        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": text, "tensors": entries})
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(ps.show(schedule, rectangular=rectangular))
+    print(text)
+    if tensors:
+        print("where")
+        print_tensors(tensors)

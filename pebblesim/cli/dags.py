@@ -21,7 +21,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -160,6 +160,7 @@ def pebble(
         print(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if save is not None:
         print(f"written   {save}")
+    print_rules(rules)
 
 
 @command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
@@ -202,6 +203,7 @@ def optimum(
     print(f"{name}: {graph}")
     print(found)
     print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee finds the game legal and complete")
+    print_rules(rules)
 
 
 @command(app, example="pebblesim judge graph.hdag game.npy -M 8")

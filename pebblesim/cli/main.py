@@ -21,6 +21,7 @@ HOMES = {
     "graph": "graph",
     **dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
     **dict.fromkeys(("bounds", "gaps", "crossover"), "bounds"),
+    "glossary": "glossary",
     "verify": "verify",
     "theorems": "bounds",
     **{name: name for name in ("advise", "backlite", "cache", "gpu", "plot", "search", "sweep")},

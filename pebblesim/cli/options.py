@@ -68,6 +68,7 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
 ]
+AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Schedules = Annotated[
     list[str] | None,

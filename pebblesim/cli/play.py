@@ -14,7 +14,7 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.cli.printing import print_json, progress_bar
+from pebblesim.cli.printing import print_json, print_rules, progress_bar
 from pebblesim.errors import UsageError
 
 app = family()
@@ -43,6 +43,7 @@ def play(
         print_json(played.to_dict())
     else:
         print(played)
+        print_rules(game.rules)
     raise typer.Exit(0 if played.passed else 1)
 
 

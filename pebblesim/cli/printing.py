@@ -6,12 +6,27 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.errors import UsageError
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.glossary import Entry
 
 
 def listed(sizes: Mapping[str, int]) -> str:
     """Sizes as a line of text: n = 4,096, d = 64."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
+def one_way(latex: bool, as_json: bool) -> None:
+    """Refuse to print one result in two ways.
+
+    Raises:
+        UsageError: both are asked for.
+    """
+    if latex and as_json:
+        raise UsageError("--latex and --json print the same in two ways; choose one.")
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -53,6 +68,25 @@ def print_table(
     print(text.get(), end="")
     if dropped:
         print(f"(left out on a terminal this narrow: {', '.join(dropped)})")
+
+
+def print_tensors(entries: Sequence[Entry]) -> None:
+    """What tensors are: a line for each."""
+    wide = max((len(entry.name) for entry in entries), default=0)
+    shapes = [" × ".join(entry.shape) for entry in entries]
+    formulas = [f"= {entry.formula}" if entry.formula else entry.role for entry in entries]
+    widths = [max(map(len, column), default=0) for column in (shapes, formulas)]
+    for entry, shape, formula in zip(entries, shapes, formulas, strict=True):
+        print(f"  {entry.name:<{wide}}  {shape:<{widths[0]}}  {formula:<{widths[1]}}  {entry.meaning}")
+
+
+def print_rules(rules: str) -> None:
+    """The rules of the game, in five lines."""
+    from pebblesim.game.words import in_words
+
+    print(f"\nrules of the game ({rules})")
+    for line in in_words(rules):
+        print(f"  {line}")
 
 
 @contextmanager

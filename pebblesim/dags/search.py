@@ -18,6 +18,7 @@ from pebblesim.dags.starts import starts
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import RULES, Game, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
@@ -37,7 +38,7 @@ Progress = Callable[[float, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Pebbling:
+class Pebbling(Result):
     """The best game that was found on a graph, and how far it can be from the least.
 
     Attributes:

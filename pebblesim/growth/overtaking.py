@@ -11,7 +11,7 @@ from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
     from pebblesim.growth.cones import Cone, Vector
-    from pebblesim.growth.text import Expression
+    from pebblesim.notation import Expression
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 

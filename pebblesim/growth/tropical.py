@@ -23,9 +23,8 @@ import sympy
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
-from pebblesim.growth.text import Expression, comparisons_in, parse
 from pebblesim.growth.verdicts import Piece, Verdict, Witness
-from pebblesim.notation import written
+from pebblesim.notation import Expression, comparisons_in, parse, written
 
 Cells = list[tuple[Region, Vector | None]]
 """A function on a region: parts of it, with a linear function on each; None where there is no bound on that side."""

@@ -16,6 +16,7 @@ from pebblesim.jobs.count import Counted
 from pebblesim.language.masks import Mask, of
 from pebblesim.language.problems import Theta, problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
     Formulation,
@@ -30,7 +31,7 @@ from pebblesim.theory.lower_bounds import (
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Result):
     """Every bound on a problem at given sizes, in words; it prints as a table.
 
     Attributes:
@@ -89,6 +90,20 @@ class Bounds:
                 for each in self.lower
             ],
         }
+
+    def latex(self) -> str:
+        """Θ and the closed form of every bound, with its domain and its way, as an `align*` environment of LaTeX."""
+        from pebblesim.notation import align, domain_in_latex, in_latex, text_in_latex
+
+        rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
+        for each in self.lower:
+            way = rf",\ {text_in_latex(each.way)}" if each.way else ""
+            named = rf"Q_{{{text_in_latex(each.name)}}}"
+            rows += [
+                (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
+                for form in each.forms
+            ]
+        return align(rows)
 
     def summary(self) -> list[str]:
         """What holds, a line for each way of computing, and first the one for every way."""
@@ -163,7 +178,7 @@ def bounds(
 
 
 @dataclass(frozen=True)
-class Gaps:
+class Gaps(Result):
     """How far the best schedule of a problem is from the best lower bound, for several M.
 
     Attributes:
@@ -209,6 +224,19 @@ class Gaps:
             "rows": rows,
             "largest": {"M": self.worst.M, "gap": self.worst.gap},
         }
+
+    def latex(self) -> str:
+        """A row for each M, as a `tabular` environment of LaTeX."""
+        from pebblesim.notation import text_in_latex
+
+        head = "$M$ & schedule & $Q$ & lower bound & gap"
+        rows = [
+            f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
+            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap:.3f}"
+            for row in self.rows
+        ]
+        lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))
+        return f"\\begin{{tabular}}{{rlrrr}}\n{lines}\n\\end{{tabular}}"
 
 
 def gaps(

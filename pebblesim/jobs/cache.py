@@ -12,6 +12,7 @@ from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, several, whole
 from pebblesim.tables import aligned
 
@@ -83,7 +84,7 @@ class Cached:
 
 
 @dataclass(frozen=True)
-class CacheTable(Sequence[Cached]):
+class CacheTable(Result, Sequence[Cached]):
     """Rows of one stream or of several, by M.
 
     Attributes:

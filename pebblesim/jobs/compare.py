@@ -14,13 +14,14 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound, best
 
 
 @dataclass(frozen=True)
-class Comparison(Sequence[Counted]):
+class Comparison(Result, Sequence[Counted]):
     """Schedules of one problem for the same sizes: a sequence of rows, least I/O first, then what does not fit.
 
     Attributes:

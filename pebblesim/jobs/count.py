@@ -17,12 +17,13 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
+from pebblesim.results import Result
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, best
 from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Result):
     """What a schedule moves and holds for given sizes; all numbers of words are exact.
 
     Attributes:

@@ -23,6 +23,7 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
+from pebblesim.results import Result
 from pebblesim.sizes import LARGEST
 from pebblesim.theory.lower_bounds import best
 
@@ -110,7 +111,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Crossover:
+class Crossover(Result):
     """The crossings of pairs of schedules at one n and d, and over many d at n = 64 d.
 
     Attributes:
@@ -123,6 +124,8 @@ class Crossover:
 
     dims: Mapping[str, int]
     crossings: tuple[Crossing, ...]
+    part = "crossings"
+
     bounds: tuple[Fraction | None, str]
     regimes: tuple[tuple[int, str], ...]
     measured: tuple[Crossing, ...]

@@ -11,6 +11,7 @@ from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, whole
 
 AT_ONCE = 132
@@ -18,7 +19,7 @@ AT_ONCE = 132
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(Result):
     """Traffic through L2, in bytes, for all heads.
 
     Attributes:

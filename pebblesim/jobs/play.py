@@ -14,6 +14,7 @@ from pebblesim.language.registry import Schedule
 from pebblesim.language.source import where_is
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.totals import totals
+from pebblesim.results import Result
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
@@ -89,7 +90,7 @@ def set_up(
 
 
 @dataclass(frozen=True)
-class Played:
+class Played(Result):
     """A game that a schedule played, and what else was checked on the way.
 
     Attributes:

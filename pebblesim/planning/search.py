@@ -15,6 +15,7 @@ from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+from pebblesim.results import Result
 from pebblesim.sizes import LARGEST, whole
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SMALL = (7, 3, 4, 5)
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Result):
     """What a search found.
 
     Attributes:

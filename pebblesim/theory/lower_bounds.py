@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
@@ -18,6 +19,9 @@ from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
 from pebblesim.theory.capacities import Cube, least_words, least_words_of_light_trees
 from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Pairs
+
+if TYPE_CHECKING:
+    from sympy import Expr
 
 __all__ = [
     "Form",
@@ -49,6 +53,13 @@ class Form:
 
     expr: str
     domain: str
+
+    @property
+    def sympy(self) -> Expr:
+        """The closed form as a `sympy.Expr`, its symbols without assumptions."""
+        from pebblesim.notation import parse
+
+        return parse(self.expr)
 
 
 @dataclass(frozen=True)
