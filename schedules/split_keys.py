@@ -12,10 +12,7 @@ from pebblesim.schedules.flash_forward import INFINITY
 @schedule(
     problem="forward",
     source="Dao et al. 2023 (FlashDecoding)",
-    io=(
-        "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
-        " + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
-    ),
+    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
     fit=["B_r", "S", "B_c"],
     graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
 )
@@ -67,10 +64,7 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
 @schedule(
     problem="forward",
     source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
-    io=(
-        "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
-        " + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
-    ),
+    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
     fit=["B_r", "S"],
     graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
 )

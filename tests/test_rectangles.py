@@ -14,15 +14,17 @@ from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
-from pebblesim.language import Block, Machine, Tensor, exp
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
 from pebblesim.language.masks import Mask, TileRange, from_array, of
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.accesses import accesses
+from pebblesim.readings.accesses import accesses, accesses_of_blocks
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula
+from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.masked_peak import masked_peak_red
 from pebblesim.readings.numbers import numbers
+from pebblesim.readings.path import path
 from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, work
 
@@ -90,6 +92,20 @@ def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st
         assert formula(program).evaluate_peak_words(**sizes) == predicted.peak_words
     stream = accesses(program, sizes, mask=mask)
     assert int(stream.sizes[stream.ids].sum()) == predicted.total.io
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(2, 30)
+def test_the_longest_way_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
+    """Block by block, from the stream of what each of them moves."""
+    sizes = {name: data.draw(side, name) for name in (*schedule.problem.dims, *schedule.blocks)}
+    found = []
+    for launch in launches(schedule.program):
+        stream = accesses_of_blocks(schedule.program, sizes, launch.body, launch.grid)
+        ends = np.append(0, np.cumsum(stream.sizes[stream.ids]))[stream.starts]
+        found.append((launch.name, len(ends) - 1, int(np.diff(ends).max())))
+    assert [tuple(stage) for stage in path(schedule.program, sizes)] == found
 
 
 @every_schedule
@@ -272,6 +288,50 @@ def test_dimensions_of_other_names_work_under_masks() -> None:
         expected = rectangle.problem.reference(inputs, table)["E"]
         np.testing.assert_allclose(outputs["E"][table], expected[table])
         assert ps.count(mine, M=100, n=5, d=3, mask="causal", blocks={"B": 2}).pairs == 15
+
+
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("P", [1, 8, 132])
+def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
+    """By hand: K and V once; q for each split; O_s and a word beside it written, and read by the merge; O and L."""
+    n_k, d = 32768, 128
+    S = -(-n_k // P)
+    counted = ps.count(name, n_q=1, n_k=n_k, d=d, M=49152, blocks={"B_r": 1, "S": S})
+    splits, merge = counted.phases["splits"], counted.phases["merge"]
+    assert sum(splits) == 2 * n_k * d + P * d + P * (d + 1)
+    assert merge == (P * (d + 1), d + 1)
+    assert [tuple(stage) for stage in counted.path] == [
+        ("splits", P, 2 * S * d + d + d + 1),
+        ("merge", 1, (P + 1) * (d + 1)),
+    ]
+
+
+def test_a_split_that_is_merged_twice_is_told_by_the_game() -> None:
+    def twice(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, S: Block) -> None:
+        (n_q, _), (n_k, d_v) = Q.shape, V.shape
+        splits = m.quotient(n_k, S)
+        AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
+        O = m.tensor("O", n_q, d_v)
+        with m.phase("splits"):
+            Q_ = m.read(Q)
+            for s in m.tiles(n_k, S):
+                A = m.compute(Q_ @ m.read(K[s, :]).T)
+                A[:] = exp(A)
+                m.write(l_s[s, :], m.compute(rowsum(A)))
+                m.write(AV_s[s, :, :], m.compute(A @ m.read(V[s, :])))
+        with m.phase("merge"):
+            O_, l = m.constant(0, n_q, d_v), m.constant(0, n_q)
+            for s in m.tiles(n_k, S):
+                l += m.read(l_s[s, :])
+                of_split = m.read(AV_s[s, :, :])
+                O_ += of_split
+                O_ += of_split
+            O_[:] = O_ / l
+            m.write(O, O_)
+
+    wrong = strategies.unregistered(twice, "forward", softmax="split-sums", column_block="S")
+    with pytest.raises(UsageError, match=r"uses O_, which holds AV\[0,0\] of block 1 of 3, where the constant that AV"):
+        ps.play(wrong, n=6, d=2, M=100, blocks={"S": 2})
 
 
 def test_cross_attention_with_77_keys() -> None:

@@ -16,6 +16,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.count import count as count_program
+from pebblesim.readings.path import Stage, path
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, best
@@ -39,6 +40,8 @@ class Counted(Result):
         mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
             exceeds.
         formulation: how it computes, as far as lower bounds can tell.
+        path: what runs one after the other where all independent iterations run at once, (name, workers, words of the
+            one that moves most) of each; empty under a mask.
     """
 
     schedule: str
@@ -57,6 +60,7 @@ class Counted(Result):
     work: Mapping[str, int]
     mask: Mask | None = None
     formulation: Formulation = field(default_factory=Formulation)
+    path: tuple[Stage, ...] = ()
 
     @property
     def operations(self) -> int:
@@ -164,6 +168,7 @@ class Counted(Result):
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+            "path": [{"name": stage.name, "workers": stage.workers, "words": stage.words} for stage in self.path],
             "work": dict(self.work),
             **per_byte,
         }
@@ -245,4 +250,5 @@ def counted(
         work=work(program, {**dims, **blocks}, mask),
         mask=mask,
         formulation=Formulation.of(algorithm),
+        path=path(program, {**dims, **blocks}) if mask is None else (),
     )

@@ -217,7 +217,7 @@ class Machine:
             raise TraceError(f"{where()}: writes {tensor.name}, which is an input.")
         if not isinstance(value, Value) and value in CONSTANTS:
             if tensor.apart:
-                raise TraceError(f"{where()}: {tensor.name} is kept apart for each tile; write tiles to it, no constant.")
+                raise TraceError(f"{where()}: {tensor.name} is kept apart for tiles; write tiles to it, no constant.")
             self._emit(ir.Init(tensor, ranges, float(value), line()))
         elif not isinstance(value, Tile):
             raise TraceError(f"{where()}: writes what was never computed; m.compute(...) makes a tile of it.")

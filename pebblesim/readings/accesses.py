@@ -261,9 +261,7 @@ class _Walker:
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
-    def _request(
-        self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None
-    ) -> Part:
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Part:
         return self._part(self._items(at, ranges, tiles).ravel(), kind)
 
     def _part(self, ids: Array, kind: int | Array) -> Part:

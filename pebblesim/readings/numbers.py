@@ -63,9 +63,7 @@ def numbers(
     common = np.result_type(*given.values())
     dtype = common if common.kind == "f" else np.dtype(np.float64)
     memory = {
-        name: given[name].astype(dtype, copy=False)
-        if name in given
-        else np.full(tensor.sides(sizes), np.nan, dtype)
+        name: given[name].astype(dtype, copy=False) if name in given else np.full(tensor.sides(sizes), np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
     run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))

@@ -50,9 +50,7 @@ class _Run(EveryTile):
         super().__init__(sizes)
         self.workers = workers
         self.cache: dict[ir.Tile, Array] = {}
-        self.memory = {
-            name: np.full((4, *tensor.sides(sizes)), np.nan) for name, tensor in program.tensors.items()
-        }
+        self.memory = {name: np.full((4, *tensor.sides(sizes)), np.nan) for name, tensor in program.tensors.items()}
         for name in program.inputs:
             self.memory[name][:] = _exact(inputs[name], UNIT * np.abs(inputs[name]))
 
