@@ -48,11 +48,11 @@ class _FirstBlock(LoopContext):
 
     def __init__(self, sizes: ir.Sizes, grid: tuple[ir.Loop, ...]) -> None:
         super().__init__(sizes, None)
-        self.grid = grid
+        self.workers = grid
 
     def iterations(self, loop: ir.Loop) -> Iterator[Times]:
         for number, times in enumerate(super().iterations(loop)):
-            if loop not in self.grid:
+            if loop not in self.workers:
                 yield times
             elif number == 0:
                 yield 1

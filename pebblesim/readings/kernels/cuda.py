@@ -387,15 +387,13 @@ class _Writer:
     def _statements(self, node: ir.Node) -> Iterator[_Statement]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self.of[tile]}, {self._width(tile)}, {self._array(node)}, {self._part(tensor, tile.ranges)}"
-                )
-                yield _Statement([f"read_tile({arguments}, tid, threads);"], {tensor}, {tile})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"read_tile({self.of[tile]}, {self._width(tile)}, {place}, tid, threads);"
+                yield _Statement([text], {tensor}, {tile})
             case ir.Write(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self._array(node)}, {self._part(tensor, tile.ranges)}, {self.of[tile]}, {self._width(tile)}"
-                )
-                yield _Statement([f"write_tile({arguments}, tid, threads);"], {tile}, {tensor})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"write_tile({place}, {self.of[tile]}, {self._width(tile)}, tid, threads);"
+                yield _Statement([text], {tile}, {tensor})
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
                 arguments = f"{self.of[tensor]}, {self._part(tensor, ranges)}, {_constant(value)}"
                 yield _Statement([f"fill({arguments}, tid, threads);"], set(), {tensor})
