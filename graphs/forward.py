@@ -53,6 +53,24 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
+    blocks = checked(softmax, column_block, row_block, mask)
+    b = Builder(summation, mask)
+    b.outputs = outputs
+    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
+    b.matmul("S", "Q", "K.T", pairs=True)
+    output(b, softmax, n_q, n_k, d_v, blocks, "V")
+    return b
+
+
+Blocks = tuple[int | None, int | None]  # columns and rows of a tile of an online softmax, if it is one
+
+
+def checked(softmax: str, column_block: int | None, row_block: int | None, mask: Mask) -> Blocks:
+    """A softmax and its blocks, if they go together.
+
+    Raises:
+        UsageError: they do not.
+    """
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
     online = softmax in ONLINE
@@ -62,19 +80,22 @@ def declare(
         raise UsageError(
             f"row_block goes with softmax {', '.join(ONLINE)}, which need it under a mask, and with no other."
         )
-    b = Builder(summation, mask)
-    b.outputs = outputs
-    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
-    b.matmul("S", "Q", "K.T", pairs=True)
+    return (
+        None if column_block is None else whole("column_block", column_block),
+        None if row_block is None else whole("row_block", row_block),
+    )
+
+
+def output(b: Builder, softmax: str, n_q: int, n_k: int, d_v: int, blocks: Blocks, values: str) -> None:
+    """O from the scores S and the values."""
+    column_block, row_block = blocks
     if column_block is None:
-        _whole_rows(b, softmax)
+        _whole_rows(b, softmax, values)
     else:
-        blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
-        ONLINE[softmax](b, n_q, n_k, d_v, *blocks)
-    return b
+        ONLINE[softmax](b, n_q, n_k, d_v, column_block, row_block, values)
 
 
-def _whole_rows(b: Builder, softmax: str) -> None:
+def _whole_rows(b: Builder, softmax: str, values: str) -> None:
     """Row sums over all columns before anything is divided by them."""
     if softmax == "safe":
         b.rowmax("m", "S")
@@ -85,14 +106,14 @@ def _whole_rows(b: Builder, softmax: str) -> None:
     l = "l_m" if softmax == "safe" else "l"
     b.rowsum(l, "A")
     if softmax == "late":
-        b.matmul("AV", "A", "V")
+        b.matmul("AV", "A", values)
         b.elementwise("O", "div", "AV", l)
     else:
         b.elementwise("P", "div", "A", l)
-        b.matmul("O", "P", "V")
+        b.matmul("O", "P", values)
 
 
-def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum, O always divided by l."""
     with b.loop(n_k, block, row_block):
         b.rowmax("m_block", "S")
@@ -111,7 +132,7 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.elementwise("al_block", "mul", "a_block", "l_block")
         b.elementwise("l_m", "add", "al", "al_block")
-        b.matmul("AV", "A", "V")
+        b.matmul("AV", "A", values)
         b.elementwise("aAV", "mul", "a_block", "AV")
         b.elementwise("alO", "mul", "al", "O.prev")
         b.elementwise("lO", "add", "alO", "aAV")
@@ -130,7 +151,7 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int 
     b.elementwise("A", "exp", "Sm")
 
 
-def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str = "V") -> None:
+def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
@@ -145,7 +166,7 @@ def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """L from a running maximum and running sums, and then every score again."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
@@ -156,10 +177,10 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.elementwise("L", "add", "m.last", "log_l")
     b.elementwise("SL", "sub", "S", "L")
     b.elementwise("f", "exp", "SL")
-    b.matmul("O", "f", "V")
+    b.matmul("O", "f", values)
 
 
-def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
     with b.loop(n_k, block, row_block):
         b.rowmax("m_s", "S")
@@ -167,7 +188,7 @@ def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
     b.elementwise("A", "exp", "Sm")
     with b.loop(n_k, block, row_block):
         b.rowsum("l_s", "A")
-        b.matmul("AV", "A", "V")
+        b.matmul("AV", "A", values)
         b.elementwise("O_s", "div", "AV", "l_s")
         b.elementwise("log_l_s", "log", "l_s")
         b.elementwise("L_s", "add", "m_s", "log_l_s")
@@ -190,14 +211,14 @@ def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """A, its row sums and A V for each block of columns, without a maximum; then the sums of these sums."""
     b.elementwise("A", "exp", "S")
     with b.loop(n_k, block, row_block):
         b.running("l", (n_q,), 0.0)
         b.running("AV", (n_q, d_v), 0.0)
         b.rowsum("l_s", "A")
-        b.matmul("AV_s", "A", "V")
+        b.matmul("AV_s", "A", values)
         b.elementwise("l", "add", "l.prev", "l_s")
         b.elementwise("AV", "add", "AV.prev", "AV_s")
     b.elementwise("O", "div", "AV.last", "l.last")
@@ -205,7 +226,7 @@ def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block:
 
 ONLINE: Final = {
     "flash1": _flash1,
-    "flash2": flash2,
+    "flash2": _flash2,
     "logsumexp": _logsumexp,
     "split": _split,
     "split-sums": _split_sums,

@@ -8,6 +8,10 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY
 
+SPLIT = (
+    "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
+)
+
 
 @schedule(
     problem="forward",
@@ -61,6 +65,19 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
             m.write(L[i], m_i)
 
 
+def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
+    """O and l from the sums of all splits."""
+    n_q, d_v = O.shape
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+        O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)
+        for s in m.tiles(n_k, S, keys_of=i):
+            l_i += m.read(l_s[s, i])
+            O_i += m.read(AV_s[s, i, :])
+        O_i[:] = O_i / l_i
+        m.write(O[i, :], O_i)
+        m.write(l[i], l_i)
+
+
 @schedule(
     problem="forward",
     source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
@@ -91,11 +108,4 @@ def row_stationary_split(m, Q, K, V, *, B_r, S):
                 m.write(l_s[s, i], l_i)
 
     with m.phase("merge"):
-        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
-            O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)
-            for s in m.tiles(n_k, S, keys_of=i):
-                l_i += m.read(l_s[s, i])
-                O_i += m.read(AV_s[s, i, :])
-            O_i[:] = O_i / l_i
-            m.write(O[i, :], O_i)
-            m.write(l[i], l_i)
+        merge_sums(m, O, l, AV_s, l_s, n_k, B_r=B_r, S=S)

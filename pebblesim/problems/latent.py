@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT, softmax
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -25,7 +25,7 @@ problem(
     totals={"d_k": ("d_v", "d_r")},
     inputs={"Q_C": ("n_q", "d_v"), "Q_R": ("n_q", "d_r"), "C": ("n_k", "d_v"), "R": ("n_k", "d_r")},
     outputs={"O": ("n_q", "d_v")},
-    extra={"L": ("n_q",)},
+    extra=dict.fromkeys(("l", "L"), ("n_q",)),
     queries=("Q_C", "Q_R"),
     keys=("C", "R"),
     values=reference,
@@ -39,9 +39,11 @@ problem(
         "S_C": ("Q_C Cᵀ", "scores, the part of the latent keys"),
         "S_R": ("Q_R Rᵀ", "scores, the rotary part"),
         "S": ("S_C + S_R", "scores: how well each query matches each key"),
-        **{name: OF_SOFTMAX[name] for name in ("A", "m", "l_m", "L", "Sm")},
+        **{name: OF_SOFTMAX[name] for name in ("A", "l", "m", "l_m", "L", "Sm")},
         **ONLINE,
         "lO": ("diag(a) lO_prev + A_block C_block", "running output, not yet divided by the row sums"),
+        "AV": ("A C", "the output, not divided by the row sums"),
+        **{name: SPLIT[name] for name in ("l_s", "AV_s")},
         "O": ("softmax(S) C", "the result: for each query, the mean of the latent keys under its probabilities"),
     },
 )

@@ -46,3 +46,16 @@ ONLINE = {
     "log_l": ("log(l_m)", "logarithm of the row sums where the maxima are taken off"),
 }
 """The same of the online softmax, which takes the columns block by block; prev is the block before."""
+
+SPLIT = {
+    "m_s": ("rowmax(S_block)", "row maxima over the keys of one split"),
+    "l_s": ("A_block · 1", "row sums over the keys of one split"),
+    "log_l_s": ("log(l_s)", "logarithm of the row sums of one split"),
+    "L_s": ("m_s + log(l_s)", "logarithm of the row sums of one split: what it weighs against the others"),
+    "AV_s": ("A_block V_block", "the output of one split, not divided by the row sums"),
+    "O_s": ("diag(l_s)⁻¹ A_block V_block", "the result for the keys of one split alone"),
+    "down_s": ("L_s − m", "how far the weight of this split is below the largest so far, as logarithms"),
+    "w": ("exp(L_s − m)", "weight of this split relative to the largest so far"),
+    "wO": ("diag(w) O_s", "the split's result, by its weight"),
+}
+"""The same of keys in splits, each with a softmax of its own, that are merged."""
