@@ -8,9 +8,7 @@ from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY
 
-SPLIT = (
-    "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
-)
+SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
 
 
 @schedule(
@@ -50,19 +48,19 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
 
     with m.phase("merge"):
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
-            O_i, l_i, m_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
+            O_i, W_i, top_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
             for s in m.tiles(n_k, S, keys_of=i):
                 w = m.read(L_s[s, i])
-                m_new = m.compute(maximum(m_i, w))
-                m_i[:] = exp(m_i - m_new)  # what all that was merged so far is rescaled by
-                w[:] = exp(w - m_new)
-                l_i[:] = m_i * l_i + w
-                O_i[:] = m_i * O_i + w * m.read(O_s[s, i, :])
-                m.move(m_new, m_i)
-            O_i[:] = O_i / l_i
+                top = m.compute(maximum(top_i, w))
+                top_i[:] = exp(top_i - top)  # what all that was merged so far is rescaled by
+                w[:] = exp(w - top)
+                W_i[:] = top_i * W_i + w
+                O_i[:] = top_i * O_i + w * m.read(O_s[s, i, :])
+                m.move(top, top_i)
+            O_i[:] = O_i / W_i
             m.write(O[i, :], O_i)
-            m_i[:] = m_i + log(l_i)
-            m.write(L[i], m_i)
+            top_i[:] = top_i + log(W_i)
+            m.write(L[i], top_i)
 
 
 def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT, softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT_SUMS, softmax
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -43,7 +43,7 @@ problem(
         **ONLINE,
         "lO": ("diag(a) lO_prev + A_block C_block", "running output, not yet divided by the row sums"),
         "AV": ("A C", "the output, not divided by the row sums"),
-        **{name: SPLIT[name] for name in ("l_s", "AV_s")},
+        **SPLIT_SUMS,
         "O": ("softmax(S) C", "the result: for each query, the mean of the latent keys under its probabilities"),
     },
 )
