@@ -113,7 +113,8 @@ def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
     problem="forward-latent",
     source="ours: Saha & Ye's order with streamed operands; C is read for the scores and again as values",
     io=(
-        f"{streamed('n_q', '(d_v + d_r)', 'n_k')} + n_q + {streamed('n_q', 'n_k', 'd_v', 'p', 'q')} + n_q*ceiling(d_v/q)"
+        f"{streamed('n_q', '(d_v + d_r)', 'n_k')} + n_q"
+        f" + {streamed('n_q', 'n_k', 'd_v', 'p', 'q')} + n_q*ceiling(d_v/q)"
     ),
     fit=[("a", "b"), ("p", "q")],
     graph={"softmax": "late"},

@@ -57,7 +57,7 @@ SPLIT = {
     "top": ("max(top_prev, L_s)", "the largest L_s so far"),
     "down_top": (
         "top_prev − top",
-        "how far the largest L_s has risen with this split, as a number that is not positive",
+        "how far the largest L_s has risen with this split, not positive",
     ),
     "fade": ("exp(top_prev − top)", "factor that makes older weights relative to the new largest"),
     "down_s": ("L_s − top", "how far this split's L_s is below the largest so far"),
