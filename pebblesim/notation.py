@@ -21,6 +21,15 @@ def parse(expression: Expression) -> sympy.Expr:
     That they are positive integers is known here, and not told: sympy 1.14 takes Max(n, n/(d*M)) of positive integers
     for n/(d*M).
 
+    Args:
+        expression: text such as "n**2/sqrt(M)", a number, or an expression of sympy.
+
+    Returns:
+        The expression.
+
+    >>> parse("n**2/sqrt(M) + ceiling(n/B)")
+    ceiling(n/B) + n**2/sqrt(M)
+
     Raises:
         UsageError: the text is no expression.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import isqrt
 from typing import Any
@@ -122,6 +122,20 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
             found[size] = None
             size = size * step if ends[2][0] == "x" else size + step
     return tuple(found)
+
+
+def axis(what: str, sizes: int | str | Iterable[int]) -> tuple[int, ...]:
+    """One size or more: a number, several, or a text for `several`; each once.
+
+    Raises:
+        UsageError: they are no sizes, or none.
+    """
+    if isinstance(sizes, str):
+        return several(what, sizes)
+    found = tuple(dict.fromkeys(whole(what, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
+    if not found:
+        raise UsageError(f"no sizes were given for {what}.")
+    return found
 
 
 def dtype_of(name: str) -> str:

@@ -509,7 +509,7 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
         "    m.write(m.tensor('C', A.shape[0], B.shape[1]), m.compute(m.read(A) @ m.read(B)))\n"
     )
     assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
-    assert "there is no such file" in pebblesim(f"--load {own}.txt list").err
+    assert "this file does not exist" in pebblesim(f"--load {own}.txt list").err
 
 
 def test_a_schedule_that_moves_too_little_is_an_error(pebblesim: Pebblesim, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_nothing_that_fits_is_exit_code_2(pebblesim: Pebblesim) -> None:
         ("count flash1-forward -p backward -n 8 -d 4 -M 99", "flash1-forward solves 'forward', not 'backward'"),
         ("count matmul-tiled --size m=2 --size m=3 -M 9", "--size m=… was given twice."),
         ("formula small-cache --latex --json", "choose one"),
-        ("graph backward -n 2 -d 2 --option n=4", "--option n=… is not for sizes"),
+        ("graph backward -n 2 -d 2 --option n=4", "--option n=… is not allowed"),
         ("count matmul-tiled -n 8 -M 99", "takes the sizes m, k, n, or n and d alone, which mean m = n, k = d, n = n"),
     ],
 )
@@ -682,9 +682,9 @@ def test_any_dag(pebblesim: Pebblesim, tmp_path: Path) -> None:
         ("pebble nothing -M 4", "no file, generator or problem is called 'nothing'"),
         ("pebble fft -n 8 -M 2", "it needs M ≥ 3"),
         ("pebble fft -n 8 -M 4 --seconds soon", "--seconds 'soon' was given"),
-        ("pebble fft -n 8 -M 4 --summation balanced", "fft is a generator, which takes no mask"),
+        ("pebble fft -n 8 -M 4 --summation balanced", "fft is a generator; leave out --mask"),
         ("pebble nowhere.hdag -M 4", "cannot read nowhere.hdag"),
-        ("pebble nowhere.hdag -n 4 -M 4", "is a file, which takes no sizes"),
+        ("pebble nowhere.hdag -n 4 -M 4", "is a file; leave out sizes"),
         ("pebble fft -n 8 -M 4 --rules partial --seconds 0 --save game.txt", "save to .npy instead"),
         ("dags nowhere", "nowhere is no folder"),
         ("judge fft -n 8 nowhere.npy -M 4", "cannot read moves from"),

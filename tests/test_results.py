@@ -26,7 +26,7 @@ def results() -> dict[str, ps.Result]:
     """One result of each kind that costs nothing."""
     return {
         "count": ps.count("small-cache", **SMALL),
-        "compare": ps.compare(["small-cache", "large-cache"], **SMALL),
+        "compare": ps.compare(schedules=["small-cache", "large-cache"], **SMALL),
         "bounds": ps.bounds("backward", **SMALL),
         "gaps": ps.gaps("backward", n=16, d=4, M=[100, 200]),
         "crossover": ps.crossover("small-cache", "large-cache", n=16, d=4, over_d=()),
@@ -79,7 +79,7 @@ def test_a_result_draws_itself(name: str, tmp_path: Path) -> None:
 def test_what_has_no_picture_says_what_has() -> None:
     with pytest.raises(UsageError, match=r"no picture of a Bounds; there is one of CacheTable, Comparison, Counted"):
         results()["bounds"].plot()
-    nothing = ps.compare(["small-cache"], n=16, d=4, M=5)
+    nothing = ps.compare(schedules=["small-cache"], n=16, d=4, M=5)
     with pytest.raises(UsageError, match="no schedule fits in M = 5 words"):
         nothing.plot()
 

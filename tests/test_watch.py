@@ -330,7 +330,7 @@ def test_the_command_writes_a_page(watch: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("small-cache -n 4 -d 2 -M 24 -o a.txt", "a page ends in .html"),
+        ("small-cache -n 4 -d 2 -M 24 -o a.txt", "the name of a page must end in .html"),
         ("small-cache -n 400 -d 20 -M 240", "this game is too long to be kept"),
         ("small-cache -n 4 -d 2 -M 1", "is too small for small-cache"),
         ("small-cach -n 4 -d 2 -M 24", "did you mean 'small-cache'?"),

@@ -122,6 +122,10 @@ def verify(
         progress: called now and then with the fraction of the claims that is done.
         errata_only: only those that are stated to be false.
 
+    Returns:
+        The verdicts, a row for each claim; they print as text, and `failed` counts those that contradict what is
+        stated.
+
     >>> verify("Lemma C.9, count").rows[0].status
     'AGREES'
 

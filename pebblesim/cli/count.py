@@ -30,7 +30,6 @@ from pebblesim.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
-    from pebblesim.jobs.heads import Heads
     from pebblesim.jobs.l2 import L2
 
 app = family()
@@ -54,8 +53,9 @@ class Shared(Group):
         str | None, typer.Option("--chiplets", help="Parts with an L2 each: 8, or 8:contiguous.", metavar="X")
     ] = None
 
-    def options(self, heads: Heads | None) -> dict[str, Any] | None:
-        """What `pebblesim.l2` takes for so many heads; None if there is no L2."""
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """What `pebblesim.l2` takes; None if there is no L2."""
         given = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
@@ -66,7 +66,7 @@ class Shared(Group):
             if given:
                 raise UsageError("--order, --at-once and --chiplets are for an L2; give its size with --l2.")
             return None
-        return {"size": parse_bytes("--l2", self.l2), "heads": 1 if heads is None else heads.times, **given}
+        return {"size": parse_bytes("--l2", self.l2), **given}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -88,36 +88,32 @@ def count(
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
-    from pebblesim.jobs.heads import Totals
+    from pebblesim.jobs.totals import Totals
     from pebblesim.language import masks
-    from pebblesim.language.problems import problem as find
     from pebblesim.language.registry import get
 
-    dims, words, rule, all_heads = sizes.dims, cache.words, blocks.rule, heads.given
+    words, rule = cache.words, blocks.rule
     bytes_of(cache.dtype or "float32")  # refuses an unknown type
-    seen = masks.of(mask)
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
-    alone = dims, seen
-    if all_heads is not None:
-        dims, seen = all_heads.of(find(problem), dims, seen)
+    shape: dict[str, Any] = {"mask": masks.of_heads(mask), **heads.arguments, **sizes.dims}
+    asked: dict[str, Any] = {"M": words, "blocks": rule, "summation": summation, **shape}
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
-        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
+        one = ps.count(names[0], **asked)
+        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,))
     else:
-        rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
-    behind = _behind(rows, shared.options(all_heads), cache.dtype)
-    totals = None if all_heads is None else Totals.of(rows, all_heads, *alone, rule, summation, cache.dtype)
+    behind = _behind(rows, shared.options, shape, cache.dtype)
     if as_json:
         result = rows.to_dict(cache.dtype)
         for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
             row["l2"] = None if each is None else each.to_dict()
-        print_json(result | ({} if totals is None else totals.to_dict()))
+        print_json(result)
         raise typer.Exit(2 if nothing_fits else 0)
     title = listed({**first.dims, "M": words})
-    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.all_pairs:,} pairs)"
+    under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
         f"{first.problem}: {title} words{under}",
@@ -126,8 +122,9 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
-    if totals is not None and not behind:  # behind an L2 there is a table of all heads
-        print_table(str(totals.title), totals.columns, totals.lines, left=1)
+    if first.heads.said and not behind:  # behind an L2 there is a table of all heads
+        totals = Totals(rows, cache.dtype)
+        print_table(totals.title, totals.columns, [[_cell(cell) for cell in line] for line in totals.lines])
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
         print(f"work: {work}; {first.intensity:.3g} operations per word")
@@ -136,6 +133,12 @@ def count(
             print_table(None, (title, "reads", "writes", "I/O"), lines)
         if first.path:
             print(_path(first))
+        if first.parts:
+            of_heads = [
+                (f"{head}", each.blocks_in_words, f"{each.pairs:,}", f"{each.io:,}", _ratio(each.gap))
+                for head, each in enumerate(first.parts)
+            ]
+            print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), of_heads, left=2)
     if first.bound is None:
         print(f"Θ: not stated for {first.problem}")
     else:
@@ -167,7 +170,13 @@ def _print_behind(found: Sequence[L2]) -> None:
         )
 
 
-def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str | None) -> list[L2 | None]:
+def _cell(value: str | int | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _behind(
+    rows: Sequence[Counted], options: dict[str, Any] | None, shape: dict[str, Any], dtype: str | None
+) -> list[L2 | None]:
     """What each schedule that fits moves behind an L2; nothing without one."""
     if options is None:
         return []
@@ -175,7 +184,7 @@ def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str 
 
     found: list[L2 | None] = []
     for row in rows:
-        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": row.mask, **row.dims}
+        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", **shape}
         fits = row.least_M is None
         found.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
     return found
@@ -196,14 +205,13 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
-    sizes = ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none"
     fits = "" if row.feasible else " > M"
     if row.least_M is not None:
         blank = ("",) * (3 if dtype else 2)
         return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
     return (
         row.schedule,
-        sizes,
+        row.blocks_in_words,
         f"{row.reads:,}",
         f"{row.writes:,}",
         f"{row.io:,}",

@@ -1,4 +1,4 @@
-"""What the letters stand for: `glossary`."""
+"""Explain the names: `glossary`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ app = family()
 @command(app, example="pebblesim glossary backward")
 def glossary(
     problem: Annotated[
-        str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=complete_problem)
+        str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)
     ] = "backward",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the letters stand for: each tensor of a problem, the parts of its sums, and the rules of the game."""
+    """Explain the names: each tensor of a problem, the parts of its sums, and the rules of the game."""
     from pebblesim.game.words import in_words
     from pebblesim.graphs.summation import PARTS
     from pebblesim.jobs.glossary import glossary as entries
@@ -35,7 +35,7 @@ def glossary(
         return
     print(f"{solves.name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  ({solves.source})")
     print_tensors(entries(problem))
-    print("\nparts of a sum, which a game shows behind an element's name, such as S[0,1] (product 2 of 4)")
+    print("\nparts of a sum; a game shows them after an element's name, such as S[0,1] (product 2 of 4)")
     wide = max(len(example) for example, _ in PARTS.values())
     for example, meaning in PARTS.values():
         if example:

@@ -25,10 +25,12 @@ def play(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a schedule move by move as a red-blue pebble game, under a referee."""
+    """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
     import pebblesim as ps
 
     with progress_bar("playing") as progress:
@@ -53,17 +55,17 @@ def watch(
     *,
     game: GameChoice,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; SCHEDULE.html by default.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Output file; SCHEDULE.html by default.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Write a page that replays a game in any browser, without a network."""
+    """Write an HTML page that replays a game in any browser, offline."""
     from pebblesim.jobs.recording import record
     from pebblesim.language.registry import get
     from pebblesim.replay import MOST_MOVES, save
 
     path = output or Path(f"{get(schedule).name}.html")
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
+        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
     recording = record(schedule, most=MOST_MOVES, **game.arguments)
     save(recording, path)
     print(f"{recording.title}\n{recording.game}\nwritten   {path}")

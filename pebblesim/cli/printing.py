@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, JSON, progress bars."""
+"""Output of commands: tables that fit the terminal, JSON, progress bars."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def listed(sizes: Mapping[str, int]) -> str:
 
 
 def one_way(latex: bool, as_json: bool) -> None:
-    """Refuse to print one result in two ways.
+    """Refuse --latex together with --json.
 
     Raises:
-        UsageError: both are asked for.
+        UsageError: both options are given.
     """
     if latex and as_json:
-        raise UsageError("--latex and --json print the same in two ways; choose one.")
+        raise UsageError("--latex and --json cannot be combined; choose one.")
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -40,9 +40,9 @@ def print_table(
     left: int = 1,
     spare: Sequence[str] = (),
 ) -> None:
-    """A table; the first `left` columns are words, the others numbers.
+    """Print a table. The first `left` columns are text, aligned left; the others are numbers, aligned right.
 
-    Nothing is ever cut off: on a narrow terminal the `spare` columns are left out, one after the other.
+    No cell is ever cut off. On a narrow terminal the `spare` columns are left out one by one.
     """
     from rich import box
     from rich.console import Console
@@ -63,15 +63,15 @@ def print_table(
         dropped.append(spare[len(dropped)])
         shown = [number for number in shown if columns[number] not in dropped]
     console = Console(width=max(width, 1), soft_wrap=True)
-    with console.capture() as text:  # Rich would end the program if nobody reads on
+    with console.capture() as text:  # Rich would end the program if the reader closes the pipe
         console.print(table)
     print(text.get(), end="")
     if dropped:
-        print(f"(left out on a terminal this narrow: {', '.join(dropped)})")
+        print(f"(columns left out on this narrow terminal: {', '.join(dropped)})")
 
 
 def print_tensors(entries: Sequence[Entry]) -> None:
-    """What tensors are: a line for each."""
+    """Print one line of explanation for each tensor."""
     wide = max((len(entry.name) for entry in entries), default=0)
     shapes = [" × ".join(entry.shape) for entry in entries]
     formulas = [f"= {entry.formula}" if entry.formula else entry.role for entry in entries]
@@ -81,7 +81,7 @@ def print_tensors(entries: Sequence[Entry]) -> None:
 
 
 def print_rules(rules: str) -> None:
-    """The rules of the game, in five lines."""
+    """Print the rules of the game in five lines."""
     from pebblesim.game.words import in_words
 
     print(f"\nrules of the game ({rules})")
@@ -91,7 +91,7 @@ def print_rules(rules: str) -> None:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
-    """A progress bar on a terminal, nothing in a pipe."""
+    """Show a progress bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -105,7 +105,7 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
 
 @contextmanager
 def progress_line(what: str) -> Iterator[Callable[[float, str], None] | None]:
-    """A progress bar with a text that changes, on a terminal; nothing in a pipe."""
+    """Show a progress bar with a changing text on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return

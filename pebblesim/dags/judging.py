@@ -30,6 +30,16 @@ def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "
             proc 0 in superstep 1`, `Evict 3 from proc 0`, `Send up 3 from proc 0`, `Send down 3 to proc 0`).
         M, rules: as for `referee`.
 
+    Returns:
+        The game, with its words read and written, and its `violation` if a move is illegal.
+
+    >>> from pebblesim.dags.generators import generate
+    >>> from pebblesim.dags.search import pebble
+    >>> graph = generate("pyramid", rows=3)
+    >>> found = pebble(graph, M=4, seconds=1)
+    >>> judge(graph, found.moves, M=4).io == found.io
+    True
+
     Raises:
         UsageError: the file cannot be read, or holds something else.
     """

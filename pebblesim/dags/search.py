@@ -147,6 +147,9 @@ def pebble(
 
     Ctrl-C ends the search, not the call: the best game so far is returned.
 
+    Returns:
+        The game, the bounds, and the gap between them.
+
     >>> from pebblesim.dags.generators import generate
     >>> pebble(generate("pyramid", rows=5), M=4, rules="no-recompute", seconds=2).io
     10

@@ -399,6 +399,12 @@ def referee(
     Returns:
         The game. One whose outputs are not all blue at the end is legal but not `complete`.
 
+    >>> from pebblesim.dags.generators import generate
+    >>> from pebblesim.dags.search import pebble
+    >>> graph = generate("pyramid", rows=3)
+    >>> referee(graph, 4, [pebble(graph, M=4, seconds=1).moves]).complete
+    True
+
     Raises:
         IllegalMove: at the first illegal move, if `strict`.
         UnknownName, UsageError: as for `Referee`, or the stream holds something else than arrays of int64.

@@ -52,6 +52,9 @@ def decide(
             one when the rules are put in.
         where: what stands for some of the symbols, such as block rules.
 
+    Returns:
+        The verdict, which is true if the relation holds, and prints its proof or its counterexample.
+
     >>> print(decide("2*n*ceiling(n/B) + 5*n", "O", "n**2/sqrt(M) + n", "B >= 1", {"B": "floor(sqrt(M/4))"}))
     O holds on B >= 1
       f ~ n²/sqrt(M), g ~ n²/sqrt(M) where M ≥ 1, n² ≥ M

@@ -22,10 +22,21 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
     Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
     mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
 
+    Args:
+        schedule: its name, or the schedule itself.
+        mask: None, "causal", "window:W", "band:W" or "any".
+        rectangular: in all dimensions of the problem instead of n and d.
+
+    Returns:
+        The closed forms, which `evaluate` makes numbers of.
+
     >>> formula("matmul-tiled").io
     k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
     >>> formula("matmul-tiled").io.subs({"m": 5, "k": 4, "n": 3, "b": 2})
     91
+
+    Raises:
+        UsageError: a name that is not known, a mask without a closed form, or a problem without other dimensions.
     """
     from pebblesim.readings.formula import formula as derive
 
@@ -52,7 +63,21 @@ def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:
 
 
 def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
-    """The pseudo-code of a schedule, in n and d, or in all dimensions of its problem if `rectangular`."""
+    """The pseudo-code of a schedule.
+
+    Args:
+        schedule: its name, or the schedule itself.
+        rectangular: in all dimensions of its problem instead of n and d.
+
+    Returns:
+        The text, a line for each step.
+
+    >>> print(show("matmul-tiled").splitlines()[0])
+    phase matmul-tiled:
+
+    Raises:
+        UsageError: a name that is not known, or a problem without other dimensions.
+    """
     from pebblesim.readings.text import text
 
     return text(_in_shape(schedule, rectangular).program)
@@ -72,6 +97,9 @@ def numbers(
     Args:
         schedule, M, blocks, mask, dims: as for `count`; all but the mask decide the tiles, and nothing else.
         inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
+
+    Returns:
+        The outputs by name, float64.
 
     >>> sorted(numbers("flash2-forward", n=6, d=2, M=60))
     ['L', 'O']

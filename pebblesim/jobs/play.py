@@ -187,6 +187,13 @@ def play(
         strict: raise at an illegal move; if False, return the game up to it.
         progress: called now and then with the fraction of the I/O that is done.
 
+    Returns:
+        The game, what `count` predicts of it, and whether its values are those of the reference.
+
+    >>> played = play("small-cache", n=8, d=4, M=24)
+    >>> played.io, played.game.complete
+    (1840, True)
+
     Raises:
         IllegalMove: the rules do not allow a move; the message tells the whole story, with the schedule's line.
         Infeasible, UsageError: as for `count`; or the graph does not fit into this machine's memory; or the schedule

@@ -51,9 +51,8 @@ class Theta:
         decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
         return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
-    def to_dict(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The expression and its value: as a whole number where a float would lose digits, or overflow."""
-        value = self.value(sizes)
+    def to_dict(self, value: Decimal) -> dict[str, Any]:
+        """The expression and a value of it: as a whole number where a float would lose digits, or overflow."""
         return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
 
     def of_pairs(self) -> Theta:
@@ -237,6 +236,13 @@ def problem(name: str, **declared: Any) -> Problem:
 
     A new one takes the place of one that was defined in the same file, or in a notebook. Of one whose queries and keys
     differ in number this is the square case, in n and d; its `rectangle` is as declared.
+
+    Args:
+        name: the problem's.
+        declared: fields of a `Problem`, for a new one.
+
+    Returns:
+        The problem.
 
     >>> problem("matmul").outputs
     {'C': ('m', 'n')}

@@ -28,6 +28,7 @@ __all__ = [
     "Formulation",
     "LowerBound",
     "Pairs",
+    "added_up",
     "best",
     "formulation_in_words",
     "largest",
@@ -168,6 +169,22 @@ def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:
 def largest(bounds: Sequence[LowerBound]) -> LowerBound:
     """The largest of several bounds that applies, the first of equals."""
     return max(bounds, key=lambda bound: bound.value)
+
+
+def added_up(bounds: Sequence[LowerBound]) -> LowerBound:
+    """A bound on several problems that share nothing, in one cache: a game on all of them is one on each."""
+    first = bounds[0]
+    if len(bounds) == 1:
+        return first
+    names, sources = (list(dict.fromkeys(each)) for each in zip(*((b.name, b.source) for b in bounds), strict=True))
+    return replace(
+        first,
+        name=" + ".join(names),
+        value=sum(bound.value for bound in bounds),
+        source=f"{'; '.join(sources)}; the sum over {len(bounds):,} heads",
+        form=None,
+        why_not=first.why_not if all(bound.why_not for bound in bounds) else "",
+    )
 
 
 def formulation_in_words(problem: Problem, formulation: Formulation) -> str:
