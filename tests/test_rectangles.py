@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import oracle_loops
 import pytest
 import strategies
 from hypothesis import given, strategies as st
@@ -106,6 +107,19 @@ def test_the_longest_way_is_that_of_the_blocks_that_move_most(schedule: Schedule
         ends = np.append(0, np.cumsum(stream.sizes[stream.ids]))[stream.starts]
         found.append((launch.name, len(ends) - 1, int(np.diff(ends).max())))
     assert [tuple(stage) for stage in path(schedule.program, sizes)] == found
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(4, 100)
+def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
+    """The closed forms in all four sizes, one query and one column of values among them."""
+    if schedule.problem.name.removeprefix("projected-") in ("forward", "backward-qkv", "forward-latent"):
+        assert schedule.io, f"{schedule.name} states no closed form for n_q ≠ n_k"
+    if schedule.io:
+        size = st.one_of(st.just(1), st.integers(1, 40))
+        sizes = {name: data.draw(size, name) for name in (*schedule.problem.dims, *schedule.blocks)}
+        assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
 @every_schedule
