@@ -250,6 +250,8 @@ OPTIMA = [
     ("forward", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 4),
     ("forward-relu", {"n_q": 1, "n_k": 2, "d_k": 2, "d_v": 1}, 4),
     ("forward-relu", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 3),
+    ("forward-latent", {"n_q": 1, "n_k": 2, "d_v": 1, "d_r": 1}, 4),
+    ("forward-latent", {"n_q": 2, "n_k": 1, "d_v": 1, "d_r": 1}, 4),
 ]
 
 
