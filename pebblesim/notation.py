@@ -1,4 +1,4 @@
-"""Expressions as text: read, written as people do (5nd⌈n/B⌉ + n²⌈d/B⌉), and in LaTeX."""
+"""Parse expressions, and print them in the paper's notation (5nd⌈n/B⌉ + n²⌈d/B⌉) or in LaTeX."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Expression: TypeAlias = "str | int | sympy.Expr"
 
 
 def parse(expression: Expression) -> sympy.Expr:
-    """An expression in symbols of which sympy knows nothing; text is read by sympy.
+    """Parse an expression with sympy; its symbols have no assumptions.
 
-    That they are positive integers is known here, and not told: sympy 1.14 takes Max(n, n/(d*M)) of positive integers
-    for n/(d*M).
+    The symbols are positive integers, but sympy is not told so: for positive integers sympy 1.14 simplifies Max(n,
+    n/(d*M)) to n/(d*M), which is wrong.
 
     Args:
-        expression: text such as "n**2/sqrt(M)", a number, or an expression of sympy.
+        expression: text such as "n**2/sqrt(M)", a number, or a sympy expression.
 
     Returns:
         The expression.
@@ -31,7 +31,7 @@ def parse(expression: Expression) -> sympy.Expr:
     ceiling(n/B) + n**2/sqrt(M)
 
     Raises:
-        UsageError: the text is no expression.
+        UsageError: the text is not a valid expression.
     """
     if not isinstance(expression, str):
         given = sympy.sympify(expression)
@@ -43,15 +43,15 @@ def parse(expression: Expression) -> sympy.Expr:
         evaluate = function_of(expression, names, {"number": sympy.sympify, **functions})
         return sympy.sympify(evaluate(*map(sympy.Symbol, names)), strict=True)
     except (sympy.SympifyError, TypeError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{expression!r} is no expression in {known}: {error}") from None
+        raise UsageError(f"{expression!r} is not a valid expression in {known}: {error}") from None
 
 
 def comparisons_in(region: str) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
-    """(larger, smaller) of each comparison in a region's text."""
+    """Yield (larger, smaller) for each comparison in the text of a region."""
     for text in filter(None, map(str.strip, region.split(","))):
         sides = re.split(r"(<=|>=|==)", text)
         if len(sides) != 3:
-            raise UsageError(f"{text!r} is no comparison; a region is given as 'n >= d, M >= d**2, M <= n*d'.")
+            raise UsageError(f"{text!r} is not a comparison; write a region as 'n >= d, M >= d**2, M <= n*d'.")
         left, sign, right = parse(sides[0]), sides[1], parse(sides[2])
         if sign in (">=", "=="):
             yield left, right
@@ -63,7 +63,7 @@ _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def _plain(expr: sympy.Expr) -> set[sympy.Symbol]:
-    """Its symbols, by name alone."""
+    """Return its symbols, without assumptions."""
     return {sympy.Symbol(s.name) for s in expr.free_symbols}
 
 
@@ -91,7 +91,7 @@ class _Printer(StrPrinter):
     def _factors(self, expr: sympy.Expr) -> str:
         def place(factor: sympy.Expr) -> tuple[int, str]:
             kind = 0 if factor.is_number else 1 if factor.as_base_exp()[0].is_Symbol else 2
-            return kind, "" if kind < 1 else str(factor).replace("n", "\0")  # the paper writes nd, n before d
+            return kind, "" if kind < 1 else str(factor).replace("n", "\0")  # the paper writes n before d: nd
 
         parts: list[str] = []
         for factor in sorted(sympy.Mul.make_args(expr), key=place):
@@ -133,17 +133,17 @@ class _Printer(StrPrinter):
 
 
 def written(expr: sympy.Expr) -> str:
-    """An expression in the notation of the paper."""
+    """Format an expression in the notation of the paper."""
     return str(_Printer().doprint(expr))
 
 
 def in_latex(expr: Expression) -> str:
-    """An expression in LaTeX's mathematics."""
+    """Format an expression in LaTeX math."""
     return str(sympy.latex(parse(expr)))
 
 
 def domain_in_latex(domain: str) -> str:
-    """A domain such as "4·d² ≤ M", "n >= d, M <= n*d" or "every M" in LaTeX's mathematics."""
+    """Format a domain such as "4·d² ≤ M", "n >= d, M <= n*d" or "every M" in LaTeX math."""
     for people, program in (("·", "*"), ("²", "**2"), ("min(", "Min("), ("≤", "<="), ("≥", ">=")):
         domain = domain.replace(people, program)
     parts = [re.split("(<=|>=|==)", part) for part in re.split(r", (?![^()]*\))", domain)]
@@ -165,6 +165,6 @@ def text_in_latex(text: str) -> str:
 
 
 def align(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of formulas, each cut into cells where they are aligned, as an `align*` environment of amsmath."""
+    """Format rows of formulas as an `align*` environment of amsmath; the cells of each row are aligned."""
     lines = " \\\\\n".join("  " + " & ".join(row) for row in rows)
     return f"\\begin{{align*}}\n{lines}\n\\end{{align*}}"

@@ -1,4 +1,4 @@
-"""What every result can do besides being printed: become plain data, a table of pandas, or a picture."""
+"""Conversions of results: to plain data, to a pandas table, and to a picture."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 def pandas() -> Any:
-    """The library.
+    """Import and return pandas.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: pandas is not installed.
     """
     try:
         return import_module("pandas")
     except ImportError:
-        raise UsageError("to_frame() takes pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
+        raise UsageError("to_frame() needs pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
 
 
 class Result:
-    """A result that converts to other forms; its class says what it holds."""
+    """Base class of results; it converts them to other forms."""
 
     part: ClassVar[str] = "rows"
-    """Where `to_dict` has the rows, if it is a table."""
+    """The key of the rows in `to_dict`, if the result is a table."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data that `json.dumps` takes, sizes and counts as exact integers."""
+        """Return the result as plain data for `json.dumps`; sizes and counts are exact integers."""
         raise NotImplementedError
 
     def records(self) -> Sequence[Mapping[str, Any]]:
-        """A dictionary for each row; of a result that is no table one row, itself."""
+        """Return one dictionary for each row; a result that is not a table is one row."""
         result = self.to_dict()
         rows: Sequence[Mapping[str, Any]] = result.get(self.part, [result])
         return rows
 
     def to_frame(self) -> DataFrame:
-        """A `pandas.DataFrame` with the rows of `records`; the parts of a value get columns such as "work.mul".
+        """Return a `pandas.DataFrame` with the rows of `records`; parts of a value get columns such as "work.mul".
 
         Raises:
             UsageError: pandas is not installed.
@@ -53,17 +53,17 @@ class Result:
         """Draw the result.
 
         Args:
-            figure: where to draw; a new one of matplotlib's by default.
+            figure: the matplotlib figure to draw on; a new one by default.
 
         Returns:
-            The figure, which a notebook shows, and whose `savefig` keeps it.
+            The figure. A notebook shows it; its `savefig` saves it to a file.
 
         Raises:
-            UsageError: there is no picture of such a result.
+            UsageError: this kind of result has no picture.
         """
         from matplotlib.figure import Figure as New
 
-        # By name, and only when asked for: results lie below the pictures of them.
+        # Imported by name and on demand: the layer of results is below the layer of plots.
         draw = import_module("pebblesim.plots.results").draw
         figure = figure if figure is not None else New(figsize=(7.5, 5), layout="constrained")
         draw(self, figure)

@@ -104,7 +104,7 @@ def test_a_card_of_the_users_own(tmp_path: Path) -> None:
         ("65536", "true", "is no size or rate"),
         ("fp32", "int32", "no data type is called 'int32'"),
         ("[peak]", "[peak", "is no TOML"),
-        ("65536", "3", "holds no word of type float32"),
+        ("65536", "3", "is less than one word of type float32"),
     ],
 )
 def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_an_aspect_is_kept_where_it_is_possible() -> None:
 
 
 def test_a_graph_of_edges_has_no_layers() -> None:
-    with pytest.raises(UsageError, match="was given as edges"):
+    with pytest.raises(UsageError, match="was made from edges"):
         layers(Cdag.from_edges(2, [(0, 1)]))
 
 

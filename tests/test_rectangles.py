@@ -8,9 +8,11 @@ import oracle_loops
 import pytest
 import strategies
 from hypothesis import given, strategies as st
+from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
@@ -98,7 +100,7 @@ def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st
 @every_schedule
 @given(data=st.data())
 @strategies.draws(2, 30)
-def test_the_longest_way_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
+def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
     """Block by block, from the stream of what each of them moves."""
     sizes = {name: data.draw(side, name) for name in (*schedule.problem.dims, *schedule.blocks)}
     found = []
@@ -320,6 +322,15 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
         ("splits", P, 2 * S * d + d + d + 1),
         ("merge", 1, (P + 1) * (d + 1)),
     ]
+
+
+def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:
+    """Four splits of eight keys: 2·8·2 words of K and V, 2 of q, 2 + 1 written; the merge reads these and writes O, L."""
+    sizes = ["--size", "n_q=1", "-n", "32", "-d", "2", "-M", "400", "--block"]
+    split = CliRunner().invoke(app, ["count", "flash-decoding", *sizes, "S=8"])
+    path = "critical path, all independent iterations at once: 52 words: splits 37 (each of 4), merge 15"
+    assert path in split.output
+    assert "critical path" not in CliRunner().invoke(app, ["count", "flash2-forward", *sizes, "B_c=8"]).output
 
 
 def test_a_split_that_is_merged_twice_is_told_by_the_game() -> None:

@@ -131,7 +131,7 @@ def count(
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
-        if first.path:
+        if any(stage.workers > 1 for stage in first.path):
             print(_path(first))
         if first.parts:
             of_heads = [
@@ -149,13 +149,13 @@ def count(
 
 
 def _path(row: Counted) -> str:
-    """The longest way, stage by stage."""
+    """The critical path, stage by stage."""
     stages = [
         f"{stage.name} {stage.words:,}" + (f" (each of {stage.workers:,})" if stage.workers > 1 else "")
         for stage in row.path
     ]
     words = sum(stage.words for stage in row.path)
-    return f"longest way, if all independent iterations run at once: {words:,} words: {', '.join(stages)}"
+    return f"critical path, all independent iterations at once: {words:,} words: {', '.join(stages)}"
 
 
 def _print_behind(found: Sequence[L2]) -> None:

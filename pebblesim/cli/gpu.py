@@ -77,6 +77,10 @@ def emit(
     mask: Annotated[
         str | None, typer.Option("--mask", help="For triton: causal, window:W or band:W.", metavar="MASK")
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); 1.", metavar="X"),
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -86,12 +90,16 @@ def emit(
     from pebblesim.readings.kernels.sectors import moved
 
     if target == "triton":
-        _emit_triton(schedule, sizes, cache, blocks, mask, output, as_json)
+        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json)
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton"))
     if mask is not None:
         raise UsageError("CUDA kernels do not support masks; use --target triton, or leave --mask out.")
+    if scale is not None:
+        raise UsageError(
+            "CUDA kernels compute scores as the paper does; use --target triton, or multiply the queries by the scale."
+        )
     _float32(cache.dtype)
     made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
@@ -124,6 +132,7 @@ def _emit_triton(
     cache: Cache,
     blocks: BlockChoice,
     mask: str | None,
+    scale: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -136,7 +145,8 @@ def _emit_triton(
     counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
     algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.program if band is None else algorithm.masked
-    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band)
+    factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
+    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band, scale=factor)
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")

@@ -44,13 +44,13 @@ def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "
         UsageError: the file cannot be read, or holds something else.
     """
     graph = as_cdag(graph)
-    if not isinstance(game, str | Path):
-        moves = game
-    elif Path(game).suffix == ".npy":
-        moves = load(game)
-    else:
-        moves = _text(Path(game), graph)
+    moves = saved(Path(game), graph) if isinstance(game, str | Path) else game
     return referee(graph, whole("M", M), [moves], rules, strict=False)
+
+
+def saved(path: Path, graph: Cdag) -> NDArray[np.int64]:
+    """The moves in a file; formats and errors as for `judge`."""
+    return load(path) if path.suffix == ".npy" else _text(path, graph)
 
 
 def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The rules of the game in words, made from the tables by which the referee judges."""
+"""The rules of the game in words, generated from the referee's tables."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.referee import BLUE, BY_TERM, COMPUTED, RED, RULES
 
 MOVES: Final = {
-    READ: "{v} comes from memory into cache: 1 word of I/O.",
-    WRITE: "{v} goes from cache to memory: 1 word of I/O.",
-    COMPUTE: "{v} is computed in cache, from what is there: free.",
-    DELETE: "{v} leaves the cache and makes room: free.",
+    READ: "{v} is read from memory into the cache: 1 word of I/O.",
+    WRITE: "{v} is written from the cache to memory: 1 word of I/O.",
+    COMPUTE: "{v} is computed in the cache from values in the cache: free.",
+    DELETE: "{v} is deleted from the cache: free.",
 }
 """A sentence for each kind of move, on a vertex v of one word."""
 
 
 def in_words(rules: str = "hong-kung") -> tuple[str, ...]:
-    """The rules in five lines: the four moves, and what the game is about.
+    """Return the rules in five lines: the four moves, then the goal.
 
     Raises:
-        UnknownName: there is no such rule set.
+        UnknownName: the rule set is not known.
 
     >>> print(in_words("no-recompute")[2])
     compute  a value whose operands are all in cache (red) is made in cache (red): free, once only

@@ -56,6 +56,7 @@ problem(
     kept={"O": ("n_q", "d"), "l": ("n_q",)},
     queries=("A1", "dO", "O", "l"),
     keys=("A2", "A3"),
+    scaled=(("X",), ("g",)),
     values=reference,
     source="Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9",
     graph="pebblesim.graphs.backward:declare",

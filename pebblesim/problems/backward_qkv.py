@@ -27,6 +27,7 @@ problem(
     outputs={"dQ": ("n_q", "d_k"), "dK": ("n_k", "d_k"), "dV": ("n_k", "d_v")},
     queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
     keys=("K", "V"),
+    scaled=(("Q",), ("dQ",)),
     values=reference,
     source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
     graph="pebblesim.graphs.backward_qkv:declare",

@@ -36,6 +36,7 @@ problem(
     **SHAPES,
     extra=dict.fromkeys(("l", "m", "l_m", "L"), ("n_q",)) | {"P": ("n_q", "n_k")},
     queries=("Q",),
+    scaled=(("Q",), ()),
     keys=("K", "V"),
     values=reference,
     source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",

@@ -29,13 +29,14 @@ problem(
     extra=dict.fromkeys(("l", "L"), ("n_q",)),
     queries=("Q_C", "Q_R"),
     keys=("C", "R"),
+    scaled=(("Q_C", "Q_R"), ()),
     values=reference,
     source="DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (absorbed)",
     graph="pebblesim.graphs.latent:declare",
     theta=Theta(
         "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
-        "V2, V3 (docs/lower-bounds.md), row-stationary-latent, small-cache-latent-streamed, with the compulsory n·d added "
-        "(for n ≥ d)",
+        "V2, V3 (docs/lower-bounds.md), row-stationary-latent, small-cache-latent-streamed, with the compulsory n·d "
+        "added (for n ≥ d)",
         OF_LATENT,
     ),
     bounds="forward-latent",

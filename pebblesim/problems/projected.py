@@ -46,6 +46,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
         outputs=core.outputs,
         queries=("A1", *core.queries[1:]),
         keys=("A2", "A3"),
+        scaled=(("W_Q",), core.scaled[1]),
         kept=core.kept,
         extra=core.extra,
         values=partial(projected, core.values),

@@ -1,4 +1,4 @@
-"""`path`: the words that one worker moves after the other, where all independent iterations run at once."""
+"""`path`: the words on the critical path, where all independent iterations run at once, each on a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stage(NamedTuple):
 
 
 def path(program: ir.Program, sizes: ir.Sizes) -> tuple[Stage, ...]:
-    """The stages of a program that run one after the other; their words together are those of the longest way.
+    """The stages of a program that run one after the other; their words together are those of the critical path.
 
     Args:
         program: a traced schedule, without a mask.
