@@ -226,7 +226,7 @@ def test_closed_forms_in_four_symbols() -> None:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(4, 60)
+@strategies.draws(2, 60)
 def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     size = st.integers(1, 200)
     dims, blocks = (
@@ -325,7 +325,7 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
 
 
 def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:
-    """Four splits of eight keys: 2·8·2 words of K and V, 2 of q, 2 + 1 written; the merge reads these and writes O, L."""
+    """Splits of eight keys: 2·8·2 words of K and V, 2 of q, 2 + 1 written; the merge reads these and writes O, L."""
     sizes = ["--size", "n_q=1", "-n", "32", "-d", "2", "-M", "400", "--block"]
     split = CliRunner().invoke(app, ["count", "flash-decoding", *sizes, "S=8"])
     path = "critical path, all independent iterations at once: 52 words: splits 37 (each of 4), merge 15"
