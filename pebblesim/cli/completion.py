@@ -94,12 +94,6 @@ def cards() -> Iterable[str]:
     return known()
 
 
-def levels() -> Iterable[str]:
-    from pebblesim.cli.plot import LEVELS
-
-    return LEVELS
-
-
 def results() -> Iterable[str]:
     from pebblesim.jobs.sweeps import RESULTS
 
@@ -127,7 +121,6 @@ BY_NAME: Final[dict[str, Values]] = {
     "--policy": policies,
     "--format": formats,
     "--gpu": cards,
-    "--level": levels,
     "--target": lambda: ("cuda", "triton"),
     "--what": results,
 }

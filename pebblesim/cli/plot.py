@@ -125,7 +125,12 @@ def roofline(
     sizes: Sizes,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card (see `pebblesim advise --help`).")] = None,
     level: Annotated[
-        str, typer.Option("--level", help="Level of the card: shared (shared memory of a block) or l2.")
+        str,
+        typer.Option(
+            "--level",
+            help="Level of the card: shared (shared memory of a block) or l2.",
+            autocompletion=one_of(lambda: LEVELS),
+        ),
     ] = "shared",
     m: Annotated[
         str | None, typer.Option("-M", help="Cache size in words, if no card is given.", metavar="WORDS")
