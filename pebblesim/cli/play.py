@@ -14,7 +14,7 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, say
 from pebblesim.errors import UsageError
 
 app = family()
@@ -44,7 +44,7 @@ def play(
     if as_json:
         print_json(played.to_dict())
     else:
-        print(played)
+        say(played)
         print_rules(game.rules)
     raise typer.Exit(0 if played.passed else 1)
 
@@ -68,5 +68,5 @@ def watch(
         raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
     recording = record(schedule, most=MOST_MOVES, **game.arguments)
     save(recording, path)
-    print(f"{recording.title}\n{recording.game}\nwritten   {path}")
+    say(f"{recording.title}\n{recording.game}\nwritten   {path}")
     raise typer.Exit(0 if recording.game.complete else 1)
