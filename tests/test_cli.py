@@ -663,7 +663,7 @@ def test_any_dag(pebblesim: Pebblesim, tmp_path: Path) -> None:
     graph, game = tmp_path / "p.hdag", tmp_path / "game.npy"
     ran = pebblesim(f"graph matmul --size m=2 --size k=2 --size n=2 -o {graph}")
     assert ran.code == 0
-    result = pebblesim(f"pebble {graph} -M 4 --rules no-recompute --seconds 1 --save {game} --json").json
+    result = pebblesim(f"pebble {graph} -M 4 --rules no-recompute --seconds 0.2 --save {game} --json").json
     assert result["complete"] and result["graph"] == "p.hdag"
     assert result["bound"]["value"] <= result["io"] == pebblesim(f"judge {graph} {game} -M 4 --json").json["io"]
     assert pebblesim(f"judge {graph} {game} -M 3").code == 1
@@ -686,7 +686,7 @@ def test_any_dag(pebblesim: Pebblesim, tmp_path: Path) -> None:
         ("pebble nowhere.hdag -M 4", "cannot read nowhere.hdag"),
         ("pebble nowhere.hdag -n 4 -M 4", "is a file; leave out sizes"),
         ("pebble fft -n 8 -M 4 --rules partial --seconds 0 --save game.txt", "save to .npy instead"),
-        ("dags nowhere", "nowhere is no folder"),
+        ("dags nowhere", "nowhere is not a folder"),
         ("judge fft -n 8 nowhere.npy -M 4", "cannot read moves from"),
     ],
 )

@@ -194,7 +194,7 @@ def test_closed_forms_in_four_symbols() -> None:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(4, 60)
+@strategies.draws(2, 60)
 def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     size = st.integers(1, 200)
     dims, blocks = (

@@ -31,11 +31,16 @@ if TYPE_CHECKING:
 app = family()
 
 
-def _complete(incomplete: str) -> list[str]:
+def sources() -> list[str]:
+    """The names of problems and generators."""
     from pebblesim.dags.generators import GENERATORS
     from pebblesim.language.problems import PROBLEMS
 
-    return [name for name in (*PROBLEMS, *GENERATORS) if name.startswith(incomplete)]
+    return [*PROBLEMS, *GENERATORS]
+
+
+def complete_source(incomplete: str) -> list[str]:
+    return [name for name in sources() if name.startswith(incomplete)]
 
 
 SourceName = Annotated[
@@ -43,7 +48,7 @@ SourceName = Annotated[
     typer.Argument(
         metavar="FILE|GENERATOR|PROBLEM",
         help="A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
-        autocompletion=_complete,
+        autocompletion=complete_source,
     ),
 ]
 Rules = Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.")]
