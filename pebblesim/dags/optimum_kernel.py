@@ -32,6 +32,11 @@ class Game(NamedTuple):
     inputs: Any
     outputs: Any  # that are no inputs
     degree: Any  # number of predecessors
+    edges: Any  # (from, to) of each edge
+    base: Any  # of each level of the chain of symmetries: the point that is mapped to
+    level: Any  # of each permutation: its level, in turn
+    point: Any  # of each permutation: the point that it takes to the base point
+    image: Any  # of each permutation: where each vertex goes
     M: int
     once: bool
 
@@ -40,11 +45,13 @@ class Tree(NamedTuple):
     """States, and those that wait in the order of the I/O so far and the I/O that is to come in any case."""
 
     states: Any  # red, blue, computed: a row each
+    keys: Any  # what is the same for states that a symmetry takes into each other; the states where there is none
     parents: Any
     vias: Any  # the vertex computed on the way
     costs: Any
     closed: Any
-    table: Any  # hash table of states
+    table: Any  # hash table of keys
+    seen: Any  # states made lately, each with the I/O so far: as good a way to the same one is not looked at again
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
@@ -87,7 +94,75 @@ def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> 
 
 
 @kernel()
-def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any) -> int:
+def _paths(game: Game, starts: Any, closed: Any, links: Any) -> int:
+    """The most paths from these vertices up to inputs that share no vertex, and meet none that is closed.
+
+    Augmenting paths: place 2v is below vertex v, 2v + 1 above it.
+    """
+    n, words = game.degree.size, closed.size
+    below, used, came, queue = links[0], links[1], links[2], links[3]
+    for v in range(n):
+        used[v] = 0
+    total = 0
+    for s in range(n):
+        if not _has(starts, s) or (used[s] and below[s] < 0):
+            continue
+        for place in range(2 * n):
+            came[place] = -2
+        came[2 * s] = -1
+        queue[0], ends, at, goal = 2 * s, 1, 0, -1
+        while at < ends and goal < 0:
+            place = queue[at]
+            at += 1
+            v = place >> 1
+            if place & 1 == 0 and not used[v]:
+                if _has(game.inputs, v):
+                    goal = place
+                elif came[place + 1] == -2:
+                    came[place + 1] = place
+                    queue[ends] = place + 1
+                    ends += 1
+                continue
+            if place & 1 == 0:
+                u = below[v]
+                if u >= 0 and came[2 * u + 1] == -2:
+                    came[2 * u + 1] = place
+                    queue[ends] = 2 * u + 1
+                    ends += 1
+                continue
+            if used[v] and came[2 * v] == -2:
+                came[2 * v] = place
+                queue[ends] = 2 * v
+                ends += 1
+            for k in range(words):
+                rest = game.preds[v, k] & ~closed[k]
+                while rest:
+                    low = rest & (~rest + _ONE)
+                    rest ^= low
+                    w = 2 * ((k << 6) + _popcount(low - _ONE))
+                    if came[w] == -2:
+                        came[w] = place
+                        queue[ends] = w
+                        ends += 1
+        if goal < 0:
+            continue
+        total += 1
+        used[goal >> 1] = 1
+        place = goal
+        while came[place] >= 0:
+            before = came[place]
+            v, u = place >> 1, before >> 1
+            if u == v:
+                used[v] = place & 1
+            elif place & 1 == 0:
+                below[v] = u
+            place = before
+        below[s] = -1
+    return total
+
+
+@kernel()
+def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
     """I/O that is still to come in any case.
 
     That is a write of each output and a read of each value there is no way around; and where a vertex v must be
@@ -111,6 +186,18 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any) -> int:
         total += _popcount(reads[k])
     most = 0
     if not once:
+        # What is needed and in memory is read, or made of something else that is read.
+        wanted, closed = below[0], below[1]
+        for k in range(words):
+            wanted[k], closed[k] = _ZERO, red[k] | reads[k]
+        some = False
+        for v in range(n):
+            if _has(must, v):
+                for k in range(words):
+                    wanted[k] |= game.preds[v, k] & blue[k] & ~red[k] & ~inputs[k]
+                    some |= wanted[k] != _ZERO
+        if some:
+            total += _paths(game, wanted, closed, links)
         # Below v: what must be computed behind v, for v itself must be computed first.
         for v in range(n - 1, -1, -1):
             if not _has(must, v):
@@ -191,10 +278,82 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
 
 
 @kernel()
-def rehash(table: Any, states: Any, nodes: int) -> None:
+def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
+    """The image of a state under a symmetry: as a rule the same one for all states that are images of each other.
+
+    Each vertex gets a hash of what it and its neighbourhood hold. Level by level, the vertex of the least hash in the
+    orbit of the base point goes there; only states whose ties are no symmetries of their own may be told apart.
+    """
+    n, words = game.degree.size, game.inputs.size
+    mine, sums = hashes[0], hashes[1]
+    for v in range(n):
+        place, shift = v >> 6, np.uint64(v & 63)
+        colour = _ONE
+        for k in range(3):
+            colour = colour << _ONE | (state[k * words + place] >> shift) & _ONE
+        mine[v] = _mixed(colour)
+        at[v] = v
+    for _ in range(3):
+        for v in range(n):
+            sums[v] = mine[v] * np.uint64(0x9E3779B97F4A7C15)
+        for e in range(game.edges.shape[0]):
+            u, v = game.edges[e, 0], game.edges[e, 1]
+            sums[v] += _mixed(mine[u])
+            sums[u] += _mixed(mine[v] ^ np.uint64(0x94D049BB133111EB))
+        for v in range(n):
+            mine[v] = _mixed(sums[v])
+    first, moved = 0, hashes[2]
+    for level in range(game.base.size):
+        best, least, last = -1, mine[at[game.base[level]]], first
+        while last < game.level.size and game.level[last] == level:
+            value = mine[at[game.point[last]]]
+            if value < least:
+                best, least = last, value
+            last += 1
+        if best >= 0:
+            for p in range(n):
+                moved[game.image[best, p]] = np.uint64(at[p])
+            for p in range(n):
+                at[p] = np.int64(moved[p])
+        first = last
+    for k in range(3 * words):
+        key[k] = _ZERO
+    for p in range(n):
+        place, shift = p >> 6, np.uint64(p & 63)
+        v = at[p]
+        for k in range(3):
+            bit = (state[k * words + (v >> 6)] >> np.uint64(v & 63)) & _ONE
+            key[k * words + place] |= bit << shift
+
+
+@kernel()
+def _seen(seen: Any, state: Any, cost: int) -> bool:
+    """Whether this state was made lately for no more; it is noted."""
+    size = state.size
+    h = _ZERO
+    for k in range(size):
+        h = _mixed(h ^ state[k])
+    row = seen[np.int64(h & np.uint64(seen.shape[0] - 1))]
+    same = np.int64(row[size]) <= cost
+    for k in range(size):
+        same &= row[k] == state[k]
+        row[k] = state[k]
+    row[size] = np.uint64(cost)
+    return same
+
+
+@kernel()
+def _mixed(x: Any) -> Any:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel()
+def rehash(table: Any, keys: Any, nodes: int) -> None:
     """Fill an empty table."""
     for node in range(nodes):
-        table[_slot(table, states, states[node])] = node
+        table[_slot(table, keys, keys[node])] = node
 
 
 @kernel()
@@ -203,10 +362,11 @@ def begin(game: Game, tree: Tree) -> None:
     words = game.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
     room = np.zeros((2 + game.degree.size, words), dtype=np.uint64)
-    f = _to_come(game, game.outputs, empty, empty, room)
+    f = _to_come(game, game.outputs, empty, empty, room, np.empty((4, 2 * game.degree.size), dtype=np.int64))
     tree.states[0, :] = _ZERO
     tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
-    tree.table[_slot(tree.table, tree.states, tree.states[0])] = 0
+    tree.keys[0, :] = _ZERO
+    tree.table[_slot(tree.table, tree.keys, tree.keys[0])] = 0
     tree.count[0], tree.count[1], tree.count[2] = 1, 0, f
     if f < tree.heads.size:
         tree.entry[0], tree.follows[0], tree.heads[f] = 0, -1, 0
@@ -214,11 +374,12 @@ def begin(game: Game, tree: Tree) -> None:
 
 
 @kernel()
-def _forced(game: Game, worth: Any, red: Any, blue: Any, done: Any, useful: Any, held: int) -> int:
+def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
     """A vertex that may as well be computed at once, or -1.
 
-    All its operands are red, there is a place for it, and either it is an output that nothing uses, or an operand that
-    has no copy in memory is used by nothing else: whatever a game does with that one, it can do with its result.
+    All its operands are red and there is a place for it. Where it may be computed again, that is enough: the place is
+    free to go. Otherwise either it is an output that nothing uses, or an operand that has no copy in memory is used by
+    nothing else: whatever a game does with that one, it can do with its result.
     """
     words = red.size
     if held >= game.M:
@@ -234,7 +395,7 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, done: Any, useful: Any,
             used |= (game.succs[v, k] & worth[k]) != _ZERO
         if not ready:
             continue
-        if not used:
+        if not used or not game.once:
             return v
         for k in range(words):
             single = game.preds[v, k] & ~(game.inputs[k] | blue[k])
@@ -263,7 +424,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     """
     n, words = game.degree.size, game.inputs.size
     inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
-    states, costs, closed, heads = tree.states, tree.costs, tree.closed, tree.heads
+    states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
     table, limit, entries = tree.table, tree.parents.size, tree.entry.size
     nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
     row = np.zeros((16, words), dtype=np.uint64)
@@ -274,8 +435,12 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     )  # fmt: skip
     b = row[14]
     state = np.zeros(3 * words, dtype=np.uint64)
+    symmetric = game.base.size > 0
+    key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
+    hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
     new_red = row[15]
     room = np.zeros((2 + n, words), dtype=np.uint64)
+    links = np.empty((4, 2 * n), dtype=np.int64)
     members = np.empty(n + 1, dtype=np.int64)
     chosen, bets = members.copy(), members.copy()
     while f < heads.size:
@@ -303,7 +468,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
             return FOUND, node
         _of_use(game, undone, done, worth, useful)
-        only = _forced(game, worth, red, blue, done, useful, held) if once else -1
+        only = _forced(game, worth, red, blue, held)
         full = False
         for v in range(n):
             if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
@@ -374,11 +539,15 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         b[k] &= useful[k] | outputs[k]
                         state[k], state[words + k], state[2 * words + k] = new_red[k], b[k], new_done[k]
                     total = cost + step + written
-                    slot = _slot(table, states, state)
+                    if _seen(tree.seen, state, total):
+                        continue
+                    if symmetric:
+                        _canonical(game, state, key, hashes, at)
+                    slot = _slot(table, keys, key)
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
-                    rank = max(f, total + _to_come(game, new_undone, new_red, b, room))
+                    rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
                     if nodes == limit or free == entries:
@@ -388,8 +557,9 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         other = nodes
                         nodes += 1
                         table[slot] = other
-                        for k in range(3 * words):
-                            states[other, k] = state[k]
+                    # A game that gets here through other states goes on with its own image of this one.
+                    for k in range(3 * words):
+                        states[other, k], keys[other, k] = state[k], key[k]
                     closed[other] = 0  # the ranks of neighbours may differ by more than a step: look again
                     costs[other], tree.parents[other], tree.vias[other] = total, node, v
                     tree.entry[free], tree.follows[free] = other, heads[rank]
