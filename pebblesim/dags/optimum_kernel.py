@@ -167,11 +167,13 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
 
     That is a write of each output and a read of each value there is no way around; and where a vertex v must be
     computed, what is needed both before or now and after it, beyond the places that v and its operands leave: each of
-    these values is read once more, and written before that if there is no copy of it.
+    these values is read once more, and written before that if there is no copy of it. Vertices with no such value in
+    common count one by one.
     """
     words = undone.size
-    must, reads, below = room[0], room[1], room[2:]
     preds, inputs, once, n = game.preds, game.inputs, game.once, game.degree.size
+    must, reads, over = room[3 * n], room[3 * n + 1], links[0]
+    below, clean, dirty = room[:n], room[n : 2 * n], room[2 * n : 3 * n]
     total = 0
     for k in range(words):
         must[k], reads[k] = undone[k], _ZERO
@@ -184,10 +186,9 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                 must[k] |= absent & ~(inputs[k] | blue[k])
     for k in range(words):
         total += _popcount(reads[k])
-    most = 0
     if not once:
         # What is needed and in memory is read, or made of something else that is read.
-        wanted, closed = below[0], below[1]
+        wanted, closed = clean[0], dirty[0]
         for k in range(words):
             wanted[k], closed[k] = _ZERO, red[k] | reads[k]
         some = False
@@ -214,9 +215,10 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                     for k in range(words):
                         row[k] |= below[w, k]
     for v in range(n):
+        over[v] = 0
         if not _has(must, v):
             continue
-        clean, dirty = 0, 0
+        over[v] = 1
         if once:
             for k in range(words):
                 later = game.keeps[v, k] & ~preds[v, k]
@@ -233,11 +235,11 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                             break
                 # Outputs are written in any case, so that they cost a read only.
                 made = must[k] & game.above[v, k]
-                kept |= made & game.outputs[k]
-                clean += _popcount(kept & later)
-                dirty += _popcount(((red[k] & ~copied) | (made & ~game.outputs[k])) & later)
+                clean[v, k] = (kept | (made & game.outputs[k])) & later
+                dirty[v, k] = ((red[k] & ~copied) | (made & ~game.outputs[k])) & later
         else:
             for k in range(words):
+                clean[v, k] = dirty[v, k] = _ZERO
                 there = red[k] & inputs[k] & ~preds[v, k]
                 while there:
                     low = there & (~there + _ONE)
@@ -245,12 +247,32 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                     u = (k << 6) + _popcount(low - _ONE)
                     for j in range(words):
                         if game.succs[u, j] & below[v, j]:
-                            clean += 1
+                            clean[v, k] |= low
                             break
-        over = clean + dirty - (game.M - game.degree[v] - 1)
-        if over > 0:
-            most = max(most, over + max(0, over - clean))
-    return total + most
+    # One vertex after the other, that with the most first; a value that counts at one does not at the next.
+    while True:
+        most, best = 0, -1
+        for v in range(n):
+            if over[v] <= 0:
+                continue
+            cleans, dirts = 0, 0
+            for k in range(words):
+                cleans += _popcount(clean[v, k])
+                dirts += _popcount(dirty[v, k])
+            over[v] = cleans + dirts - (game.M - game.degree[v] - 1)
+            words_moved = over[v] + max(0, over[v] - cleans)
+            if over[v] > 0 and words_moved > most:
+                most, best = words_moved, v
+        if best < 0:
+            return total
+        total += most
+        over[best] = 0
+        for k in range(words):
+            counted = clean[best, k] | dirty[best, k]
+            for v in range(n):
+                if over[v] > 0:
+                    clean[v, k] &= ~counted
+                    dirty[v, k] &= ~counted
 
 
 @kernel()
@@ -361,7 +383,7 @@ def begin(game: Game, tree: Tree) -> None:
     """Put in the first state: no pebbles besides the blue ones of inputs."""
     words = game.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
-    room = np.zeros((2 + game.degree.size, words), dtype=np.uint64)
+    room = np.zeros((2 + 3 * game.degree.size, words), dtype=np.uint64)
     f = _to_come(game, game.outputs, empty, empty, room, np.empty((4, 2 * game.degree.size), dtype=np.int64))
     tree.states[0, :] = _ZERO
     tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
@@ -439,7 +461,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
     hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
     new_red = row[15]
-    room = np.zeros((2 + n, words), dtype=np.uint64)
+    room = np.zeros((2 + 3 * n, words), dtype=np.uint64)
     links = np.empty((4, 2 * n), dtype=np.int64)
     members = np.empty(n + 1, dtype=np.int64)
     chosen, bets = members.copy(), members.copy()
