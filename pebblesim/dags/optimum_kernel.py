@@ -18,6 +18,8 @@ from pebblesim.kernels import kernel
 
 FOUND, NONE, FULL, GOES_ON = range(4)  # how a call ends
 
+WAITS, CLOSED, LOOKED_AT = range(3)  # what has become of a state
+
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 
@@ -28,6 +30,7 @@ class Game(NamedTuple):
     succs: Any  # successors
     keeps: Any  # of each vertex v: those with a successor that follows from v
     above: Any  # of each vertex: those that lead to it
+    behind: Any  # of each: those that follow from it
     early: Any  # of each vertex v: those with a successor that leads to v
     inputs: Any
     outputs: Any  # that are no inputs
@@ -49,7 +52,7 @@ class Tree(NamedTuple):
     parents: Any
     vias: Any  # the vertex computed on the way
     costs: Any
-    closed: Any
+    closed: Any  # what has become of each
     table: Any  # hash table of keys
     seen: Any  # states made lately, each with the I/O so far: as good a way to the same one is not looked at again
     entry: Any  # waiting states, in lists by rank
@@ -94,10 +97,11 @@ def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> 
 
 
 @kernel()
-def _paths(game: Game, starts: Any, closed: Any, links: Any) -> int:
-    """The most paths from these vertices up to inputs that share no vertex, and meet none that is closed.
+def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
+    """The most paths from starts up to goals that share no vertex, and meet none that is closed.
 
-    Augmenting paths: place 2v is below vertex v, 2v + 1 above it.
+    Augmenting paths: place 2v is below vertex v, 2v + 1 above it. The vertices on paths are left in `links[1]`, what is
+    below each of them, -1 for a start, in `links[0]`.
     """
     n, words = game.degree.size, closed.size
     below, used, came, queue = links[0], links[1], links[2], links[3]
@@ -105,7 +109,7 @@ def _paths(game: Game, starts: Any, closed: Any, links: Any) -> int:
         used[v] = 0
     total = 0
     for s in range(n):
-        if not _has(starts, s) or (used[s] and below[s] < 0):
+        if not _has(starts, s) or _has(closed, s) or (used[s] and below[s] < 0):
             continue
         for place in range(2 * n):
             came[place] = -2
@@ -116,7 +120,7 @@ def _paths(game: Game, starts: Any, closed: Any, links: Any) -> int:
             at += 1
             v = place >> 1
             if place & 1 == 0 and not used[v]:
-                if _has(game.inputs, v):
+                if _has(goals, v):
                     goal = place
                 elif came[place + 1] == -2:
                     came[place + 1] = place
@@ -198,7 +202,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                     wanted[k] |= game.preds[v, k] & blue[k] & ~red[k] & ~inputs[k]
                     some |= wanted[k] != _ZERO
         if some:
-            total += _paths(game, wanted, closed, links)
+            total += _paths(game, wanted, inputs, closed, links)
         # Below v: what must be computed behind v, for v itself must be computed first.
         for v in range(n - 1, -1, -1):
             if not _has(must, v):
@@ -273,6 +277,81 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                 if over[v] > 0:
                     clean[v, k] &= ~counted
                     dirty[v, k] &= ~counted
+
+
+@kernel()
+def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
+    """I/O that is still to come in any case where nothing is computed again: more than `_to_come`, and slower.
+
+    When v is computed, each path from what is there, or leads to v, to what follows from v has a value on it that is
+    alive. So as many are as there are paths that share no vertex (a convex cut, Elango et al. 2014); each that v leaves
+    no place for is read once more, and written before that if there is no copy of it.
+    """
+    words = undone.size
+    preds, inputs, n = game.preds, game.inputs, game.degree.size
+    must, reads, taken = room[0], room[1], room[2]
+    starts, goals, closed, copied = room[3], room[4], room[5], room[6]
+    below, used, on_best = links[0], links[1], links[4]
+    total = 0
+    for k in range(words):
+        must[k], reads[k], taken[k] = undone[k], _ZERO, _ZERO
+        total += _popcount(undone[k])
+    for v in range(n - 1, -1, -1):
+        if _has(must, v):
+            for k in range(words):
+                absent = preds[v, k] & ~red[k]
+                reads[k] |= absent & (inputs[k] | blue[k])
+                must[k] |= absent & ~(inputs[k] | blue[k])
+    for k in range(words):
+        total += _popcount(reads[k])
+    while True:
+        most = 0
+        for v in range(n):
+            if not _has(must, v):
+                continue
+            places = game.M - game.degree[v] - 1
+            number = 0
+            for k in range(words):
+                before = must[k] & game.above[v, k]
+                goals[k] = before | red[k]
+                twice = reads[k] & game.early[v, k]
+                while twice:
+                    low = twice & (~twice + _ONE)
+                    twice ^= low
+                    u = (k << 6) + _popcount(low - _ONE)
+                    for j in range(words):
+                        if game.succs[u, j] & game.above[v, j] & must[j]:
+                            goals[k] |= low
+                            break
+                copied[k] = game.outputs[k] | inputs[k] | blue[k]
+                closed[k] = ~(goals[k] | must[k]) | game.behind[v, k] | preds[v, k] | taken[k]
+                if k == v >> 6:
+                    closed[k] |= _ONE << np.uint64(v & 63)
+                starts[k] = game.keeps[v, k] & ~closed[k]
+                number += _popcount(starts[k])
+            if number <= places:
+                continue
+            over = _paths(game, starts, goals, closed, links) - places
+            if over <= 0:
+                continue
+            clean = 0
+            for u in range(n):
+                if used[u] and _has(goals, u):
+                    w = u
+                    while w >= 0 and not _has(copied, w):
+                        w = below[w]
+                    clean += w >= 0
+            moved = over + max(0, over - clean)
+            if moved > most:
+                most = moved
+                for u in range(n):
+                    on_best[u] = used[u]
+        if most == 0:
+            return total
+        total += most
+        for u in range(n):
+            if on_best[u]:
+                _add(taken, u)
 
 
 @kernel()
@@ -383,8 +462,8 @@ def begin(game: Game, tree: Tree) -> None:
     """Put in the first state: no pebbles besides the blue ones of inputs."""
     words = game.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
-    room = np.zeros((2 + 3 * game.degree.size, words), dtype=np.uint64)
-    f = _to_come(game, game.outputs, empty, empty, room, np.empty((4, 2 * game.degree.size), dtype=np.int64))
+    room = np.zeros((7 + 3 * game.degree.size, words), dtype=np.uint64)
+    f = _to_come(game, game.outputs, empty, empty, room, np.empty((5, 2 * game.degree.size), dtype=np.int64))
     tree.states[0, :] = _ZERO
     tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
     tree.keys[0, :] = _ZERO
@@ -461,8 +540,8 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
     hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
     new_red = row[15]
-    room = np.zeros((2 + 3 * n, words), dtype=np.uint64)
-    links = np.empty((4, 2 * n), dtype=np.int64)
+    room = np.zeros((7 + 3 * n, words), dtype=np.uint64)
+    links = np.empty((5, 2 * n), dtype=np.int64)
     members = np.empty(n + 1, dtype=np.int64)
     chosen, bets = members.copy(), members.copy()
     while f < heads.size:
@@ -474,7 +553,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
             return GOES_ON, 0
         node = tree.entry[at_head]
-        if closed[node]:
+        if closed[node] == CLOSED:
             heads[f] = tree.follows[at_head]
             continue
         budget -= 1
@@ -489,6 +568,14 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
         if finished:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
             return FOUND, node
+        if once and closed[node] == WAITS:
+            closed[node] = LOOKED_AT
+            rank = cost + _alive(game, undone, red, blue, room, links)
+            if rank > f:
+                heads[f] = tree.follows[at_head]
+                if rank < heads.size:
+                    tree.follows[at_head], heads[rank] = heads[rank], at_head
+                continue
         _of_use(game, undone, done, worth, useful)
         only = _forced(game, worth, red, blue, held)
         full = False
@@ -582,7 +669,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                     # A game that gets here through other states goes on with its own image of this one.
                     for k in range(3 * words):
                         states[other, k], keys[other, k] = state[k], key[k]
-                    closed[other] = 0  # the ranks of neighbours may differ by more than a step: look again
+                    closed[other] = WAITS  # the ranks of neighbours may differ by more than a step: look again
                     costs[other], tree.parents[other], tree.vias[other] = total, node, v
                     tree.entry[free], tree.follows[free] = other, heads[rank]
                     heads[rank] = free
@@ -602,6 +689,6 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
         if full:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
             return FULL, 0
-        closed[node] = 1
+        closed[node] = CLOSED
     tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
     return NONE, 0

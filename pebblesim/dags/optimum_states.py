@@ -125,6 +125,7 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         "succs": succs,
         "keeps": [_mask(u for u in range(n) if succs[u] & below[v]) for v in range(n)],
         "above": above,
+        "behind": below,
         "early": [_mask(u for u in range(n) if succs[u] & above[v]) for v in range(n)],
     }
     flags = [int(is_input[v]) + 2 * int(is_output[v]) for v in vertex]
