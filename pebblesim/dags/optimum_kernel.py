@@ -5,6 +5,9 @@ predecessors that are not red, computes, and writes the result if it is an outpu
 lost by it: a game can be rearranged, without more I/O, so that every pebble is read just before it is used, taken away
 only when its place is needed, and written, unless it is an output, just before it is taken away.
 
+States that a symmetry of the graph takes into each other are one, by their keys; what is kept of them is a state that
+its parent leads to, so that a path is a game.
+
 The search can stop anywhere: `Tree` holds all of it, and the least rank that waits is a lower bound.
 """
 
@@ -428,7 +431,7 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
 
 
 @kernel()
-def _seen(seen: Any, state: Any, cost: int) -> bool:
+def _seen(seen: Any, state: Any, cost: int) -> Any:
     """Whether this state was made lately for no more; it is noted."""
     size = state.size
     h = _ZERO

@@ -9,12 +9,13 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
+from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted
 from pebblesim.language.masks import Mask, of
-from pebblesim.language.problems import Theta, problem
+from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
@@ -39,7 +40,7 @@ class Bounds:
         schedule: whose way of computing the lower bounds are for; None for all ways, each bound naming its own.
         theta: the expression inside Θ; None if the problem states none.
         lower: the lower bounds, those that do not apply among them.
-        ways: the largest lower bound on each way of computing, by its name.
+        ways: the largest lower bound on each way of computing, by its name; a user's own bounds count for each.
         best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
     """
 
@@ -143,9 +144,10 @@ def bounds(
         raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
     given = seen if pairs is None else pairs
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    lower = lower_bounds(solves, sizes, M, formulation, given)
+    own = [] if given is not None else _own(solves, sizes, M)
+    lower = [*lower_bounds(solves, sizes, M, formulation, given), *own]
     ways = (
-        best_of_ways(solves, sizes, M, given)
+        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, given).items()}
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
@@ -160,6 +162,16 @@ def bounds(
         ways=ways,
         best=least_of_ways(ways) if formulation is None else largest(lower),
     )
+
+
+def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
+    """Users' own bounds on a problem in these dims, of all pairs, that hold with recomputation as they say."""
+    where = f"{solves.name} at M = {M}"
+    return [
+        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None)
+        for own in OWN.values()
+        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
+    ]
 
 
 @dataclass(frozen=True)
