@@ -155,7 +155,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))
-@draws(2, 20)
+@draws(1, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:
     check(name, data.draw(sizes(get(name), 5)), None)

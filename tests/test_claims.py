@@ -206,7 +206,7 @@ def test_both_efforts_say_how_much_they_tried(full: bool, number: int, monkeypat
     judge = next(each.judge for each in CLAIMS if each.name == "game = count = closed form")
     found = judge(Effort(full))
     assert found.status == AGREES
-    assert found.evidence.startswith(f"{number * Effort(full).some(2, 12)} games of {number} schedules")
+    assert found.evidence.startswith(f"{number * Effort(full).some(1, 12)} games of {number} schedules")
 
 
 def test_a_judge_that_cannot_decide_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_the_command_prints_json_and_refuses_in_words(tmp_path: Path) -> None:
     assert [row["status"] for row in found["rows"] if row["claim"] == "Lemma C.9"] == [FAILS]
     assert isinstance(CliRunner().invoke(app, ["verify", "Lemma Z.9"]).exception, UsageError)
     refused = CliRunner().invoke(app, ["verify", "--full", "--errata", str(tmp_path / "a.md")])
-    assert "no other option" in str(refused.exception)
+    assert "leave out all other options" in str(refused.exception)
 
 
 @given(st.integers(1, 6), st.integers(1, 6))

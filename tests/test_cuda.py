@@ -46,7 +46,11 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
 
 with SCHEDULES.temporary():
     NESTED = register(problem="matmul", source="this test")(nested)
-TESTED = {**SCHEDULES, "nested": NESTED}
+TESTED = {
+    name: schedule.in_dims(schedule.problem.rectangle.dims) if schedule.problem.rectangle else schedule
+    for name, schedule in {**SCHEDULES, "nested": NESTED}.items()
+}
+"""In all dimensions of their problems: a square is one of their rectangles."""
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 SPLIT = {
@@ -342,7 +346,8 @@ def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
     assert total(seen).words_read == count(schedule.program, sizes).total.reads
 
 
-@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
     sizes = {"n": 1000, "d": 64, "B_r": 47, "B_c": 11, WORKERS: 4}
     compiled(cuda(SCHEDULES["large-cache"].program, 4, sizes).text, architecture, tmp_path)

@@ -316,7 +316,7 @@ def test_words_of_values_are_played() -> None:
     assert found.proven
     with pytest.raises(Infeasible, match="it needs M ≥ 10"):
         pebble(graph, M=9)
-    with pytest.raises(UsageError, match="several words are not searched exactly"):
+    with pytest.raises(UsageError, match="does not support vertices of several words"):
         optimum(graph, 10)
 
 
@@ -394,7 +394,7 @@ SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2,
     ("game", "says"),
     [
         ([(COMPUTE, 0)], "vertex 2 (term 1 of 2, vertex 0): predecessor vertex 0 has no red pebble"),
-        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 0)], "this term is in already"),
+        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 0)], "this term was already added"),
         ([(READ, 0), (COMPUTE, 0), (COMPUTE, 2)], "predecessor vertex 2 is not complete, it lacks 1 terms"),
         (
             [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 2), (READ, 1), (COMPUTE, 1)],
@@ -402,8 +402,8 @@ SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2,
         ),
         ([(READ, 0), (COMPUTE, 0), (READ, 1)], "needs a 3rd red pebble, M = 2"),
         ([(COMPUTE, 3)], "vertex 0 is an input"),
-        ([(COMPUTE, 6)], "it has 1 terms, which are added one by one"),
-        ([(COMPUTE, 7)], "there is no such term, the graph has 3 edges"),
+        ([(COMPUTE, 6)], "its 1 terms must be added one by one"),
+        ([(COMPUTE, 7)], "this term does not exist; the graph has 3 edges"),
     ],
 )
 def test_an_illegal_term_tells_its_story(game: list[tuple[int, int]], says: str) -> None:
@@ -442,7 +442,7 @@ def test_a_game_of_others_is_judged(tmp_path: Path) -> None:
     assert ps.judge(SUM, path, M=3).moves == 3
     for text, says in (
         ("Compute 2 on proc 1 in superstep 1", "line 1: processor 1 moves"),
-        ("read vertex 9", "line 1: 'read vertex 9' is no move on this graph"),
+        ("read vertex 9", "line 1: 'read vertex 9' is not a move on this graph"),
         ("hello", "line 1"),
     ):
         path.write_text(text)
@@ -485,7 +485,7 @@ def test_a_bound_of_ones_own_is_tried_at_once() -> None:
         assert of_a_product.optima > 10
     finally:
         OWN.pop("of_a_product")
-    with pytest.raises(UsageError, match="it is no lower bound"):
+    with pytest.raises(UsageError, match="it is not a lower bound"):
         bound(lambda m, k, n, M: m * k + k * n + m * n + 1, problem="matmul")
 
 
@@ -505,7 +505,7 @@ def test_a_bound_of_ones_own_counts_among_those_of_its_problem_and_says_whose_it
         after = ps.bounds("matmul", M=50, **sizes)
         assert [each.name for each in after.lower] == [*(each.name for each in before.lower), "bold"]
         assert after.best.value == 2700 + 21**3 > before.best.value
-        assert "a user's own, no proof: at most each of" in str(after)
+        assert "a user's own, without proof: at most each of" in str(after)
     finally:
         for name in ("bold", "one_shot"):
             OWN.pop(name)
@@ -589,7 +589,7 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
     assert [(row["M"], row["peer"], row["proven"]) for row in found] == [(3, 12, 11)]
     assert "above the proven optimum: 0.00 %" in summary(found)
     (tmp_path / "costs.csv").write_text("file,M\np.hdag,many\n")
-    with pytest.raises(UsageError, match="no table with the columns"):
+    with pytest.raises(UsageError, match="not a table with the columns"):
         list(rows(tmp_path, "no-recompute", 0.05))
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         list(rows(tmp_path / "nowhere", "no-recompute", 0.05))

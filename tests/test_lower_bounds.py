@@ -362,7 +362,7 @@ def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st
 
 @pytest.mark.parametrize("schedule", [s for s in SCHEDULES.values() if s.problem.maskable], ids=lambda s: s.name)
 @given(data=st.data())
-@strategies.draws(2, 5)
+@strategies.draws(1, 5)
 def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st.DataObject) -> None:
     n, d = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 9))
     mask = from_array(data.draw(strategies.allowed_pairs(n)))
@@ -530,7 +530,7 @@ def test_a_diagonal_product_is_cheap() -> None:
 def test_sizes_may_be_astronomical(name: str) -> None:
     problem = PROBLEMS[name]
     dims = dict.fromkeys(problem.dims, 2**256) | ({"d": 2**100} if "d" in problem.dims else {})
-    for M in (1, 2**90, 2**201, 2**256):
+    for M in strategies.some((1, 2**90, 2**201, 2**256), 2):
         bounds = lower_bounds(problem, dims, M)
         assert largest(bounds).value > 2**356
         assert all(isinstance(bound.value, int) for bound in bounds)

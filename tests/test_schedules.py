@@ -105,7 +105,7 @@ def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) ->
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     summation = data.draw(strategies.SUMMATIONS)
@@ -118,7 +118,7 @@ def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Sche
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))
     (closed, tensors, phases), counted = closed_form(schedule.name), count(schedule.program, sizes)
@@ -146,7 +146,7 @@ def closed_form(name: str) -> tuple[Formula, dict[str, Any], dict[str, Any]]:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     inputs = schedule.problem.random_inputs(sizes, seed=data.draw(st.integers(0, 9)), kept=schedule.kept)
@@ -158,7 +158,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
     dims = data.draw(strategies.dims(schedule, largest=7))
     summation = data.draw(strategies.SUMMATIONS)
@@ -173,7 +173,7 @@ def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     chain, balanced = (count(schedule.program, sizes, summation) for summation in ("chain", "balanced"))
@@ -195,7 +195,7 @@ def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
         referee(graph, M - 1, [stream])
     kinds, _ = unpack(stream)
     assert set(kinds.tolist()) == {READ, WRITE, COMPUTE, DELETE}
-    for at in np.flatnonzero(kinds != DELETE):
+    for at in strategies.some(np.flatnonzero(kinds != DELETE), 40):
         assert not referee(graph, M, [np.delete(stream, at)], strict=False).complete
 
 
@@ -229,7 +229,7 @@ def stated(io: str, sizes: dict[str, int]) -> Fraction:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
-@strategies.draws(4, 100)
+@strategies.draws(3, 100)
 @given(data=st.data())
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
     """A new schedule states its I/O, `@schedule(io=...)`, or gets an oracle of loops here."""
@@ -270,7 +270,7 @@ def test_a_sweep_takes_sizes_beyond_int64() -> None:
 
 
 def test_blocks_that_are_given_and_do_not_fit_are_counted_as_given() -> None:
-    rows = ps.compare(["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
+    rows = ps.compare(schedules=["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
     row = next(row for row in rows if row.schedule == "large-cache")
     assert row.blocks["B_r"] == 1000
     assert not row.feasible

@@ -1,4 +1,4 @@
-"""The bounds of users that have passed their trial (`pebblesim.dags.own_bounds`), for whoever counts with them."""
+"""Bounds of users that have passed their tests (see `pebblesim.dags.own_bounds`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pebblesim.errors import PebblesimError, UsageError
 
 @dataclass(frozen=True, eq=False)
 class OwnBound:
-    """A bound that has passed its trial; calling it calls the function.
+    """A bound that has passed its tests; calling it calls the function.
 
     Attributes:
-        function: gives words from a graph and M, or from the sizes of a problem and M.
-        name: of the function.
-        problem: the problem it is for; None for any DAG.
-        rules: the rule sets under which it is claimed.
-        optima: the number of proven optima that it was compared with.
-        tight: how many of these it meets.
+        function: computes words from a graph and M, or from the sizes of a problem and M.
+        name: name of the function.
+        problem: the problem that it bounds; None for any DAG.
+        rules: the rule sets under which it is claimed to hold.
+        optima: number of proven optima in the test.
+        tight: number of these optima that it equals.
     """
 
     function: Callable[..., Any]
@@ -33,10 +33,10 @@ class OwnBound:
         return self.function(*args, **kwargs)
 
     def words(self, where: str, *args: Any, **kwargs: Any) -> int:
-        """What the function gives, which must be a whole number of words.
+        """Call the function, which must return a whole number of words.
 
         Raises:
-            UsageError: it fails, or gives something else; the message says where.
+            UsageError: it fails or returns something else; the message names `where`.
         """
         try:
             value = self.function(*args, **kwargs)
@@ -50,12 +50,12 @@ class OwnBound:
 
     @property
     def source(self) -> str:
-        """Whose it is, and what speaks for it."""
-        return f"a user's own, no proof: at most each of {self.optima:,} proven optima of small graphs"
+        """Say that it is a user's, and how it was tested."""
+        return f"a user's own, without proof: at most each of {self.optima:,} proven optima of small graphs"
 
     def __str__(self) -> str:
         return f"{self.name}: at most each of {self.optima:,} proven optima, and equal to {self.tight:,} of them"
 
 
 OWN: Final[dict[str, OwnBound]] = {}
-"""All that have passed, by name."""
+"""All bounds that have passed, by name."""

@@ -1,4 +1,4 @@
-"""Bounds of a user's own, for any DAG or for one problem, tried on proven optima before they count."""
+"""Lower bounds defined by users, for any DAG or for one problem; they are tested on proven optima before use."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.cdag import Cdag
 
 MOST_STEPS: Final = 14
-"""Vertices to compute in the largest graph that a bound on a problem is tried on."""
+"""Most vertices to compute in a graph on which a bound for a problem is tested."""
 
 
 def bound(
     function: Callable[..., Any] | None = None, *, problem: str | None = None, rules: tuple[str, ...] = RULES[:2]
 ) -> Any:
-    """Register a lower bound of your own; it is compared with proven optima of small graphs at once.
+    """Register a lower bound of your own. It is immediately compared with proven optima of small graphs.
 
-    As a decorator, `@bound` for any DAG, of a function of a `Cdag` and M, or `@bound(problem="matmul")`, of a function
-    of the problem's sizes and M by name. What passes for any DAG counts in `pebble` and `optimum`; one for a problem,
-    if it is claimed with recomputation, in `bounds`. Both say that it is a user's own.
+    Use it as a decorator: `@bound` for a function of a `Cdag` and M (any DAG), or `@bound(problem="matmul")` for a
+    function of the problem's sizes and M, given by name. `pebble` and `optimum` use bounds for any DAG that pass;
+    `bounds` uses those for a problem that are claimed with recomputation. Results name them as a user's own.
 
     Args:
-        function: gives a whole number of words.
+        function: returns a whole number of words.
         problem: a problem's name.
-        rules: where it is claimed to hold; with and without recomputation by default.
+        rules: the rules under which it is claimed to hold; by default with and without recomputation.
+
+    Returns:
+        An `OwnBound`. It is called like the function, and tells the number of proven optima in the test.
 
     >>> @bound
     ... def outputs(graph, M):
@@ -40,8 +43,8 @@ def bound(
     True
 
     Raises:
-        UnknownName: there is no such problem or rule set.
-        UsageError: it exceeds an optimum, or gives no whole number; the message shows where.
+        UnknownName: the problem or rule set is not known.
+        UsageError: the bound exceeds an optimum, or is not a whole number; the message names the graph and M.
     """
     if function is None:
         return lambda given: bound(given, problem=problem, rules=rules)
@@ -59,7 +62,7 @@ def bound(
             if value > found.io:
                 raise UsageError(
                     f"{own.name} gives {value:,} words for {where} at M = {M}, where under {rule!r} a game of "
-                    f"{found.io:,} words exists; it is no lower bound."
+                    f"{found.io:,} words exists; it is not a lower bound."
                 )
             optima, tight = optima + 1, tight + (value == found.io)
     OWN[own.name] = own = replace(own, optima=optima, tight=tight)
@@ -67,7 +70,7 @@ def bound(
 
 
 def _trials(own: OwnBound) -> Iterator[tuple[str, Cdag, int, Callable[[], int]]]:
-    """(what it is tried on, the graph, M, the call)."""
+    """Yield (description, graph, M, call) for each test."""
     if own.problem is None:
         for name, graph, M in small_graphs():
             yield name, graph, M, partial(own.words, f"{name} at M = {M}", graph, M)
