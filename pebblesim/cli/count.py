@@ -131,6 +131,8 @@ def count(
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
+        if any(stage.workers > 1 for stage in first.path):
+            print(_path(first))
         if first.parts:
             of_heads = [
                 (f"{head}", each.blocks_in_words, f"{each.pairs:,}", f"{each.io:,}", _ratio(each.gap))
@@ -144,6 +146,16 @@ def count(
     _print_lower_bounds(rows)
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _path(row: Counted) -> str:
+    """The critical path, stage by stage."""
+    stages = [
+        f"{stage.name} {stage.words:,}" + (f" (each of {stage.workers:,})" if stage.workers > 1 else "")
+        for stage in row.path
+    ]
+    words = sum(stage.words for stage in row.path)
+    return f"critical path, all independent iterations at once: {words:,} words: {', '.join(stages)}"
 
 
 def _print_behind(found: Sequence[L2]) -> None:
