@@ -59,7 +59,7 @@ def layers(graph: Cdag, aspect: float = 1.6) -> Layers:
         raise UsageError("this graph was made from edges, so it has no tensors to lay out in layers.")
     of, element, place, value = located(graph)
     boxes = [_Box(family, index, of, element, place) for index, family in enumerate(graph.families)]
-    level = _levels(graph.families)
+    level = levels(graph.families)
     here = [(at, box) for at, box in zip(level, boxes, strict=True) if box.count]
     bands = [[box for at, box in here if at == number] for number in sorted({at for at, _ in here})]
     low = max(NAME + box.tall for box in boxes)
@@ -89,10 +89,8 @@ class _Box:
     def __init__(self, family: Family, number: int, of: Ints, element: Ints, place: Floats) -> None:
         self.family = family
         self.vertices = np.flatnonzero(of == number)
-        inside = place[self.vertices]
-        inside = inside - inside.min(axis=0, initial=0)
-        self.inside = inside
-        self.deep, self.tall = inside.max(axis=0, initial=0) + 1
+        self.inside = place[self.vertices] - place[self.vertices].min(axis=0, initial=0)
+        self.deep, self.tall = self.inside.max(axis=0, initial=0) + 1
         # elements of the same index in different blocks are different slots
         starts = np.append(True, np.diff(element[self.vertices]) != 0)[: len(self.vertices)]
         self.slot = np.cumsum(starts) - 1
@@ -154,12 +152,12 @@ def located(graph: Cdag) -> tuple[Ints, Ints, Floats, NDArray[np.bool_]]:
         family, _, index, part = graph.locate(v)
         of[v] = number[family.name]
         element[v] = index[0] if len(index) == 1 else index[0] * family.shape[1] + index[1]
-        place[v] = _inside(family, part)
+        place[v] = inside(family, part)
         value[v] = part.kind not in ("term", "zero", "initial", "running", "inner")
     return of, element, place, value
 
 
-def _inside(family: Family, part: Part) -> tuple[float, float]:
+def inside(family: Family, part: Part) -> tuple[float, float]:
     """Return the position of a vertex inside its element."""
     if part.kind == "zero":
         return 0.0, -1.0
@@ -177,7 +175,7 @@ def _inside(family: Family, part: Part) -> tuple[float, float]:
     return float(layer), (begin + part.stop - 1) / 2
 
 
-def _levels(families: tuple[Family, ...]) -> list[int]:
+def levels(families: tuple[Family, ...]) -> list[int]:
     """Return the layer of each tensor: the longest path to it, without values from the previous iteration."""
     by_name = {family.name: family for family in families}
     level: dict[str, int] = {}

@@ -99,7 +99,7 @@ def _cost(
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
-            words = prod(sizes[dim] for dim in node.tensor.shape) * (1 if _apart(node.tile, launch) else launched)
+            words = prod(node.tensor.sides(sizes)) * (1 if _apart(node.tile, launch) else launched)
             touched[way, node.tensor] = min(found[way, node.tensor], words * widths[node.tensor])
     return LaunchCost(
         name=launch.name,

@@ -241,7 +241,7 @@ class Packed(Mask):
     band: Band | None = None
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
-        return int(self.met(grid, rows, columns).sum())
+        return _tiles_of_packed(self, grid, rows, columns)
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         """Each tile meets one interval of the others in each sequence, and intervals may end and begin in one tile."""
@@ -311,6 +311,11 @@ class Packed(Mask):
         """Where each sequence begins and ends, among the queries and among the keys."""
         ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
         return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
+
+
+@lru_cache(maxsize=2**15)  # the schedules of a problem ask for the same tiles
+def _tiles_of_packed(mask: Packed, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+    return int(mask.met(grid, rows, columns).sum())
 
 
 @dataclass(frozen=True, eq=False)
