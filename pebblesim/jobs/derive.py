@@ -20,7 +20,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
 
     In n and d, or in all dimensions of the problem if `rectangular`, such as n_q, n_k, d_k and d_v.
 
-    Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
+    Under a mask: "causal", "window:W" and "band:W" give closed forms in sizes and blocks; "any" those of an unknown
     mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
 
     Args:
