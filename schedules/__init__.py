@@ -22,6 +22,7 @@ from pebblesim.schedules import (
     row_stationary,
     small_cache,
     small_cache_streamed,
+    split_keys,
     standard,
     stored_pairs,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "row_stationary",
     "small_cache",
     "small_cache_streamed",
+    "split_keys",
     "standard",
     "stored_pairs",
 ]

@@ -3,9 +3,7 @@
 A schedule is tested here the moment it is registered.
 """
 
-from fractions import Fraction
 from functools import cache
-from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -222,12 +220,6 @@ def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObj
         assert counted.peak_words == loops.peak_words
 
 
-def stated(io: str, sizes: dict[str, int]) -> Fraction:
-    """The value of a closed form that a schedule states, without sympy, which derived ones go through."""
-    functions = {"ceiling": ceil, "floor": floor, "Min": min, "Max": max}
-    return Fraction(eval(io, functions, {name: Fraction(size) for name, size in sizes.items()}))
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 @strategies.draws(3, 100)
 @given(data=st.data())
@@ -236,7 +228,7 @@ def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, dat
     assert schedule.io or schedule.name in ORACLES, f"nothing but its own program says what {schedule.name} moves"
     if schedule.io:
         sizes = data.draw(strategies.sizes(schedule, largest=40))
-        assert stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
+        assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
 def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
+from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
@@ -44,7 +45,7 @@ class Bounds(Result):
         theta: the expression inside Θ; None if the problem has none.
         theta_value: its value, to 28 digits.
         lower: all lower bounds, including those that do not apply.
-        ways: the largest lower bound for each way of computing, by name.
+        ways: the largest lower bound for each way of computing, by name; a user's own bounds count for each way.
         best: the largest bound for the schedule's way of computing. Without a schedule, the bound for all ways: the
             minimum over the ways.
         heads: the heads and sequences. All figures here are of one head; of the heads that share keys and values; or,
@@ -191,9 +192,10 @@ def _bounds(
     solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, given: Mask | int | None
 ) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    lower = lower_bounds(solves, sizes, M, formulation, given)
+    own = [] if given is not None else _own(solves, sizes, M)
+    lower = [*lower_bounds(solves, sizes, M, formulation, given), *own]
     ways = (
-        best_of_ways(solves, sizes, M, given)
+        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, given).items()}
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
@@ -229,6 +231,16 @@ def _together(each: Sequence[Bounds]) -> Bounds:
         best=added_up([one.best for one in each]),
         theta_value=sum((one.theta_value or Decimal(0) for one in each), Decimal(0)) if first.theta else None,
     )
+
+
+def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
+    """Return users' bounds on a problem in these dims, for all pairs, that are claimed with recomputation."""
+    where = f"{solves.name} at M = {M}"
+    return [
+        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None)
+        for own in OWN.values()
+        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
+    ]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Schedule:
             together.
         graph: options of its graph; the name of a block means the size of that block.
         io: its I/O in words as stated in the source, in the dimensions and blocks; None if no source states it.
+        rectangle_io: the same in all dimensions of the problem, if the source states that.
         closed: feasible block sizes within a constant factor of the largest ones, as expressions like `paper`. Proofs
             about growth use them, because `fit` is a search and has no closed form. Empty if none are known.
     """
@@ -60,6 +61,7 @@ class Schedule:
     graph: Mapping[str, object] = field(default_factory=dict)
     io: str | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
+    rectangle_io: str | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class Schedule:
     @cached_property
     def _rectangle(self) -> Schedule:
         assert self.problem.rectangle is not None
-        return replace(self, problem=self.problem.rectangle, io=None)
+        return replace(self, problem=self.problem.rectangle, io=self.rectangle_io)
 
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
         """Return the options of its graph for these block sizes."""
@@ -134,8 +136,8 @@ def schedule(
         paper: the printed block sizes, e.g. {"B": "floor(sqrt(M/4))"}.
         fit: the order in which blocks grow; by default the order of the signature.
         graph: options for the graph builder of the problem.
-        io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)". It does not replace
-            the result of `formula`; the tests compare the two.
+        io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)", in n and d or in all
+            dimensions of the problem. It does not replace the result of `formula`; the tests compare the two.
         closed: block sizes in closed form for proofs about growth, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
             checks on samples that they are feasible and that `fit` moves no more words.
 
@@ -157,6 +159,7 @@ def schedule(
         UsageError: the signature does not match the problem, or a rule names a block that the schedule does not have.
     """
     solves = _problem(problem)
+    own = solves.rectangle or solves
 
     def register(function: Callable[..., None]) -> Schedule:
         parameters = list(inspect.signature(function).parameters.values())
@@ -169,8 +172,8 @@ def schedule(
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")
         for given in blocks:
-            if given in (*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "M"):
-                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, the name of a size.")
+            if given in (*solves.dims, *own.dims, "M"):
+                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
@@ -184,9 +187,11 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if any(sorted(rule) != sorted(blocks) for rule in rules):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
-        for given in re.findall(r"[A-Za-z_]\w*", io or ""):
-            if given not in (*solves.dims, *blocks, *ROUNDING):
-                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
+        names = set(re.findall(r"[A-Za-z_]\w*", io or "")) - {*blocks, *ROUNDING}
+        of_rectangle = bool(names & {*own.dims} - {*solves.dims})
+        for given in sorted(names):
+            if given not in (sizes := own.dims if of_rectangle else solves.dims):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*sizes, *blocks))
         made = Schedule(
             called,
             solves,
@@ -197,13 +202,19 @@ def schedule(
             paper=dict(paper or {}),
             fit=groups,
             graph=dict(graph or {}),
-            io=io,
+            io=_in_square(own, io) if of_rectangle else io,
             closed=dict(closed or {}),
+            rectangle_io=io if of_rectangle else None,
         )
         SCHEDULES[called] = made
         return made
 
     return register
+
+
+def _in_square(rectangle: Problem, io: str | None) -> str | None:
+    """A closed form in all dimensions of a problem, where there are only n and d."""
+    return re.sub(r"[A-Za-z_]\w*", lambda name: rectangle.from_nd.get(name[0], name[0]), io or "")
 
 
 _problem = problem  # `schedule` has a parameter of that name

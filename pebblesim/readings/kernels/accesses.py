@@ -61,15 +61,17 @@ class _Walker(EveryTile):
             self.share = -(-tiles // workers) * size
 
     def _room(self, tensor: ir.Tensor) -> int:
-        """Number of sectors of a tensor."""
+        """Number of sectors of a tensor, or of one of several that are kept apart."""
         rows = self.sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
         return rows * pitch(tensor, self.sizes) // WORDS
 
-    def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool) -> Access:
+    def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool, at: ir.Range | None = None) -> Access:
         *rows, (start, stop) = (self.bounds(rng) for rng in ranges)
         top, bottom = rows[0] if rows else (0, 1)
         stride = pitch(tensor, self.sizes) // WORDS
         name, first = tensor.name, top * stride + start // WORDS
+        if at is not None:
+            first += self.number(at) * self._room(tensor)
         if tensor in self.launch.copies:
             name, first = f"copies of {name}", first + self.block * self._room(tensor)
         work, self.work = self.work, 0
@@ -99,10 +101,10 @@ class _Walker(EveryTile):
     def body(self, body: list[ir.Node]) -> Iterator[Access]:
         for node, _ in walk(body, self):
             match node:
-                case ir.Read(tile=tile, tensor=tensor):
-                    yield self._access(tensor, tile.ranges, False)
-                case ir.Write(tile=tile, tensor=tensor):
-                    yield self._access(tensor, tile.ranges, True)
+                case ir.Read(tile=tile, tensor=tensor, at=at):
+                    yield self._access(tensor, tile.ranges, False, at)
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    yield self._access(tensor, tile.ranges, True, at)
                 case ir.Init(tensor=tensor, ranges=ranges):
                     yield self._access(tensor, ranges, True)
                 case ir.Compute():

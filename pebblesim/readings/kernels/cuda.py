@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from pebblesim.language import program as ir
@@ -110,8 +111,7 @@ def memory(kernels: Iterable[Kernel], program: ir.Program, sizes: ir.Sizes) -> d
     """Return the words of each array in memory, including row padding and the workers' copies."""
     room = {}
     for name, tensor in program.tensors.items():
-        rows = sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
-        room[name] = rows * pitch(tensor, sizes)
+        room[name] = prod(tensor.sides(sizes)[:-1]) * pitch(tensor, sizes)
     copies = {
         f"copies of {tensor.name}": room[tensor.name] * shares(kernel.launch, sizes, sizes[WORKERS])
         for kernel in kernels
@@ -259,6 +259,13 @@ class _Writer:
         rows = self.size[tensor.shape[0]] if len(tensor.shape) == 2 else "1"
         return f"((long long){rows} * {self.of[tensor]}_pitch)"
 
+    def _array(self, node: ir.Read | ir.Write) -> str:
+        """The address of the tensor, or of the one that is kept for the present tile."""
+        name = self.of[node.tensor]
+        if node.at is None:
+            return name
+        return f"{name} + {self._start(node.at)} / {self._size(node.at.block)} * {self._room(node.tensor)}"
+
     # -- sizes and places ------------------------------------------------------------------------------------
 
     def _size(self, size: str | int) -> str:
@@ -382,15 +389,13 @@ class _Writer:
     def _statements(self, node: ir.Node) -> Iterator[_Statement]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self.of[tile]}, {self._width(tile)}, {self.of[tensor]}, {self._part(tensor, tile.ranges)}"
-                )
-                yield _Statement([f"read_tile({arguments}, tid, threads);"], {tensor}, {tile})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"read_tile({self.of[tile]}, {self._width(tile)}, {place}, tid, threads);"
+                yield _Statement([text], {tensor}, {tile})
             case ir.Write(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self.of[tensor]}, {self._part(tensor, tile.ranges)}, {self.of[tile]}, {self._width(tile)}"
-                )
-                yield _Statement([f"write_tile({arguments}, tid, threads);"], {tile}, {tensor})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"write_tile({place}, {self.of[tile]}, {self._width(tile)}, tid, threads);"
+                yield _Statement([text], {tile}, {tensor})
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
                 arguments = f"{self.of[tensor]}, {self._part(tensor, ranges)}, {_constant(value)}"
                 yield _Statement([f"fill({arguments}, tid, threads);"], set(), {tensor})

@@ -250,7 +250,7 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
             shared.setdefault(node.tensor, set()).add(node.tile)
     for tensor in list(shared):
         moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
-        if all(any(_within(rng, loop.range) for rng in node.tile.ranges) for node in moves):
+        if all(any(_within(rng, loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
             del shared[tensor]  # each iteration has its own part
         elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
             return nothing

@@ -129,6 +129,11 @@ def triton(
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
         mask = mask.placed(grid)
+    if apart := [tensor.name for tensor in program.tensors.values() if tensor.apart]:
+        raise UsageError(
+            f"{program.name} keeps {', '.join(apart)} apart for each tile of a dimension, which Triton kernels do not "
+            "know; take --target cuda."
+        )
     made = launches(program, masked=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
