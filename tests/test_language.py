@@ -86,7 +86,7 @@ def tiles_of_a_tile_kept_apart(m: Machine, A: Tensor, B: Tensor, *, b: Block) ->
         m.quotient(k, b)  # here
 
 
-@refused("T[m] is in cache already, since line {before}; use that tile or a part of it.")
+@refused("T[m] is already in the cache, since line {before}; use that tile or a part of it.")
 def a_tile_kept_apart_read_twice(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for k in m.tiles(A.shape[1], b):

@@ -173,7 +173,7 @@ def schedule(
         called = name or function.__name__.replace("_", "-")
         for given in blocks:
             if given in (*solves.dims, *own.dims, "M"):
-                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
+                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, the name of a size.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
