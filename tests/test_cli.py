@@ -589,7 +589,9 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
 
 def test_bounds_as_a_table(pebblesim: Pebblesim) -> None:
     out = pebblesim("bounds -n 4096 -d 64 -M 64k").out
-    assert re.search(r" D2 +6\*n\*\*2\*d\*\*2/M - n\*d \+ 3\*d\*\*2 +32/3·d² ≤ M +g = A1ᵀ p A2 +[\d,]+ ", out)
+    assert re.search(
+        r" D2 +6\*n\*\*2\*d\*\*2/M - n\*d \+ 3\*d\*\*2 +32/3·d² ≤ M +g = A1ᵀ p A2 +[\d,]+$", out, re.MULTILINE
+    )
     assert re.search(
         r"^least: [\d,]+ words \(D3: .* for every way of computing\n  g = A1ᵀ p A2: .* \(D2\)\n", out, re.M
     )

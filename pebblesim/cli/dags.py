@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pebblesim.cli.completion import all_rules, one_of, rules_of_optima, sources
 from pebblesim.cli.options import (
     AsJson,
     Cache,
@@ -21,7 +22,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -31,27 +32,17 @@ if TYPE_CHECKING:
 app = family()
 
 
-def sources() -> list[str]:
-    """The names of problems and generators."""
-    from pebblesim.dags.generators import GENERATORS
-    from pebblesim.language.problems import PROBLEMS
-
-    return [*PROBLEMS, *GENERATORS]
-
-
-def complete_source(incomplete: str) -> list[str]:
-    return [name for name in sources() if name.startswith(incomplete)]
-
-
 SourceName = Annotated[
     str,
     typer.Argument(
         metavar="FILE|GENERATOR|PROBLEM",
         help="A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
-        autocompletion=complete_source,
+        autocompletion=one_of(sources),
     ),
 ]
-Rules = Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.")]
+Rules = Annotated[
+    str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.", autocompletion=one_of(all_rules))
+]
 Save = Annotated[Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")]
 Seconds = Annotated[str | None, typer.Option("--seconds", help="Time limit of the whole run.", metavar="S")]
 Format = Annotated[
@@ -161,11 +152,11 @@ def pebble(
         bounds = [bound.to_dict() for bound in found.bounds]
         print_json({"graph": name, **found.to_dict(), "bounds": bounds})
         return
-    print(f"{name}: {graph}\n{found}")
+    say(f"{name}: {graph}\n{found}")
     for bound in found.bounds:
-        print(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
+        say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if save is not None:
-        print(f"written   {save}")
+        say(f"written   {save}")
     print_rules(rules)
 
 
@@ -175,7 +166,10 @@ def optimum(
     *,
     made: GraphChoice,
     cache: Cache,
-    rules: Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute or partial.")] = "hong-kung",
+    rules: Annotated[
+        str,
+        typer.Option("--rules", help="hong-kung, no-recompute or partial.", autocompletion=one_of(rules_of_optima)),
+    ] = "hong-kung",
     seconds: Seconds = None,
     memory: Annotated[
         str, typer.Option("--memory", help="Stop when the states take this much memory.", metavar="BYTES")
@@ -206,9 +200,9 @@ def optimum(
     if as_json:
         print_json({"graph": name, **found.to_dict(), "complete": game.complete})
         return
-    print(f"{name}: {graph}")
-    print(found)
-    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
+    say(f"{name}: {graph}")
+    say(found)
+    say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
     print_rules(rules)
 
 
@@ -230,7 +224,7 @@ def judge(
     if as_json:
         print_json({"graph": name, **outcome.to_dict()})
     else:
-        print(outcome)
+        say(outcome)
     raise typer.Exit(0 if outcome.complete else 1)
 
 
@@ -250,7 +244,7 @@ def dags(
     The table has the game found, the bound, and the costs of others from costs.csv.
     """
     from pebblesim.dags.comparing import rows, summary
-    from pebblesim.tables import Table, aligned, format_of
+    from pebblesim.tables import Sheet, Table, format_of
 
     if output is not None:
         format_of(output)
@@ -264,7 +258,7 @@ def dags(
         print_json({"rows": table})
         return
     shown = [name for name in columns if any(value is not None for value in columns[name])]
-    print(aligned(shown, [[row[name] for name in shown] for row in table]))
-    print(summary(table))
+    show(Sheet(shown, [[row[name] for name in shown] for row in table], shown[:2]))
+    say(summary(table))
     if output is not None:
-        print(f"written   {output}")
+        say(f"written   {output}")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pebblesim.cli.dags import Format, GraphChoice, complete_source, sources
+from pebblesim.cli.completion import boards, one_of
+from pebblesim.cli.dags import Format, GraphChoice
 from pebblesim.cli.options import (
     AsJson,
     GameChoice,
     Option,
     ScheduleName,
     command,
-    complete_schedule,
     family,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
 from pebblesim.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -53,13 +53,9 @@ def play(
     if as_json:
         print_json(played.to_dict())
     else:
-        print(played)
+        say(played)
         print_rules(game.rules)
     raise typer.Exit(0 if played.passed else 1)
-
-
-def _complete(incomplete: str) -> list[str]:
-    return [*complete_schedule(incomplete), *complete_source(incomplete)]
 
 
 @command(app, example="pebblesim watch small-cache row-stationary -n 8 -d 4 -M 24 -o game.html")
@@ -69,7 +65,7 @@ def watch(
         typer.Argument(
             metavar="NAME [NAME]",
             help="What is played: a schedule, or any graph, from a file, a generator or a problem. Two are compared.",
-            autocompletion=_complete,
+            autocompletion=one_of(boards),
         ),
     ],
     *,
@@ -94,8 +90,8 @@ def watch(
     recordings = [_recorded(name, game, option, format, moves) for name in names]
     save(path, *recordings)
     for recording in recordings:
-        print(f"{recording.title}\n{recording.game}")
-    print(f"written   {path}")
+        say(f"{recording.title}\n{recording.game}")
+    say(f"written   {path}")
     print_rules(game.rules)
     raise typer.Exit(0 if all(recording.game.complete for recording in recordings) else 1)
 
@@ -120,7 +116,7 @@ def _recorded(
     try:
         title, graph = choice.graph(name)
     except UnknownName:
-        raise UnknownName("schedule, file, generator or problem", name, [*SCHEDULES, *sources()]) from None
+        raise UnknownName("schedule, file, generator or problem", name, boards()) from None
     if moves is None:
         import pebblesim as ps
 

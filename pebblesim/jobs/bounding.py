@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
+from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
@@ -43,7 +44,7 @@ class Bounds(Result):
         theta: the expression inside Θ; None if the problem states none.
         theta_value: its value, to 28 digits.
         lower: the lower bounds, those that do not apply among them.
-        ways: the largest lower bound on each way of computing, by its name.
+        ways: the largest lower bound on each way of computing, by its name; a user's own bounds count for each.
         best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
         heads: the heads and sequences. All figures here are of one head; of the heads that share keys and values; or,
             under a mask for each head, of all heads of a sequence, which bounds are then added up.
@@ -189,9 +190,10 @@ def _bounds(
     solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, given: Mask | int | None
 ) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    lower = lower_bounds(solves, sizes, M, formulation, given)
+    own = [] if given is not None else _own(solves, sizes, M)
+    lower = [*lower_bounds(solves, sizes, M, formulation, given), *own]
     ways = (
-        best_of_ways(solves, sizes, M, given)
+        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, given).items()}
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
@@ -227,6 +229,16 @@ def _together(each: Sequence[Bounds]) -> Bounds:
         best=added_up([one.best for one in each]),
         theta_value=sum((one.theta_value or Decimal(0) for one in each), Decimal(0)) if first.theta else None,
     )
+
+
+def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
+    """Users' own bounds on a problem in these dims, of all pairs, that hold with recomputation as they say."""
+    where = f"{solves.name} at M = {M}"
+    return [
+        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None)
+        for own in OWN.values()
+        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
+    ]
 
 
 @dataclass(frozen=True)
