@@ -36,7 +36,7 @@ RECTANGULAR = {
     for name, schedule in SCHEDULES.items()
     if schedule.problem.rectangle
 }
-every_schedule = pytest.mark.parametrize("schedule", RECTANGULAR.values(), ids=list(RECTANGULAR))
+every_schedule = strategies.every(RECTANGULAR)
 side = st.one_of(st.just(1), st.integers(1, 7))
 
 
