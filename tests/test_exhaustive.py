@@ -173,7 +173,7 @@ def test_what_it_refuses() -> None:
     assert refused.value.least_M == 3
     with pytest.raises(UnknownName, match="rule set"):
         optimum(graph, 3, "replace")
-    with pytest.raises(UsageError, match="a graph takes no options"):
+    with pytest.raises(UsageError, match="options are not allowed with a graph"):
         ps.optimum(graph, M=3, n=4)
 
 
