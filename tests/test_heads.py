@@ -362,7 +362,7 @@ def test_masks_of_heads_that_do_not_fit() -> None:
         ps.play("flash2-forward", mask=np.ones((2, 9, 9), bool), **sizes)
     with pytest.raises(UsageError, match=r"\[1\] holds int64 values other than 0 and 1"):
         ps.count("flash2-forward", mask=np.array([np.ones((9, 9)), np.full((9, 9), 2)]).astype(int), heads=2, **sizes)
-    with pytest.raises(UsageError, match="problem 'matmul' has no pairs of queries and keys, so it takes no mask"):
+    with pytest.raises(UsageError, match="problem 'matmul' has no pairs of queries and keys; leave the mask out"):
         ps.count("matmul-tiled", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)
     with pytest.raises(UsageError, match="a game is of one head, and mask blocks, one for each head; sweep by count"):
         ps.sweep("flash2-forward", what="play", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)
