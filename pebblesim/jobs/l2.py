@@ -26,7 +26,7 @@ class L2(Result):
     Attributes:
         schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
             one unless each is for itself.
-        order, at_once, size, chiplets: launch order, most blocks at once, bytes of L2 on each chiplet, number of chiplets.
+        order, at_once, size, chiplets: order of launch, most blocks at once, bytes of L2 on each chiplet, and chiplets.
         requested: bytes that all blocks move from and to L2.
         read, written: bytes that L2 reads from and writes to the memory behind it.
     """
