@@ -164,16 +164,18 @@ def test_the_roofline_is_what_the_figures_make_it() -> None:
 def test_the_work_and_the_time_are_those_of_one_tile(problem: str, d: int) -> None:
     """They were of two tiles: 559 µs "limited by arithmetic" stood beside 701 Gop at 989 Top/s, which take 709 µs."""
     advice = ps.advise("H200", problem_name=problem, n=8192, d=d, dtype="bf16", heads=32)
-    (tile,) = (row for row in advice.boundaries[0].rows if row.schedule == advice.fastest.schedule)
-    allowed = advice.allowed(advice.fastest)
-    assert tile is advice.fastest and allowed is not None and allowed[0] == "arithmetic"
-    assert allowed[1] == pytest.approx(32 * sum(tile.work.values()) / 989e12)
-    said = re.search(
-        r"is allowed ([\d.]+) (m|µ)s, limited by arithmetic; .*\n  arithmetic: ([\d.]+) (T|G)op at 989", str(advice)
-    )
-    assert said
-    seconds = float(said[1]) * {"m": 1e-3, "µ": 1e-6}[said[2]]
-    assert seconds == pytest.approx(float(said[3]) * {"T": 1e12, "G": 1e9}[said[4]] / 989e12, rel=0.01)
+    tile, kernel = advice.fastest, advice.kernels[0]  # a tile that a kernel can have: that of the shortest forecast
+    assert (tile.schedule, dict(tile.blocks)) == (kernel.tiling.schedule, dict(kernel.tiling.blocks))
+    counted = ps.count(tile.schedule, n=8192, d=d, M=advice.boundaries[0].M, blocks=tile.blocks)
+    limits, allowed = advice.limits(tile), advice.allowed(tile)
+    assert limits["arithmetic"] == pytest.approx(32 * sum(counted.work.values()) / 989e12)
+    assert limits["SM"] == pytest.approx(32 * 2 * counted.io / advice.boundaries[0].bandwidth)
+    assert allowed is not None and allowed[1] == max(limits.values()) < kernel.seconds
+    said = re.search(r"roofline: (\S+) with (.*) is allowed .*\n  arithmetic: ([\d.]+) (T|G)op at 989", str(advice))
+    assert said and said[1] == tile.schedule
+    assert said[2] == ", ".join(f"{name}={size}" for name, size in tile.blocks.items())
+    operations = float(said[3]) * {"T": 1e12, "G": 1e9}[said[4]]
+    assert operations / 989e12 == pytest.approx(limits["arithmetic"], rel=0.01)
 
 
 def test_doing_twice_is_not_useful() -> None:
