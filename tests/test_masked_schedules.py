@@ -207,7 +207,7 @@ def test_masks_go_through_the_functions_of_the_package() -> None:
 
 
 def test_problems_without_pairs_take_no_mask() -> None:
-    with pytest.raises(UsageError, match="problem 'linear' has no pairs of queries and keys, so it takes no mask"):
+    with pytest.raises(UsageError, match="problem 'linear' has no pairs of queries and keys; leave the mask out"):
         ps.count("linear", n=8, d=2, M=64, mask="causal")
 
 
