@@ -5,6 +5,8 @@ inputs, then, as keyword-only parameters, its block sizes. It is run once, on sy
 runs its body once, for a tile that stands for all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
+    m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all that is inside
+    m.tiles(dim, block, after=r)  loop over the tiles of the others, if there are any
     m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
     m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
     m.read(T[i, k])            memory → cache: a tile
@@ -27,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pebblesim.errors import PebblesimError, TraceError
+from pebblesim.errors import PebblesimError, TraceError, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.expressions import (
     CONSTANTS,
@@ -90,6 +92,7 @@ class Machine:
         block: Block | int,
         *,
         independent: bool = False,
+        after: Block | int | None = None,
         keys_of: Index | None = None,
         queries_of: Index | None = None,
         otherwise: Mapping[Tensor, float] | None = None,
@@ -100,19 +103,49 @@ class Machine:
             over: a dimension (from a tensor's shape) or an index of an outer loop.
             block: a block size of the schedule, or a number.
             independent: the iterations may run in parallel.
+            after: leave out so many first indices of a dimension, as `first` runs for them; there may be no others.
             keys_of: under a mask, run only for those tiles of columns that some of these rows may attend to.
             queries_of: under a mask, run only for those tiles of rows that may attend to some of these columns.
             otherwise: what to write, 0 or -inf, to a tensor's part for each tile that the loop leaves out.
         """
         started = line()
-        body = self._body()
+        self._body()
         if not isinstance(over, Index) or not over._alive:
             raise TraceError(f"{where()}: tiles takes a dimension, or the index of a loop that is still open.")
-        if isinstance(block, bool) or not (isinstance(block, Block) or (isinstance(block, int) and block > 0)):
-            raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
-        index = Index(ir.Range("", over._range, block._name if isinstance(block, Block) else block))
+        rng = ir.Range("", over._range, _size(block), after=None if after is None else _size(after))
+        self._check_part(rng)
+        yield from self._loop(
+            ir.Loop(rng, [], independent, started, self._condition(rng, keys_of, queries_of)), otherwise
+        )
+
+    def first(self, over: Index, size: Block | int) -> Iterator[Index]:
+        """The first `size` indices of a dimension, or all if there are fewer: a loop that runs once.
+
+        What is read of them before an inner loop stays while that runs; `tiles(…, after=size)` goes over the others.
+        """
+        started = line()
+        self._body()
+        if not isinstance(over, Index):
+            raise TraceError(f"{where()}: first takes a dimension.")
+        rng = ir.Range("", over._range, _size(size), first=True)
+        self._check_part(rng)
+        yield from self._loop(ir.Loop(rng, [], False, started), None)
+
+    def _check_part(self, rng: ir.Range) -> None:
+        if not rng.first and rng.after is None:
+            return
+        if rng.parent is None or rng.parent.parent is not None:
+            raise TraceError(f"{where()}: only a whole dimension is cut into a first part and the others.")
+        if self._program.pairs:
+            raise UsageError(
+                f"{self._program.name} treats the first tile of {rng.dim} apart, which is not defined under a mask; "
+                "leave the mask out, or take another schedule."
+            )
+
+    def _loop(self, loop: ir.Loop, otherwise: Mapping[Tensor, float] | None) -> Iterator[Index]:
+        """Trace a loop's body, which the caller runs for the index that this yields."""
+        index, started, body = Index(loop.range), loop.line, self._body()
         self._indices[index._range] = index
-        loop = ir.Loop(index._range, [], independent, started, self._condition(index._range, keys_of, queries_of))
         body.append(loop)
         self._scopes.append((loop.body, []))
         try:
@@ -442,6 +475,13 @@ def trace(
 def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
     """Whether two parts of a tensor have words in common in every iteration: in each dimension, one holds the other."""
     return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
+
+
+def _size(block: Block | int) -> str | int:
+    """The name of a block size, or a number."""
+    if isinstance(block, bool) or not (isinstance(block, Block) or (isinstance(block, int) and block > 0)):
+        raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
+    return block._name if isinstance(block, Block) else block
 
 
 def _whole_range(dim: str, problem: Problem) -> ir.Range:

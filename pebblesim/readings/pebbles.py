@@ -145,7 +145,7 @@ def _steps(assembled: _Assembler, tables: Any, state: NDArray[np.int64]) -> Iter
         one[pc, vm.OP] = vm.HALT
         if op in (vm.LOOP, vm.NEXT) and state[vm.PC] == (pc + 1 if op == vm.LOOP else code[pc, vm.JUMP]):
             loop = ranges[code[pc, vm.ROWS]]
-            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET]) // loop[vm.BLOCK]
+            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET] - loop[vm.SKIPPED]) // loop[vm.BLOCK]
             yield Step(assembled.of(pc), int(tile), out[:0])
 
 
@@ -315,9 +315,10 @@ class _Assembler:
     def _range(self, rng: ir.Range) -> int:
         if rng not in self.ranges:
             if rng.parent is None:
-                row = [-1, self.sizes[rng.name], 0, self.sizes[rng.name]]
+                row = [-1, self.sizes[rng.name], 0, self.sizes[rng.name], 0, self.sizes[rng.name]]
             else:
-                row = [self._range(rng.parent), ir.length(rng.block, self.sizes), 0, 0]
+                stretch = ir.stretch(rng, self._longest(rng.parent), self.sizes)
+                row = [self._range(rng.parent), ir.length(rng.block, self.sizes), 0, 0, *stretch]
             self.ranges[rng] = len(self.range_rows)
             self.range_rows.append(row)
         return self.ranges[rng]

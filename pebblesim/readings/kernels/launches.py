@@ -64,8 +64,10 @@ def launches(program: ir.Program, workers: int = 1, masked: bool = False) -> lis
         masked: whether thread blocks can skip tiles under a mask.
 
     Raises:
-        UsageError: the program skips tiles under a mask, which thread blocks cannot do yet.
+        UsageError: the program skips tiles under a mask, or treats a first part of a dimension apart, which thread
+            blocks cannot do yet.
     """
+    _check_alike(program)
     if program.pairs is not None and not masked:
         raise UsageError(f"{program.name} under a mask has no kernels yet; leave the mask out.")
     return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
@@ -77,12 +79,21 @@ def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, .
     Iterations that share nothing but sums which are in memory, or which start and end there, are blocks, too: they add
     to the sums in memory.
     """
+    _check_alike(program)
     for phase in program.phases:
         zeroed: set[ir.Tensor] = set()
         for piece in _pieces(phase.body):
             zeroed |= {tensor for node in piece if (tensor := _zeroed(node))}
             loop, _ = _split(piece, zeroed)
             yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
+
+
+def _check_alike(program: ir.Program) -> None:
+    if ir.in_parts(program):
+        raise UsageError(
+            f"{program.name} treats a first part of a dimension apart, so its iterations are no thread blocks that are "
+            "alike; take a schedule without such a part."
+        )
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
