@@ -46,7 +46,7 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
 
 with SCHEDULES.temporary():
     NESTED = register(problem="matmul", source="this test")(nested)
-TESTED = {**SCHEDULES, "nested": NESTED}
+TESTED = {name: each for name, each in SCHEDULES.items() if each.alike} | {"nested": NESTED}
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 SPLIT = {

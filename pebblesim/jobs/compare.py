@@ -99,7 +99,7 @@ def compare(
     solves = problem(problem_name)
     if isinstance(names, str):
         names = [names]
-    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name)
+    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name, mask is not None)
     if not names:
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
         if not algorithms:

@@ -613,7 +613,8 @@ class _Assembler:
                     f"{self.program.name} sums {self.table[number].name} over tiles of {block} in tiles of {inside}, "
                     "which are not blocks of one size; choose sizes that divide each other."
                 )
-        tiles = 1 if index.parent is None else -(-whole // min(whole, ir.length(index.block, self.sizes)))
+        goes_on = index.parent is None or index.first
+        tiles = 1 if goes_on else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
                 f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by "
