@@ -1,7 +1,7 @@
 """Part of a matrix stays: near M = nd, what blocks of rows leave of the cache keeps some of the rows that pass by.
 
-With k blocks of rows, what passes by is read k times. The first B_s of it are read before, stay, and are read once: each
-word that stays saves k - 1, or 2(k - 1) of a sum that would be read and written for every block.
+With k blocks of rows, what passes by is read k times. The first B_s rows of it are read before, stay, and are read
+once: a word that stays saves k - 1, or 2(k - 1) if it is of a sum that would be read and written for every block.
 """
 
 from pebblesim.language import exp, rowsum
@@ -22,7 +22,7 @@ PASSING = "(Min(n, B_s) + (n - Min(n, B_s))*ceiling(n/B_r))"
 )
 def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
     """Keys partly resident: row-stationary, B_s keys and values stay."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
 
     def scores(Q_i, l_i, K_j):
@@ -81,51 +81,50 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
 @schedule(
     problem="backward-qkv",
     source="ours: FlashAttention-2's order, v made and dQ begun by the first columns, the first rows of dQ resident",
-    io=(
-        "5*n*d + ceiling(n/B_c)*(2*n*d + 2*n)"
-        " + d*Min(n, B_s) + d*(n - Min(n, B_s))*(2*ceiling(n/B_c) - 1)"
-    ),
+    io=("5*n*d + ceiling(n/B_c)*(2*n*d + 2*n) + d*Min(n, B_s) + d*(n - Min(n, B_s))*(2*ceiling(n/B_c) - 1)"),
     fit=["B_c", "B_s"],
     graph={"kept": "l"},
 )
 def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
-    """Queries partly resident: columns outside, B_s rows of dQ stay, the others through memory."""
+    """Queries partly resident: columns outside, B_s rows of dQ stay, the others wait in memory; on chains of sums."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
-    def past_columns(j, rows_of_dQ, begin):
-        """The gradients of a block of columns as all rows pass by; `begin`: v is made, and dQ starts."""
-        K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
-        for i, dQ_i, end in rows_of_dQ(begin):
-            dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
-            if begin:
-                add_row_sums(m, v_i, dO_i, O)
-                m.write(v[i], v_i)
-            Q_i, l_i = m.read(Q[i, :]), m.read(l[i])
-            for c in m.tiles(j, 1):
-                P = m.compute(Q_i @ K_j[c, :].T)
-                P[:] = exp(P) / l_i
-                dV_j[c, :] += P.T @ dO_i
-                dS = m.compute(dO_i @ V_j[c, :].T)
-                dS[:] = P * (dS - v_i)
-                dK_j[c, :] += dS.T @ Q_i
-                dQ_i += dS @ K_j[c, :]
-            end()
+    def row(i, dQ_i, columns, begin):
+        """A row passes by a block of columns; `begin`: it is the first block, and v is made on the way."""
+        K_j, V_j, dK_j, dV_j = columns
+        dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
+        if begin:
+            add_row_sums(m, v_i, dO_i, O)
+            m.write(v[i], v_i)
+        Q_i, l_i = m.read(Q[i, :]), m.read(l[i])
+        j, _ = K_j.shape
+        for c in m.tiles(j, 1):
+            P = m.compute(Q_i @ K_j[c, :].T)
+            P[:] = exp(P) / l_i
+            dV_j[c, :] += P.T @ dO_i
+            dS = m.compute(dO_i @ V_j[c, :].T)
+            dS[:] = P * (dS - v_i)
+            dK_j[c, :] += dS.T @ Q_i
+            dQ_i += dS @ K_j[c, :]
+
+    def block_of_columns(j, dQ_s, begin):
+        """dK and dV of a block of columns, as all rows pass by; the first ones of dQ stay."""
+        _, _, dK_j, dV_j = columns = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        s, _ = dQ_s.shape
+        for i in m.tiles(s, 1):
+            row(i, dQ_s[i, :], columns, begin)
+        for i in m.tiles(n_q, 1, after=B_s):
+            dQ_i = m.zeros(i, d_k) if begin else m.read(dQ[i, :])
+            row(i, dQ_i, columns, begin)
+            m.write(dQ[i, :], dQ_i)
         m.write(dK[j, :], dK_j)
         m.write(dV[j, :], dV_j)
 
     for s in m.first(n_q, B_s):
         dQ_s = m.zeros(s, d_k)
-
-        def rows_of_dQ(begin):
-            for i in m.tiles(s, 1):
-                yield i, dQ_s[i, :], lambda: None
-            for i in m.tiles(n_q, 1, after=B_s):
-                dQ_i = m.zeros(i, d_k) if begin else m.read(dQ[i, :])
-                yield i, dQ_i, lambda: m.write(dQ[i, :], dQ_i)
-
         for j in m.first(n_k, B_c):
-            past_columns(j, rows_of_dQ, True)
+            block_of_columns(j, dQ_s, begin=True)
         for j in m.tiles(n_k, B_c, after=B_c):
-            past_columns(j, rows_of_dQ, False)
+            block_of_columns(j, dQ_s, begin=False)
         m.write(dQ[s, :], dQ_s)

@@ -330,9 +330,7 @@ ANY = st.one_of(st.integers(1, 9), st.integers(1, 300), st.integers(1, 2**20), s
 
 
 def band(schedule: Schedule, data: st.DataObject, largest: int) -> Mask | None:
-    return data.draw(
-        st.one_of(st.none(), strategies.bands(largest).map(masks.of)) if schedule.maskable else st.none()
-    )
+    return data.draw(st.one_of(st.none(), strategies.bands(largest).map(masks.of)) if schedule.maskable else st.none())
 
 
 @strategies.draws(20, 600)

@@ -185,7 +185,9 @@ def test_dQ_waits_in_memory_as_a_part_of_a_chain() -> None:
         ps.play("queries-partly-resident", summation="balanced", **sizes)
 
 
-@pytest.mark.parametrize(("name", "old"), list(zip(NEW, ["row-stationary-forward", "regrouped-h", "flash2-backward"], strict=True)))
+@pytest.mark.parametrize(
+    ("name", "old"), list(zip(NEW, ["row-stationary-forward", "regrouped-h", "flash2-backward"], strict=True))
+)
 @pytest.mark.parametrize("part", [(1, 2), (1, 1), (3, 2), (2, 1)])
 def test_near_nd_a_part_that_stays_pays(name: str, old: str, part: tuple[int, int]) -> None:
     n, d = 4096, 64

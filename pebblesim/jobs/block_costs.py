@@ -246,9 +246,8 @@ class Words:
                         left[term] -= both
                         left[partner] -= both
             if exactly:
-                self.sliding = {
-                    tiles.after for term in left if left[term] for _, tiles in term.tiles if tiles.counts_others
-                } - {None}
+                counted = (tiles for term in left if left[term] for _, tiles in term.tiles if tiles.counts_others)
+                self.sliding = {tiles.after for tiles in counted if tiles.after is not None}
         return not any(times and term.first_parts for term, times in left.items())
 
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:

@@ -5,8 +5,8 @@ inputs, then, as keyword-only parameters, its block sizes. It is run once, on sy
 runs its body once, for a tile that stands for all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
-    m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all that is inside
-    m.tiles(dim, block, after=r)  loop over the tiles of the others, if there are any
+    m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all inside
+    m.tiles(dim, b, after=r)   loop over the tiles of the others, if there are any
     m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
     m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
     m.read(T[i, k])            memory → cache: a tile

@@ -262,7 +262,9 @@ class _Repeats:
             condition = "columns" if loop.when.rows is other else "rows", f"{loop.when.none}", self._range(other)
         depth = f"{len(self.loops)}"  # tells nested loops over the same tiles apart
         part = f"{loop.range.first}", f"{loop.range.after}"
-        return self._key("each tile of", self._range(loop.range.parent), f"{loop.range.block}", *part, depth, *condition)
+        return self._key(
+            "each tile of", self._range(loop.range.parent), f"{loop.range.block}", *part, depth, *condition
+        )
 
     def _refuse_terms(self, node: ir.Compute, which: str) -> None:
         name = node.target.tile.name or "the sum"

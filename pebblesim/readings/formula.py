@@ -129,7 +129,9 @@ class _Sums:
                 words = _words(ir.moved_part(node), lengths)
                 moved[node.tensor.name] += Traffic(words, 0) if isinstance(node, ir.Read) else Traffic(0, words)
             elif isinstance(node, ir.Loop) and node.range.first:
-                for name, traffic in self.traffic(node.body, lengths | {node.range: _longest(node.range, lengths)}).items():
+                for name, traffic in self.traffic(
+                    node.body, lengths | {node.range: _longest(node.range, lengths)}
+                ).items():
                     moved[name] += traffic
             elif isinstance(node, ir.Loop):
                 length = sympy.Dummy("length", integer=True, positive=True)
