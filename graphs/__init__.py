@@ -1,4 +1,4 @@
-"""Computational graphs of the problems: `build` them, or `plan` to learn their sizes without building."""
+"""Computational graphs of the problems: `build` makes a graph, `plan` gives its size without building it."""
 
 if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """Sizes of a graph that need not exist: numbers of vertices and edges, and bytes of memory for its arrays."""
+    """Size of a graph that is not built yet: numbers of vertices and edges, and bytes of memory for its arrays."""
 
     vertices: int
     edges: int
@@ -25,16 +25,16 @@ class Plan(NamedTuple):
 
 
 def build(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> "Cdag":
-    """The graph of a problem; sizes and options by name, as `declare` in the problem's own module takes them.
+    """Build the graph of a problem. Sizes and options are those of `declare` in the module of the problem's graph.
 
     Args:
         problem: its name.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
-        options: sizes, of which n and d stand for all that are not given, and options.
+        mask: booleans of shape (n_q, n_k), the allowed pairs; None if all pairs are allowed.
+        options: sizes and options; n and d stand for all sizes that are not given.
 
     Raises:
-        UnknownName: there is no graph for that problem.
+        UnknownName: the problem has no graph.
         UsageError: a size or option is missing, unknown or not allowed, the mask does not fit the problem, or the graph
             does not fit into memory.
     """
@@ -42,9 +42,9 @@ def build(problem: str, summation: str = "chain", mask: Any = None, **options: A
 
 
 def plan(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> Plan:
-    """The sizes of the graph that `build` would build, at once for sizes of any magnitude; errors as there.
+    """Return the size of the graph that `build` would build, in constant time; errors as for `build`.
 
-    With a mask it takes the time and memory of a few arrays of its size.
+    With a mask it needs the time and memory of a few arrays of the mask's size.
     """
     builder = _declared(problem, summation, mask, options)
     return Plan(builder.vertices, builder.edges, builder.bytes_needed)
@@ -54,8 +54,8 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
     solves = find(problem)
     declare: Any = solves.graph
     if declare is None:
-        raise UsageError(f"problem {problem!r} has no graph; declare one with it, see docs/extending.md.")
-    if isinstance(declare, str):  # one of ours: importing all of them would cost too much
+        raise UsageError(f"problem {problem!r} has no graph; declare one with the problem, see docs/extending.md.")
+    if isinstance(declare, str):  # a built-in graph: importing all of them would be slow
         module, _, function = declare.partition(":")
         declare = getattr(import_module(module), function)
     signature = inspect.signature(declare)
@@ -71,9 +71,11 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
         from pebblesim.graphs.masked import checked
 
         if "mask" not in signature.parameters:
-            raise UsageError(f"graph {problem!r} has no pairs that a mask could forbid; leave the mask out.")
+            raise UsageError(f"graph {problem!r} has no pairs of queries and keys; leave the mask out.")
         if summation != "chain":
-            raise UsageError(f"a graph under a mask has chains only; take summation 'chain' instead of {summation!r}.")
+            raise UsageError(
+                f"a graph under a mask supports only chains; use summation 'chain' instead of {summation!r}."
+            )
         queries, keys = (whole(name, bound.arguments[name]) for name in (solves.rectangle or solves).pairs or ())
         options = options | {"mask": checked(mask, (queries, keys))}
     builder: Builder = declare(summation=summation, **options)
@@ -81,7 +83,7 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
 
 
 def _spelled_out(from_nd: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes by the names of a problem's own dimensions, where n and d stand for all that are not given."""
+    """Return sizes by the names of the problem's own dimensions; n and d stand for all sizes that are not given."""
     found = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
     short = {"n", "d"} - set(from_nd)
     return {name: value for name, value in options.items() if name not in short} | found

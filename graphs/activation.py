@@ -1,4 +1,4 @@
-"""Graphs of attention with an elementwise activation in the place of the softmax, forward and backward.
+"""Graphs of attention with an elementwise activation instead of the softmax, forward and backward.
 
 O = A(Q Kᵀ) V, and dL/dX of A(A1 X A2ᵀ) A3 Y, for A = relu or sigmoid without normalisation (Li et al., Remark 5.1).
 """

@@ -1,6 +1,6 @@
 """The graph of the attention backward pass, g = dL/dX (Li et al., arXiv 2410.09397, Definitions 3.2 and B.3-B.9).
 
-Schedules differ in how they associate the same sums; each way is an option here, since it is another graph.
+Schedules associate the same sums in different ways. Each way has its own graph, and is an option here.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ def declare(
     Args:
         n_q, n_k, d: numbers of queries and of keys, and head dimension.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        order: "T" for T = A1ᵀ p, g = T A2 (the paper's), "U" for dQ = p A2, g = A1ᵀ dQ (as practised), "one-pass" for a
-            dQ that needs the row sums only at its end.
-        kept: whether O (n_q, d) and l (n_q) are inputs, kept from the forward pass; v is then the row sums of dO∘O.
+        order: "T" for T = A1ᵀ p, g = T A2 (the paper), "U" for dQ = p A2, g = A1ᵀ dQ (common practice), "one-pass" for
+            a dQ that uses the row sums only at its end.
+        kept: whether O (n_q, d) and l (n_q) are inputs, kept from the forward pass; v is then the vector of row sums of
+            dO∘O.
         centred: p = f∘(q - v) instead of f∘q - diag(v) f.
-        row_block: with order "T", T is kept apart for each block of that many rows, and g sums over all of them,
-            as in Algorithm 8.
-        dQ_block: with order "U", dQ is accumulated in memory over blocks of that many columns of p, starting from 0,
-            as FlashAttention does; inside a block the sum is balanced, unless `summation` is "chain".
-        g_block: the same for g over blocks of that many rows, unless the order is "T".
-        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. A g in blocks, by row_block or
-            g_block, then leaves out what has no allowed pair.
+        row_block: with order "T", there is a separate T for each block of this many rows, and g is the sum over all
+            blocks, as in Algorithm 8.
+        dQ_block: with order "U", dQ is accumulated in memory, starting from 0, over blocks of this many columns of p,
+            as in FlashAttention. Inside a block the sum is balanced, unless `summation` is "chain".
+        g_block: the same for g, over blocks of this many rows; not allowed with order "T".
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. Under a mask, a g in blocks
+            (row_block or g_block) leaves out blocks or rows without an allowed pair.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
@@ -98,7 +99,7 @@ def _softmax_backward(b: Builder, kept: bool, centred: bool) -> None:
 
 
 def _one_pass(b: Builder) -> None:
-    """dQ = (Σ_j A_ij q_ij A2_j - (w/l) Σ_j A_ij A2_j) / l with w = Σ_j A_ij q_ij: l and w may come last."""
+    """dQ = (Σ_j A_ij q_ij A2_j - (w/l) Σ_j A_ij A2_j) / l with w = Σ_j A_ij q_ij: l and w are used only at the end."""
     b.elementwise("Aq", "mul", "A", "q")
     b.rowsum("w", "Aq")
     b.matmul("U1", "Aq", "A2")
@@ -116,10 +117,10 @@ def _check(
         known = ", ".join(f"{name!r} for {g}" for name, g in ORDERS.items())
         raise UsageError(f"order {order!r} is not known; it is {known}.")
     if row_block is not None and order != "T":
-        raise UsageError("row_block regroups T = A1ᵀ p, so it needs order 'T'.")
+        raise UsageError("row_block cuts the sum in T = A1ᵀ p, so it needs order 'T'.")
     if dQ_block is not None and order != "U":
         raise UsageError("dQ_block cuts the sum in dQ = p A2, so it needs order 'U'.")
     if g_block is not None and order == "T":
         raise UsageError("g_block cuts the sum in g = A1ᵀ dQ, so it needs order 'U' or 'one-pass'.")
     if order == "one-pass" and (kept or centred):
-        raise UsageError("order 'one-pass' has no p and needs no O and l: leave out 'kept' and 'centred'.")
+        raise UsageError("order 'one-pass' does not use p, O or l: leave out 'kept' and 'centred'.")

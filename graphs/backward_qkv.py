@@ -23,16 +23,16 @@ def declare(
     d: int | None = None,
     mask: Mask = None,
 ) -> Builder:
-    """The graph of dQ, dK, dV from Q, K, V, dO and what the forward pass kept.
+    """The graph of dQ, dK, dV from Q, K, V, dO and the values that the forward pass kept.
 
     Args:
         n_q, n_k: numbers of queries and of keys.
-        d_k, d_v: words in a row of Q, K, dQ and dK, and in one of V, dO, O and dV.
+        d_k, d_v: words in a row of Q, K, dQ and dK; words in a row of V, dO, O and dV.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum with the row
-            sums l_m relative to it; or "P" for the probabilities (n_q, n_k) themselves, without O.
+        kept: with O: "l" for the row sums of exp(S), "L" for their logarithm, "m" for the row maximum and the row sums
+            l_m relative to it. Without O: "P" for the probabilities (n_q, n_k).
         d: words in a row of A1, A2, A3, where Q, K, V are projections of these by W_Q, W_K, W_V, as in `forward`.
-        dQ_block: dQ is accumulated in memory over blocks of that many columns, starting from 0.
+        dQ_block: dQ is accumulated in memory, starting from 0, over blocks of this many columns.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:

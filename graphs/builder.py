@@ -1,7 +1,7 @@
 """Build a graph tensor by tensor, in bulk.
 
-First the tensors are told in order, which costs nothing: sizes are known at once, however large. Then `finish` fills
-arrays that were allocated once. The numbering is the one stated in `pebblesim.game.numbering`.
+First the tensors are declared in order. This is cheap, and gives the size of the graph for tensors of any size. Then
+`finish` allocates the arrays once and fills them. The numbering is stated in `pebblesim.game.numbering`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pebblesim.graphs.masked import Masking, Unplaced
 from pebblesim.graphs.memory import available_memory, readable
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 
-Mask: TypeAlias = NDArray[np.bool_] | None  # the pairs of rows that may meet, (n_q, n_k); None for all
+Mask: TypeAlias = NDArray[np.bool_] | None  # the allowed pairs, (n_q, n_k); None if all are allowed
 
 
 class Builder:
     """Collects the tensors of a graph, then builds it.
 
-    Operands are named; ".T" appended to a name means transposed.
+    Operands are given by name; the suffix ".T" means transposed.
 
     Args:
         summation: the tree of every sum: "chain", "balanced" or "blocked:B" (see `pebblesim.game.numbering`).
-        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. Tensors over pairs are those that are
-            told so, and what is made from them entry by entry. All sums must then be chains.
+        mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. A tensor is over pairs if it is
+            declared so, or if it is computed elementwise from such tensors. Under a mask all sums must be chains.
 
     Raises (all methods):
         UsageError: a size, shape, operation or summation is not allowed.
-        UnknownName: an operand was not told before.
+        UnknownName: an operand was not declared before.
 
     Example:
         >>> b = Builder("balanced")
@@ -65,18 +65,18 @@ class Builder:
 
     @property
     def bytes_needed(self) -> int:
-        """Memory of the finished graph's arrays, in bytes."""
+        """Memory of the graph's arrays, in bytes."""
         pointers = (self.vertices + 1) * index_dtype(self.edges, unsigned=True).itemsize
         return self.vertices + pointers + self.edges * index_dtype(self.vertices).itemsize
 
     def input(self, name: str, shape: tuple[int, ...], *, pairs: bool = False) -> None:
-        """An input of that shape, (rows, columns) or (rows,); `pairs` if it is over pairs of rows."""
+        """Declare an input of shape (rows, columns) or (rows,); `pairs` says whether it is over pairs."""
         if len(shape) not in (1, 2):
             raise UsageError(f"tensor {name} has shape {shape}; it is (rows, columns) or (rows,).")
         self._add(name, "input", (), tuple(whole(f"a size of {name}", size) for size in shape), pairs)
 
     def elementwise(self, name: str, op: str, *operands: str) -> None:
-        """exp, log, relu, step or sigmoid of one operand, or mul, add, sub, div, max of two.
+        """Declare exp, log, relu, step or sigmoid of one operand, or mul, add, sub, div or max of two.
 
         Element [i,j] uses entry [i] of a vector operand.
         """
@@ -104,16 +104,16 @@ class Builder:
         pairs: bool = False,
         leave_out: bool = False,
     ) -> None:
-        """The product of an (m, k) and a (k, n) operand.
+        """Declare the product of an (m, k) and a (k, n) operand.
 
         Args:
-            tree: tree block of these sums, instead of the builder's.
+            tree: tree block of these sums; by default that of the builder.
             start: each sum starts from an explicit constant 0.
-            onto: the tensor to whose entries the sums are added.
-            row_block: keep the sum apart for each block of that many of the k terms (a regrouped tensor).
-            pairs: the results are over pairs of rows, such as S = Q Kᵀ.
-            leave_out: under a mask, leave out terms of a row or column without an allowed pair; those of a regrouped
-                tensor are left out anyway.
+            onto: a tensor; each sum is added to one of its entries.
+            row_block: make a separate sum for each block of this many of the k terms (a regrouped tensor).
+            pairs: the results are over pairs of a query and a key, such as S = Q Kᵀ.
+            leave_out: under a mask, leave out terms of a row or column without an allowed pair. Such terms of a
+                regrouped tensor are always left out.
         """
         (*rows, k), (inner, *columns) = shapes = self._shape(left), self._shape(right)
         if len(rows) != 1 or len(columns) != 1 or inner != k:
@@ -127,28 +127,31 @@ class Builder:
     def rowsum(
         self, name: str, operand: str, *, onto: str | None = None, tree: int | None = None, start: bool = False
     ) -> None:
-        """The sum of each row of an (m, k) operand: a vector of length m. `tree`, `start`, `onto` as for `matmul`."""
+        """Declare the sum of each row of an (m, k) operand, a vector of length m.
+
+        `tree`, `start`, `onto` as for `matmul`.
+        """
         self._reduce(name, "rowsum", operand, onto, tree, start)
 
     def rowmax(self, name: str, operand: str) -> None:
-        """The maximum of each row of an (m, k) operand: a vector of length m, as a tree of maxima of two."""
+        """Declare the maximum of each row of an (m, k) operand, a vector of length m, as a tree of pairwise maxima."""
         self._reduce(name, "rowmax", operand, None, None, False)
 
     def _reduce(self, name: str, op: str, operand: str, onto: str | None, tree: int | None, start: bool) -> None:
         shape = self._shape(operand)
         if len(shape) != 2:
-            raise UsageError(f"{name} goes over the rows of {operand}, which is a vector; give it a matrix.")
+            raise UsageError(f"{name} needs the rows of {operand}, which is a vector; give a matrix.")
         terms = shape[1] * self._regrouped(operand)
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
     def loop(self, columns: int, block: int, row_block: int | None = None) -> Iterator[None]:
-        """Tensors declared inside are made anew for each block of columns, from those of the block before.
+        """Declare tensors that are computed again for each block of columns, from those of the previous block.
 
-        A sum over the columns takes the terms of the block alone. "m.prev" is m of the block before.
+        A sum over the columns has only the terms of the block. "m.prev" is m of the previous block.
 
         Args:
-            row_block: rows of a tile; under a mask, a tile has the blocks in which it has an allowed pair.
+            row_block: rows of a tile. Under a mask, a tile of rows has only the blocks in which it has an allowed pair.
         """
         block = min(columns, whole("a loop's block", block))
         blocks = -(-columns // block)
@@ -167,7 +170,7 @@ class Builder:
             self._place_masked(self._unplaced)
 
     def _place_loop(self, blocks: int) -> None:
-        """Lay out the blocks of a loop's families together."""
+        """Place the blocks of all families of a loop, interleaved."""
         families = [self._families[family.name] for family in self._of_loop]
         full = list(accumulate((f.elements * f.stride() for f in families), initial=0))
         last = list(accumulate((f.elements * f.stride(f.last_terms) for f in families), initial=0))
@@ -180,7 +183,7 @@ class Builder:
         self.vertices = of_last + last[-1]
 
     def _place_masked(self, families: list[Unplaced]) -> None:
-        """The same under a mask, where every element has a place of its own."""
+        """Like `_place_loop`, under a mask, where each element has its own position."""
         sizes = np.stack([unplaced.owned.sum(axis=1) for unplaced in families], axis=1)  # (blocks, families)
         starts = self.vertices + (np.cumsum(sizes) - sizes.ravel()).reshape(sizes.shape)
         for unplaced, first in zip(families, starts.T.tolist(), strict=True):
@@ -189,15 +192,15 @@ class Builder:
             self._place(replace(family, initial_base=initial_base), int(unplaced.owned.sum()), unplaced.edges)
 
     def running(self, name: str, shape: tuple[int, ...], initial: float) -> None:
-        """Announce, inside a loop, a tensor that starts from a constant and refers to itself; it is defined later."""
+        """Announce, in a loop, a tensor that starts from a constant and uses its previous value; define it later."""
         self._check_name(name)
         self._families[name] = Family(name, "", (), 0, shape, initial=initial)
 
     def finish(self, outputs: Iterable[str] | None = None) -> Cdag:
-        """Build the graph with these tensors as outputs, or those in `outputs` of the builder.
+        """Build the graph. Its outputs are these tensors; by default `outputs` of the builder.
 
         Raises:
-            UsageError: it does not fit into the memory that is available; nothing has been allocated then.
+            UsageError: it does not fit into the available memory; nothing is allocated.
         """
         names = tuple(dict.fromkeys(self.outputs if outputs is None else outputs))
         results = [self._family(name) for name in names]
@@ -205,8 +208,8 @@ class Builder:
         if self.bytes_needed > available:
             raise UsageError(
                 f"a graph of {self.vertices:,} vertices and {self.edges:,} edges needs {readable(self.bytes_needed)} "
-                f"of memory, but {readable(available)} are available; "
-                "take smaller sizes, or use `count` and `formula`, which answer for sizes like these."
+                f"of memory, but {readable(available)} are available; use smaller sizes, or use `count` and "
+                "`formula`, which need no graph."
             )
         families = tuple(self._families.values())
         op, indptr, preds = fill(families, self.vertices, self.edges)
@@ -231,13 +234,15 @@ class Builder:
         return shape[::-1] if operand.endswith(".T") else shape
 
     def _regrouped(self, operand: str) -> int:
-        """Number of blocks that who sums over the operand has to take one after the other."""
+        """Number of blocks of the operand that a sum over it must take one after the other."""
         family = self._family(operand)
         return 1 if family.running else family.blocks
 
     def _plain_shape(self, name: str, operand: str) -> tuple[int, ...]:
         if self._regrouped(operand) > 1:
-            raise UsageError(f"{name} takes {operand} entry by entry, but it is regrouped; only sums accept that.")
+            raise UsageError(
+                f"{name} uses {operand} elementwise, but it is regrouped; only sums accept a regrouped operand."
+            )
         return self._shape(operand)
 
     @staticmethod
@@ -318,11 +323,13 @@ class Builder:
 
     def _check_name(self, name: str) -> None:
         if not re.fullmatch(r"\w+", name) or name in self._families:
-            raise UsageError(f"tensor name {name!r} is taken, or has other characters than letters, digits and '_'.")
+            raise UsageError(
+                f"tensor name {name!r} is already used, or has characters other than letters, digits and '_'."
+            )
 
 
 def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
-    """Of a sum that waits in memory, 0 at first, between blocks of so many terms; none if it stays in cache."""
+    """Options of a sum in memory that starts from 0 and gets blocks of this many terms; none if it stays in cache."""
     if block is None:
         return {}
     terms = whole(f"{name}_block", block)
@@ -330,10 +337,10 @@ def in_memory(name: str, block: int | None, summation: str) -> dict[str, Any]:
 
 
 def whole(what: str, value: int) -> int:
-    """`value` as a plain int.
+    """Return `value` as a plain int.
 
     Raises:
-        UsageError: it is no integer, or below 1.
+        UsageError: it is not an integer, or less than 1.
     """
     try:
         number = index(value)
@@ -345,7 +352,7 @@ def whole(what: str, value: int) -> int:
 
 
 def sizes(**given: int) -> Iterator[int]:
-    """Sizes as plain ints, in their order; errors as for `whole`."""
+    """Yield the sizes as plain ints, in order; errors as for `whole`."""
     return (whole(name, size) for name, size in given.items())
 
 

@@ -1,4 +1,4 @@
-"""A computational graph as compact arrays: an operation for each vertex, and its predecessors in CSR form."""
+"""A computational graph as compact arrays: one operation for each vertex, and the predecessors in CSR form."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
-from pebblesim.graphs.summation import Part, part
+from pebblesim.graphs.summation import PARTS, Part, part
 
 if TYPE_CHECKING:
     import networkx as nx
 
-EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each, and no drawing shows more
-CONSTANTS: Final = {"zero": "zero", "initial": "initial", "disallowed": "not allowed", "empty": "no terms"}
+EXPORT_LIMIT: Final = 200_000  # vertices; networkx needs about 1 kB for each
+CONSTANTS: Final = ("zero", "initial", "disallowed", "empty")
 
 
-# Family, row block (0 unless regrouped), the element's index, and what the vertex is within its element.
+# Family, row block (0 unless regrouped), index of the element, and role of the vertex within its element.
 Location: TypeAlias = tuple[Family, int, tuple[int, ...], Part]
 
 
@@ -41,9 +41,9 @@ class Cdag:
             `from_edges`. With families, vertex ids are in topological order.
         inputs: ids of the vertices that start with a blue pebble.
         outputs: ids of the vertices that must end with one.
-        results: the tensors whose values the outputs are.
-        weights: words of each vertex's value, int64; None if each has one.
-        names: what to call the vertices of a graph without families; None for their numbers.
+        results: the tensors whose elements are the outputs.
+        weights: number of words of each vertex, int64; None if each has one word.
+        names: names of the vertices of a graph without families; None if the names are the numbers.
     """
 
     op: NDArray[np.uint8]
@@ -75,14 +75,14 @@ class Cdag:
         return self.preds[self.indptr[v] : self.indptr[v + 1]]
 
     def locate(self, v: int) -> Location:
-        """The tensor, row block, index and part of vertex v.
+        """Return the tensor, row block, index and part of vertex v.
 
         Raises:
-            UsageError: there is no such vertex, or the graph has no tensors.
+            UsageError: the vertex does not exist, or the graph has no tensors.
         """
         self._check_vertex(v)
         if not self.families:
-            raise UsageError("this graph was given as edges, so its vertices belong to no tensor.")
+            raise UsageError("this graph was made from edges, so its vertices belong to no tensor.")
         base, family, block = self._sections[bisect_right(self._sections, v, key=lambda section: section[0]) - 1]
         table, empty = (placement(family) if block >= 0 else None), False
         if table is None:
@@ -100,15 +100,15 @@ class Cdag:
             return family, block, index, Part("disallowed" if table.pairs else "empty")
         if not terms:
             return family, block, index, Part("value")
-        after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, less the constant
+        after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, but without the constant
         return family, block, index, part(offset + after_terms, terms, family.tree, family.start or family.onto)
 
     def describe(self, v: int) -> str:
-        """Vertex v in words, counting indices from 0 and terms from 1.
+        """Return the name of vertex v; indices count from 0, terms from 1.
 
-        For example `S[1,1]` (the finished value), `S[1,1] (product 2 of 4)`, `S[1,1] (sum 2 of 4)` (the first two
-        terms), `S[1,1] (sum of terms 3-4 of 4)`, `dQ[0,1] (zero)`, `T[2;0,5]` (row block 2), `vertex 7`; under a mask
-        also `f[0,1] (not allowed)` and `l[3] (no terms)`.
+        For example `S[1,1]` (the final value), `S[1,1] (product 2 of 4)`, `S[1,1] (sum 2 of 4)` (the first two terms),
+        `S[1,1] (sum of terms 3-4 of 4)`, `dQ[0,1] (zero)`, `T[2;0,5]` (row block 2), `vertex 7`; under a mask also
+        `f[0,1] (not allowed)` and `l[3] (no terms)`.
         """
         self._check_vertex(v)
         if not self.families:
@@ -119,16 +119,17 @@ class Cdag:
         if part.kind == "value":
             return name
         if part.kind in CONSTANTS:
-            return f"{name} ({CONSTANTS[part.kind]})"
+            return f"{name} ({PARTS[part.kind][0]})"
         if part.kind == "inner":
             return f"{name} (sum of terms {part.first + 1}-{part.stop} of {part.terms})"
         noun = "sum" if part.kind == "running" else "product" if family.op == "matmul" else "term"
         return f"{name} ({noun} {part.stop} of {part.terms})"
 
     def tensor(self, name: str) -> NDArray[np.int64]:
-        """Ids of the vertices that hold the finished values of a tensor, in its shape; row blocks come first.
+        """Return the ids of the vertices that hold a tensor's final values, in its shape; the axis of row blocks is
+        first.
 
-        Under a mask -1 stands for rows of a tensor of a loop that no iteration has made.
+        Under a mask, -1 marks rows of a tensor in a loop that no iteration computes.
 
         Raises:
             UnknownName: the graph has no such tensor.
@@ -138,9 +139,9 @@ class Cdag:
     def evaluate(
         self, inputs: Mapping[str, ArrayLike], names: Iterable[str] | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Compute every vertex in turn, in float64, and return the output tensors, or those of `names`.
+        """Compute every vertex in order, in float64. Return the output tensors, or the tensors in `names`.
 
-        Under a mask 0/0 and (-inf) - (-inf) are 0, so that rows without an allowed pair come out as 0.
+        Under a mask 0/0 and (-inf) - (-inf) are 0, so that rows without an allowed pair are 0.
 
         Raises:
             UsageError: an input is missing or has the wrong shape, or the graph has no tensors.
@@ -149,7 +150,7 @@ class Cdag:
         from pebblesim.graphs.evaluation import evaluate
 
         if not self.families:
-            raise UsageError("this graph was given as edges, so its vertices have no operations to evaluate.")
+            raise UsageError("this graph was made from edges, so its vertices have no operations.")
         wanted = {name: self.tensor(name) for name in (self.results if names is None else names)}
         given = {f.name: f for f in self.families if f.op == "input"}
         for name in inputs:
@@ -177,18 +178,18 @@ class Cdag:
         weights: ArrayLike | None = None,
         names: Sequence[str] | None = None,
     ) -> Cdag:
-        """A graph without meaning: vertices 0 ... n-1, which keep their numbers, and edges as (from, to) pairs.
+        """Make a graph from vertices 0 ... n-1, which keep their numbers, and edges, which are (from, to) pairs.
 
         Args:
-            n: how many vertices.
-            edges: pairs; predecessors are in their order.
-            inputs, outputs: the sources and the sinks, unless given.
-            weights: words of each vertex's value, 1 or more; one word each by default.
-            names: what to call the vertices.
+            n: number of vertices.
+            edges: pairs; predecessors keep the order of the edges.
+            inputs, outputs: vertex numbers; by default the sources and the sinks.
+            weights: number of words of each vertex, 1 or more; 1 by default.
+            names: names of the vertices.
 
         Raises:
-            UsageError: a vertex is out of range, an edge is no pair or is given twice, there is a cycle, or a weight
-                is no positive whole number.
+            UsageError: a vertex is out of range, an edge is not a pair or is given twice, there is a cycle, or a weight
+                is not a positive whole number.
         """
         source, target = checked_edges(n, edges)
         indegree, outdegree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
@@ -207,15 +208,17 @@ class Cdag:
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph, weight: str = "words") -> Cdag:
-        """A graph of networkx. Nodes 0 ... n-1 keep their numbers; others are numbered in their order and named.
+        """Convert a networkx graph. Nodes 0 ... n-1 keep their numbers; other nodes are numbered in order, and keep
+        their names.
 
         Args:
-            graph: directed and acyclic, without parallel edges. A node with a true `input` or `output` attribute is
-                one, if any node has such an attribute; otherwise sources and sinks are. A `label` is its name.
-            weight: the attribute that holds the words of a node's value; a node without it has one.
+            graph: directed and acyclic, without parallel edges. If any node has an `input` attribute, the nodes where
+                it is true are the inputs; otherwise the sources are. The same holds for `output` and the sinks. A
+                `label` is the node's name.
+            weight: the attribute with a node's number of words; a node without it has one word.
 
         Raises:
-            UsageError: it is undirected or has parallel edges or a cycle, or a weight is no positive whole number.
+            UsageError: it is undirected or has parallel edges or a cycle, or a weight is not a positive whole number.
         """
         if not getattr(graph, "is_directed", bool)() or graph.is_multigraph():
             raise UsageError(f"a computation is a directed graph without parallel edges, not a {type(graph).__name__}.")
@@ -225,7 +228,7 @@ class Cdag:
     def from_nodes(
         cls, nodes: Mapping[Any, Mapping[str, Any]], edges: Iterable[tuple[Any, Any]], weight: str = "words"
     ) -> Cdag:
-        """The same from nodes with attributes, and edges between them."""
+        """Make a graph from nodes with attributes and edges between them; see `from_networkx`."""
         n = len(nodes)
         numbered = all(type(key) is int and 0 <= key < n for key in nodes)
         keys = range(n) if numbered else nodes
@@ -250,9 +253,10 @@ class Cdag:
         )
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph for networkx: nodes with `op`, `tensor`, `index`, `label`, `input` and `output`; plain edges.
+        """Convert to networkx: nodes have `op`, `tensor`, `index`, `label`, `input` and `output`; edges have no
+        attributes.
 
-        Where the values are not of one word each, the nodes have `words`, too.
+        If the graph has weights, nodes also have `words`.
 
         Raises:
             UsageError: it has more than `EXPORT_LIMIT` vertices.
@@ -262,7 +266,7 @@ class Cdag:
         if self.vertices > EXPORT_LIMIT:
             raise UsageError(
                 f"a graph of {self.vertices:,} vertices is too large to export (at most {EXPORT_LIMIT:,}); "
-                "take smaller sizes, or use its arrays `op`, `indptr` and `preds`."
+                "use smaller sizes, or use its arrays `op`, `indptr` and `preds`."
             )
         inputs, outputs = set(self.inputs.tolist()), set(self.outputs.tolist())
         graph = nx.DiGraph()
@@ -298,14 +302,14 @@ class Cdag:
 
     @cached_property
     def _there(self) -> dict[tuple[str, int], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Under a mask, of each block of each family, the elements with vertices of their own, and their first."""
+        """Under a mask, for each block of each family: elements with their own vertices, and the first vertices."""
         tables = [(family, table) for family in self.families if (table := placement(family))]
         blocks = [(family.name, block, table) for family, table in tables for block in range(family.blocks)]
         return {(name, b): (there := table.there(b), table.first[b, there]) for name, b, table in blocks}
 
 
 def sections(families: Iterable[Family]) -> list[tuple[int, Family, int]]:
-    """(first vertex, family, block) of every block of every family that has vertices, in the order of these."""
+    """Return (first vertex, family, block) of every block with vertices, in the order of the vertices."""
     found = []
     for family in families:
         table = placement(family)
@@ -318,7 +322,7 @@ def sections(families: Iterable[Family]) -> list[tuple[int, Family, int]]:
 
 
 def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Ids of the vertices that hold the finished values of a block, in its shape; under a mask, -1 for none."""
+    """Return the ids of the vertices with the final values of a block, in its shape; -1 if there is none."""
     table = placement(family)
     if table is not None and block >= 0:
         return table.roots[block].astype(dtype).reshape(family.shape)
@@ -327,9 +331,9 @@ def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> ND
 
 
 def latest_roots(family: Family, behind: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Ids of the finished values of a running family's last block before block `behind`, or of its constants.
+    """Return the ids of the final values of a running family's last block before block `behind`, or of its constants.
 
-    Under a mask that is another block for every row; later blocks have higher ids.
+    Under a mask this block differs from row to row. Later blocks have higher ids.
     """
     if family.table is None:
         return section_roots(family, behind - 1, dtype)
@@ -338,9 +342,10 @@ def latest_roots(family: Family, behind: int, dtype: DTypeLike = np.int64) -> ND
 
 
 def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Ids of the vertices that hold a family's finished values, in its shape; row blocks come first if regrouped.
+    """Return the ids of the vertices with a family's final values, in its shape; row blocks are the first axis if
+    regrouped.
 
-    Of a family that runs in a loop, those of the last block.
+    For a running family these are the values of the last block.
     """
     if family.running:
         return latest_roots(family, family.blocks, dtype)
@@ -350,6 +355,6 @@ def roots(family: Family, dtype: DTypeLike = np.int64) -> NDArray[Any]:
 
 
 def index_dtype(largest: int, unsigned: bool = False) -> np.dtype[Any]:
-    """The smallest integer type, 32 bits or 64, that holds numbers from 0 to `largest`."""
+    """Return the smallest integer type, of 32 or 64 bits, that holds 0 to `largest`."""
     small = np.dtype(np.uint32 if unsigned else np.int32)
     return small if largest <= np.iinfo(small).max else np.dtype(np.int64)

@@ -1,4 +1,4 @@
-"""Check the edges of a graph that a user gives."""
+"""Check the edges of a user's graph."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Ids = NDArray[np.int64]
 
 
 def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
-    """Sources and targets of (from, to) pairs between vertices 0 ... n-1, sorted by target and otherwise as given.
+    """Return sources and targets of (from, to) pairs between vertices 0 ... n-1, sorted by target in a stable way.
 
     Raises:
-        UsageError: a vertex is out of range, an edge is no pair or is given twice, or there is a cycle.
+        UsageError: a vertex is out of range, an edge is not a pair or is given twice, or there is a cycle.
     """
     if n < 1:
-        raise UsageError(f"a graph has at least one vertex, but {n} were asked for.")
+        raise UsageError(f"a graph needs at least one vertex; {n} were given.")
     pairs = checked_ids(n, edges, "edges")
     if pairs.size and pairs.shape[1:] != (2,):
         raise UsageError("edges must be pairs of vertex numbers (from, to), such as [(0, 2), (1, 2)].")
@@ -30,20 +30,20 @@ def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
     if np.any(times > 1):
         v, u = divmod(int(codes[times > 1][0]), n)
         raise UsageError(f"the edge from {u} to {v} is given twice; give each edge once.")
-    if np.any(source >= target):  # numbers that grow along every edge leave no room for a cycle
+    if np.any(source >= target):  # if numbers grow along every edge, there is no cycle
         _refuse_cycle(n, source, target)
     return source, target
 
 
 def checked_ids(n: int, ids: ArrayLike, what: str) -> Ids:
-    """Vertex numbers as an array of the same shape.
+    """Return vertex numbers as an array of the same shape.
 
     Raises:
-        UsageError: they are no whole numbers, or not below n.
+        UsageError: they are not whole numbers from 0 to n - 1.
     """
     try:
         array = np.asarray(ids)
-    except ValueError:  # rows of different lengths
+    except ValueError:  # the rows have different lengths
         array = np.array([None])
     if array.size and array.dtype.kind not in "iu":
         raise UsageError(f"{what} must be an array of whole numbers (for edges: of pairs, such as [(0, 2), (1, 2)]).")
@@ -54,18 +54,16 @@ def checked_ids(n: int, ids: ArrayLike, what: str) -> Ids:
 
 
 def checked_weights(n: int, weights: ArrayLike | None) -> Ids | None:
-    """Words of the values of n vertices; None if each has one.
+    """Return the number of words of each of n vertices; None if each has one word.
 
     Raises:
-        UsageError: they are not n positive whole numbers.
+        UsageError: the weights are not n positive whole numbers.
     """
     if weights is None:
         return None
     array = np.asarray(weights)
     if array.shape != (n,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() >= 2**31:
-        raise UsageError(
-            f"weights are the words of each of the {n} vertices' values: so many whole numbers, 1 or more."
-        )
+        raise UsageError(f"weights are the number of words of each of the {n} vertices: {n} whole numbers, 1 or more.")
     return None if (array == 1).all() else array.astype(np.int64)
 
 
@@ -85,4 +83,4 @@ def _refuse_cycle(n: int, source: Ids, target: Ids) -> None:
     except graphlib.CycleError as error:
         cycle = [str(v) for v in error.args[1]]
         shown = cycle if len(cycle) <= 12 else [*cycle[:6], "…", *cycle[-5:]]
-        raise UsageError(f"the edges form the cycle {' -> '.join(shown)}, but a computation has none.") from None
+        raise UsageError(f"the edges form the cycle {' -> '.join(shown)}, but a computation must have none.") from None

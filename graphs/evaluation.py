@@ -1,4 +1,4 @@
-"""Evaluate a graph at machine speed. Apart from the graphs themselves because numba takes long to import."""
+"""Evaluate a graph with compiled code. This is a separate module because importing numba is slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELU, STEP, SIGMOID = int(Op.RELU), int(Op.STEP), int(Op.SIGMOID)
 def evaluate(
     op: NDArray[np.uint8], indptr: NDArray[Any], preds: NDArray[Any], values: NDArray[np.float64], masked: bool
 ) -> None:
-    """Fill in `values`, which holds those of the inputs, vertex by vertex; ids must be in topological order.
+    """Fill in `values`, which holds the inputs, vertex by vertex. Ids must be in topological order.
 
     In a masked graph 0/0 and (-inf) - (-inf) are 0.
     """

@@ -1,8 +1,8 @@
 """Fill in the arrays of a graph, section by section: operations, predecessor counts and predecessors.
 
-A section is a block of a family; all its elements look alike, so the arrays of one element are repeated with offsets
-(under a mask, they do not: see `pebblesim.graphs.masked`).
-Everything is written in place, so that a large graph takes little more memory than its own arrays.
+A section is a block of a family. All its elements have the same structure, so the arrays of one element are repeated
+with offsets. (Under a mask elements differ: see `pebblesim.graphs.masked`.) Everything is written in place, so that
+building a large graph needs little more memory than its own arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pebblesim.graphs.operations import Op
 
 
 def fill(families: Sequence[Family], vertices: int, edges: int) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[Any]]:
-    """`op`, `indptr` and `preds` of the graph of these families, which has that many vertices and edges in all."""
+    """Return `op`, `indptr` and `preds` of the graph of these families, with these numbers of vertices and edges."""
     by_name = {family.name: family for family in families}
     op = np.empty(vertices, dtype=np.uint8)
     indptr = np.empty(vertices + 1, dtype=index_dtype(edges, unsigned=True))
@@ -42,7 +42,7 @@ def _fill_section(
     preds: NDArray[Any],
     at: int,
 ) -> int:
-    """Fill in one section, whose predecessors begin at `at`; returns where they end."""
+    """Fill in one section. Its predecessors start at `at`; return where they end."""
     if family.table is not None and block >= 0:
         return masked.fill_section(family, block, by_name, op, indptr, preds, at)
     base, terms = family.section(block)
@@ -66,7 +66,7 @@ def _fill_section(
     if terms:
         first = base + stride * np.arange(family.elements, dtype=preds.dtype).reshape(*family.shape, 1)
         for side, offsets in enumerate(summation.tree(terms, family.tree, family.start or family.onto)):
-            # with `onto` there is no constant: what lies behind it moves up, and who refers to it means the value
+            # with `onto` there is no constant: the vertices after it move up, and references to it mean the value
             moved = offsets - (offsets > terms) if family.onto else offsets
             np.add(first, moved.astype(preds.dtype), out=partial_sums[..., side::2])
             if family.onto and side == 0:
@@ -76,7 +76,7 @@ def _fill_section(
 
 
 def _factors(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
-    """Ids of the operands' entries, in shapes that broadcast to (*element, terms), or (*element, 1) if no sum."""
+    """Return the ids of the operands' entries; they broadcast to (*element, terms), or (*element, 1) if not a sum."""
     if not family.terms:
         found = [entries(operand, family, block, by_name, dtype) for operand in family.operands]
         return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in found]
@@ -86,7 +86,7 @@ def _factors(family: Family, block: int, by_name: Mapping[str, Family], dtype: n
 
 
 def element_edges(family: Family, terms: int) -> int:
-    """Number of edges into one element of a block with that many terms."""
+    """Number of edges into one element of a block with this many terms."""
     if not terms:
         return len(family.operands)
     return terms * arity(family) + 2 * (terms if family.start or family.onto else terms - 1)

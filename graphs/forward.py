@@ -1,7 +1,7 @@
 """The graph of the attention forward pass, O = softmax(Q Kᵀ) V (Saha & Ye 2024; Dao et al. 2022; Dao 2023).
 
-The softmax can be associated in many ways, and each is another graph; the online softmax keeps a running maximum and
-rescales what it has, block of columns by block of columns.
+The softmax can be associated in many ways; each has its own graph. The online softmax keeps a running maximum, and
+rescales its sums after each block of columns.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def declare(
 
     Args:
         n_q, n_k: numbers of queries and of keys.
-        d_k, d_v: words in a row of Q and K, and in one of V.
+        d_k, d_v: words in a row of Q and K; words in a row of V.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and
-            l its row sums; "safe" with the row maximum m taken off before, as frameworks do; "flash1" and "flash2" for
+        softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and l
+            its row sums; "safe" with the row maximum m subtracted first, as in frameworks; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
             sums as in FlashAttention-2.
         column_block: columns in each step of the online softmax.
-        row_block: rows of a tile of the online softmax, which under a mask takes only the steps in which it has an
-            allowed pair; without a mask it makes no difference.
+        row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
+            allowed pair; without a mask row_block has no effect.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
             (d, d_k), W_V (d, d_v); None where Q, K, V are the inputs.
-        outputs: which tensors must be in memory at the end: O, and those kept for a backward pass.
+        outputs: tensors that must be in memory at the end: O, and those kept for a backward pass.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
     Raises:
@@ -55,10 +55,10 @@ def declare(
         raise UnknownName("softmax", softmax, SOFTMAX)
     online = softmax in ONLINE
     if (column_block is not None) != online:
-        raise UsageError(f"column_block goes with softmax {', '.join(ONLINE)}, which need it, and with no other.")
+        raise UsageError(f"column_block is required with softmax {', '.join(ONLINE)}, and not allowed with any other.")
     if (row_block is not None and not online) or (row_block is None and online and mask is not None):
         raise UsageError(
-            f"row_block goes with softmax {', '.join(ONLINE)}, which need it under a mask, and with no other."
+            f"row_block is required under a mask with softmax {', '.join(ONLINE)}, and not allowed with any other."
         )
     b = Builder(summation, mask)
     b.outputs = outputs
@@ -73,7 +73,7 @@ def declare(
 
 
 def _whole_rows(b: Builder, softmax: str) -> None:
-    """Row sums over all columns before anything is divided by them."""
+    """Compute the row sums over all columns, then divide."""
     if softmax == "safe":
         b.rowmax("m", "S")
         b.elementwise("Sm", "sub", "S", "m")
@@ -91,7 +91,10 @@ def _whole_rows(b: Builder, softmax: str) -> None:
 
 
 def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
-    """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum, O always divided by l."""
+    """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum;
+
+    O is divided by l after each block.
+    """
     with b.loop(n_k, block, row_block):
         b.rowmax("m_block", "S")
     b.elementwise("Sm", "sub", "S", "m_block")
@@ -117,7 +120,7 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
 
 
 def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int | None) -> None:
-    """m after each block of columns, a for what was summed before it, and A relative to m."""
+    """Declare m after each block of columns, the factor a that rescales earlier sums, and A relative to m."""
     with b.loop(n_k, block, row_block):
         b.running("m", (n_q,), float("-inf"))
         b.rowmax("m_block", "S")
@@ -129,7 +132,7 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int 
 
 
 def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str = "V") -> None:
-    """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O divided by l once, at the end."""
+    """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
         b.running("l_m", (n_q,), 0.0)
@@ -144,7 +147,7 @@ def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
 
 
 def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
-    """L from a running maximum and running sums, and then every score again."""
+    """Compute L from a running maximum and running sums, then compute every score again."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
         b.running("l_m", (n_q,), 0.0)
@@ -158,4 +161,4 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
 
 
 ONLINE: Final = {"flash1": _flash1, "flash2": flash2, "logsumexp": _logsumexp}
-"""The ways that keep a running maximum, block of columns by block of columns."""
+"""The kinds of softmax that keep a running maximum over blocks of columns."""

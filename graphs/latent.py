@@ -22,7 +22,7 @@ def declare(
 
     Args:
         n_q, n_k: numbers of queries and of keys.
-        d_v, d_r: words of a key that are its value, too, and words that only scores need.
+        d_v, d_r: words of a key that are also its value; words of a key that only the scores use.
         summation, column_block, row_block, outputs, mask: as for the graph of the forward pass.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Where the vertices of a graph stand in a drawing: tensors in layers from left to right, each sum as a small tree.
+"""Positions of a graph's vertices in a drawing: tensors in layers from left to right, each sum as a small tree.
 
-A tensor stands one layer to the right of the last of its operands, its elements below each other, row by row. Inside an
-element of a sum the terms come first and the partial sums to the right of what they add up. What does not fit below
-each other goes on in another column, so that a drawing of any graph gets about the proportions that were asked for.
+A tensor is one layer to the right of its last operand. Its elements are placed below each other, row by row. Inside an
+element of a sum the terms come first; each partial sum is to the right of its two operands. If a layer is too tall it
+gets further columns, so that any drawing has about the requested proportions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ LETTER = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """A drawing's coordinates; the distance of two neighbouring terms is 1, x goes to the right and y down.
+    """Coordinates of a drawing. Two neighbouring terms have distance 1; x grows to the right, y down.
 
     Attributes:
         x, y: of each vertex.
-        family, element: of each vertex, the index of its tensor in `graph.families` and of its element, row by row.
-        value: whether the vertex holds the finished value of its element.
-        names: (tensor, x, y) of the left end of its name, which stands above its first element.
-        width, height: of the whole.
+        family, element: for each vertex, the index of its tensor in `graph.families`, and the index of its element in
+            row-major order.
+        value: whether the vertex holds the final value of its element.
+        names: (tensor, x, y) of the left end of each tensor's name, above its first element.
+        width, height: size of the drawing.
     """
 
     x: Floats
@@ -49,27 +50,27 @@ class Layers:
 
 
 def layers(graph: Cdag, aspect: float = 1.6) -> Layers:
-    """Lay out a graph of tensors, `aspect` times as wide as it is high if that is possible.
+    """Lay out a graph of tensors with about the ratio `aspect` of width to height.
 
     Raises:
-        UsageError: the graph was given as edges, so it has no tensors.
+        UsageError: the graph was made from edges, so it has no tensors.
     """
     if not graph.families:
-        raise UsageError("this graph was given as edges, so it has no tensors to lay out in layers.")
+        raise UsageError("this graph was made from edges, so it has no tensors to lay out in layers.")
     of, element, place, value = located(graph)
     boxes = [_Box(family, index, of, element, place) for index, family in enumerate(graph.families)]
-    level = _levels(graph.families)
+    level = levels(graph.families)
     here = [(at, box) for at, box in zip(level, boxes, strict=True) if box.count]
     bands = [[box for at, box in here if at == number] for number in sorted({at for at, _ in here})]
     low = max(NAME + box.tall for box in boxes)
     high = max(sum(NAME + box.count * (box.tall + BETWEEN_ROWS + 1) for box in band) for band in bands)
-    for _ in range(12):  # by bisection: the higher the columns, the narrower the whole
+    for _ in range(12):  # bisection: higher columns make the drawing narrower
         middle = (low + high) / 2
         width, height = _place(bands, middle)
         low, high = (middle, high) if width > aspect * height else (low, middle)
 
     def room(column: float) -> float:
-        """The height of the frame of that aspect that the drawing needs."""
+        """Return the height of the frame with this aspect that contains the drawing."""
         width, height = _place(bands, column)
         return max(width / aspect, height)
 
@@ -88,10 +89,8 @@ class _Box:
     def __init__(self, family: Family, number: int, of: Ints, element: Ints, place: Floats) -> None:
         self.family = family
         self.vertices = np.flatnonzero(of == number)
-        inside = place[self.vertices]
-        inside = inside - inside.min(axis=0, initial=0)
-        self.inside = inside
-        self.deep, self.tall = inside.max(axis=0, initial=0) + 1
+        self.inside = place[self.vertices] - place[self.vertices].min(axis=0, initial=0)
+        self.deep, self.tall = self.inside.max(axis=0, initial=0) + 1
         # elements of the same index in different blocks are different slots
         starts = np.append(True, np.diff(element[self.vertices]) != 0)[: len(self.vertices)]
         self.slot = np.cumsum(starts) - 1
@@ -100,7 +99,7 @@ class _Box:
         self.x = self.y = np.empty(0)
 
     def place(self, at: _Cursor, height: float) -> None:
-        """Put it into the free part of the column that the cursor is at if it fits there, else into its own columns."""
+        """Place the tensor into the free part of the cursor's column if it fits, else into its own columns."""
         gap = BETWEEN_ELEMENTS if self.tall > 1 else 0.0
         row = self.family.shape[1] if len(self.family.shape) == 2 else 1
         unit = row * (self.tall + gap) + (BETWEEN_ROWS if row > 1 else 0.0)
@@ -122,7 +121,7 @@ class _Box:
 
 @dataclass
 class _Cursor:
-    """Where in a layer the next tensor may go: a column's left end, its free part, and the layer's right end."""
+    """Where the next tensor of a layer may go: left end of a column, its free part, and right end of the layer."""
 
     left: float
     top: float
@@ -145,7 +144,7 @@ def _place(bands: list[list[_Box]], height: float) -> tuple[float, float]:
 
 
 def located(graph: Cdag) -> tuple[Ints, Ints, Floats, NDArray[np.bool_]]:
-    """Of each vertex: index of its family, element (row by row), place inside the element, whether it is the value."""
+    """For each vertex: family index, element index (row-major), position in the element, whether it is the value."""
     number = {family.name: index for index, family in enumerate(graph.families)}
     of, element = np.empty(graph.vertices, np.int64), np.empty(graph.vertices, np.int64)
     place, value = np.empty((graph.vertices, 2)), np.empty(graph.vertices, bool)
@@ -153,13 +152,13 @@ def located(graph: Cdag) -> tuple[Ints, Ints, Floats, NDArray[np.bool_]]:
         family, _, index, part = graph.locate(v)
         of[v] = number[family.name]
         element[v] = index[0] if len(index) == 1 else index[0] * family.shape[1] + index[1]
-        place[v] = _inside(family, part)
+        place[v] = inside(family, part)
         value[v] = part.kind not in ("term", "zero", "initial", "running", "inner")
     return of, element, place, value
 
 
-def _inside(family: Family, part: Part) -> tuple[float, float]:
-    """Where a vertex stands in its element."""
+def inside(family: Family, part: Part) -> tuple[float, float]:
+    """Return the position of a vertex inside its element."""
     if part.kind == "zero":
         return 0.0, -1.0
     if not part.terms:
@@ -176,8 +175,8 @@ def _inside(family: Family, part: Part) -> tuple[float, float]:
     return float(layer), (begin + part.stop - 1) / 2
 
 
-def _levels(families: tuple[Family, ...]) -> list[int]:
-    """How many tensors in turn stand in front of each; what a loop takes from the iteration before does not count."""
+def levels(families: tuple[Family, ...]) -> list[int]:
+    """Return the layer of each tensor: the longest path to it, without values from the previous iteration."""
     by_name = {family.name: family for family in families}
     level: dict[str, int] = {}
 

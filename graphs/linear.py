@@ -12,7 +12,8 @@ def declare(n: int, d: int, summation: str = "chain", *, order: str = "linear") 
     Args:
         n, d: sequence length and head dimension.
         summation: the tree of every sum, "chain", "balanced" or "blocked:B".
-        order: "linear" for A1 (X (A2ᵀ A3) Y), "quadratic" for (A1 X A2ᵀ) (A3 Y), as attention with a softmax must.
+        order: "linear" for A1 (X (A2ᵀ A3) Y), "quadratic" for (A1 X A2ᵀ) (A3 Y), the only order that attention with a
+            softmax allows.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.

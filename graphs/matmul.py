@@ -6,7 +6,7 @@ from pebblesim.graphs.builder import Builder, whole
 
 
 def declare(m: int, k: int, n: int, summation: str = "chain") -> Builder:
-    """Tell a builder the tensors A (m, k), B (k, n) and C (m, n); nothing is allocated yet."""
+    """Declare the tensors A (m, k), B (k, n) and C (m, n) to a builder; nothing is allocated yet."""
     m, k, n = whole("m", m), whole("k", k), whole("n", n)
     b = Builder(summation)
     b.outputs = ("C",)

@@ -20,14 +20,14 @@ PARTIAL_SUM: Final = {"matmul": Op.ADD, "rowsum": Op.ADD, "rowmax": Op.MAX}
 
 
 def arity(family: Family) -> int:
-    """Number of operands of each term of a sum, or of each element of another family."""
+    """Number of operands of each term of a sum, or of each element of a family that is not a sum."""
     return len(family.operands) - family.onto
 
 
 def entries(
     operand: str, family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Ids of an operand's entries as a block of `family` sees them."""
+    """Return the ids of an operand's entries as a block of `family` uses them."""
     name, _, how = operand.partition(".")
     source = by_name[name]
     if how == "T":
@@ -43,7 +43,7 @@ def entries(
 
 
 def term_entries(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
-    """Of each operand of a sum, ids by (row or column of the result, summation index through all blocks)."""
+    """Return for each operand of a sum ids by (row or column of the result, summation index over all blocks)."""
     found = [entries(operand, family, block, by_name, dtype) for operand in family.operands[: arity(family)]]
     found[1:] = [ids.swapaxes(-1, -2) for ids in found[1:]]  # the summed dimension comes last in both factors
     blocks = max(ids.shape[0] if ids.ndim == 3 else 1 for ids in found)

@@ -1,4 +1,4 @@
-"""What the vertices of a graph compute."""
+"""The operations of the vertices of a graph."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class Op(IntEnum):
-    """How the value of a vertex follows from those of its predecessors."""
+    """Operation of a vertex: how its value is computed from its predecessors."""
 
     INPUT = 0
-    ZERO = 1  # the constant 0: no predecessor, but no input either
+    ZERO = 1  # the constant 0: it has no predecessor, but is not an input
     MUL = 2
     ADD = 3
     SUB = 4
@@ -22,4 +22,4 @@ class Op(IntEnum):
     RELU = 11
     STEP = 12  # 1 where positive, else 0: the derivative of RELU
     SIGMOID = 13
-    GENERIC = 14  # of a graph without meaning
+    GENERIC = 14  # vertex of a graph made from edges

@@ -1,4 +1,4 @@
-"""Where the elements of a family are under a mask: by `pebblesim.game.numbering`, and what the graph asks besides."""
+"""Vertices of a family's elements under a mask: the table of `pebblesim.game.numbering`, with values and constants."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class Placement(VertexTable):
 
 
 def placement(family: Family) -> Placement | None:
-    """Where the elements of a family are if a mask concerns it."""
+    """Return the placement of a family's elements; None if the mask does not affect it."""
     assert family.table is None or isinstance(family.table, Placement)
     return family.table

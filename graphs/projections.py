@@ -1,4 +1,4 @@
-"""Where the queries, keys and values of a graph of attention come from."""
+"""Queries, keys and values of a graph of attention: inputs, or projections of inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pebblesim.graphs.builder import Builder, whole
 def queries_keys_values(b: Builder, n_q: int, n_k: int, d_k: int, d_v: int, d: int | None) -> None:
     """Q (n_q, d_k), K (n_k, d_k) and V (n_k, d_v): inputs, or projections of the inputs A1, A2, A3 by W_Q, W_K, W_V.
 
-    `d`: words in a row of A1, A2 and A3, if there are such.
+    `d` is the number of words in a row of A1, A2 and A3; None if Q, K and V are the inputs.
     """
     shapes = {"Q": (n_q, d_k), "K": (n_k, d_k), "V": (n_k, d_v)}
     if d is None:

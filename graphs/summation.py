@@ -1,13 +1,13 @@
-"""Summation trees: how the terms of one sum are added up, as stated in `pebblesim.game.numbering`.
+"""Summation trees: the order in which the terms of a sum are added, as stated in `pebblesim.game.numbering`.
 
-Everything here is about a single element of a sum with k terms, tree block b and, perhaps, a constant 0 to start from.
+Everything here is about one element of a sum with k terms, tree block b and, optionally, a constant 0 to start from.
 Offsets count from the element's first vertex: terms at 0 ... k-1, then the constant, then the partial sums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,30 @@ from pebblesim.errors import UsageError
 
 Kind = Literal["value", "term", "zero", "initial", "disallowed", "empty", "running", "inner"]
 
+PARTS: Final[dict[Kind, tuple[str, str]]] = {
+    "value": ("", "the final value of an element"),
+    "term": ("product 2 of 4", "one term of a sum: in a matrix product, the product of two entries"),
+    "running": ("sum 2 of 4", "the sum of the first terms of a sum; the last one is the final value"),
+    "inner": ("sum of terms 3-4 of 4", "the sum of some neighbouring terms, in a sum with a balanced tree"),
+    "zero": ("zero", "the constant 0 that a sum in memory starts from"),
+    "initial": ("initial", "the constant that a running value starts from: 0 for a sum, −∞ for a maximum"),
+    "disallowed": ("not allowed", "the constant 0 of a pair that the mask forbids"),
+    "empty": ("no terms", "the constant of a row or column in which the mask allows no pair"),
+}
+"""The roles of a vertex within its element: an example of the text after the element's name, and its meaning."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a vertex is within its element; terms are counted from 0, `stop` excluded.
+    """The role of a vertex within its element. Terms are counted from 0; `stop` is excluded.
 
     Attributes:
-        kind: "value" (the element itself, finished), "term", "zero" (the constant), "initial"
-            (the constant a running value starts from), "disallowed" (the constant of a pair that a mask
-            forbids), "empty" (the constant of a row or column without allowed pairs), "running" (the
-            total of all tree blocks so far) or "inner" (a partial sum inside a tree block).
+        kind: "value" (the final value of the element), "term", "zero" (the constant), "initial" (the constant a running
+            value starts from), "disallowed" (the constant of a pair that a mask forbids), "empty" (the constant of a
+            row or column without allowed pairs), "running" (the total of all tree blocks so far) or "inner" (a partial
+            sum inside a tree block).
         first, stop: the terms it covers; both 0 for a constant.
-        terms: k, the number of terms of the whole sum; 0 if the family is no sum.
+        terms: k, the number of terms of the whole sum; 0 if the family is not a sum.
     """
 
     kind: Kind
@@ -37,7 +49,7 @@ class Part:
 
 
 def tree_block(summation: str) -> int | None:
-    """The tree block that a `summation` argument stands for; None for balanced, where it is as long as the sum.
+    """Return the tree block of a `summation` argument; None for "balanced", where one block holds the whole sum.
 
     Raises:
         UsageError: it is not "chain", "balanced" or "blocked:B" with B ≥ 1.
@@ -56,7 +68,7 @@ def tree_block(summation: str) -> int | None:
 
 
 def tree(k: int, b: int, start: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Offsets of the left and the right predecessor of each partial sum, in the order of the numbering."""
+    """Return the offsets of the left and right predecessors of each partial sum, in the order of the numbering."""
     left, right = np.empty(k, dtype=np.int64), np.empty(k, dtype=np.int64)
     whole = k // b
     _fill_blocks(left, right, np.arange(whole) * b, b, k)
@@ -64,8 +76,8 @@ def tree(k: int, b: int, start: bool) -> tuple[NDArray[np.int64], NDArray[np.int
         _fill_blocks(left, right, np.array([whole * b]), k % b, k)
     if start:
         return left, right
-    # Without a constant the running total of the first block is no vertex of its own, and all behind it close up:
-    # who refers to it means the block's last inner sum or, for a block of one term, that term.
+    # Without a constant the running total of the first block has no vertex, and the vertices after it move up.
+    # References to it mean the block's last inner sum or, for a block of one term, that term.
     gone = min(b, k) - 1
     place = np.arange(k)
     moved = np.concatenate([np.arange(k + 1), k + place - (place >= gone)])
@@ -82,12 +94,12 @@ def _fill_blocks(left: NDArray[np.int64], right: NDArray[np.int64], at: NDArray[
         here = at + filled + np.arange(pairs)[:, None]
         left[here], right[here] = nodes[0 : 2 * pairs : 2], nodes[1::2]
         nodes, filled = np.concatenate([k + 1 + here, nodes[2 * pairs :]]), filled + pairs
-    left[at + m - 1] = k + at  # the running total of the block before, or, before the first block, the constant
+    left[at + m - 1] = k + at  # the running total of the previous block; for the first block, the constant
     right[at + m - 1] = nodes[0]
 
 
 def part(offset: int, k: int, b: int, start: bool) -> Part:
-    """What the vertex at that offset of an element is."""
+    """Return the role of the vertex at this offset of an element."""
     if offset == 2 * k - (0 if start else 2):
         return Part("value", 0, k, k)
     if offset < k:
@@ -96,12 +108,12 @@ def part(offset: int, k: int, b: int, start: bool) -> Part:
         return Part("zero", 0, 0, k)
     place = offset - k - start
     if not start and place >= min(b, k) - 1:
-        place += 1  # the running total of the first block, which is not there
+        place += 1  # the missing running total of the first block
     begin = place - place % b
     m, place = min(b, k - begin), place % b
     if place == m - 1:
         return Part("running", 0, begin + m, k)
-    span, width = 2, m  # in a layer, every sum spans that many terms; the layer below holds `width` of them
+    span, width = 2, m  # every sum of a layer spans `span` terms; the layer below has `width` vertices
     while place >= width // 2:
         place -= width // 2
         span, width = 2 * span, (width + 1) // 2

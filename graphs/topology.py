@@ -1,4 +1,4 @@
-"""A topological order of large graphs, at machine speed."""
+"""Compute a topological order of large graphs with compiled code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pebblesim.kernels import kernel
 
 @kernel()
 def successors(indptr: Any, preds: Any) -> Any:
-    """The successors of each vertex in CSR form, those of one vertex by rising number."""
+    """Return the successors of each vertex in CSR form, in increasing order for each vertex."""
     n = indptr.size - 1
     start = np.zeros(n + 1, dtype=np.int64)
     for e in range(preds.size):
@@ -31,7 +31,7 @@ def successors(indptr: Any, preds: Any) -> Any:
 
 @kernel()
 def topological(indptr: Any, preds: Any) -> NDArray[np.int32]:
-    """All vertices, each behind its predecessors; as many as there are none of a cycle in front of."""
+    """Return the vertices in topological order, without those on a cycle or after one."""
     start, succs = successors(indptr, preds)
     n = indptr.size - 1
     left = np.empty(n, dtype=np.int64)

@@ -13,6 +13,6 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-# A name is loaded when first used, from where the stub beside this file says: some homes bring numpy or sympy, which a
-# cold start must not pay for.
+# A public name is imported when it is first used, from the module that the stub beside this file names. Some modules
+# import numpy or sympy, which would slow down the start of every command.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,6 @@ from .errors import (
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
 from .growth.overtaking import bound_exponent as bound_exponent
-from .growth.text import parse as parse
 from .growth.tropical import decide as decide
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
@@ -26,6 +25,7 @@ from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crosso
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.graph import graph as graph, optimum as optimum
 from .jobs.l2 import L2 as L2, l2 as l2
+from .jobs.listing import Listing as Listing, list as list
 from .jobs.play import Played as Played, play as play
 from .jobs.recording import Recording as Recording, record as record
 from .jobs.sweeps import sweep as sweep
@@ -46,7 +46,9 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
+from .notation import parse as parse
 from .planning.search import Found as Found, search as search
+from .results import Result as Result
 from .sparsity.backward import backlite as backlite
 from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
 from .sparsity.result import BackLite as BackLite

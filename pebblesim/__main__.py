@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being imported ends it as at any other time."""
+    """Run the command line. Ctrl-C during the imports ends it in the same way as Ctrl-C later."""
     try:
         from pebblesim.cli.main import main as run
 

@@ -1,6 +1,7 @@
-"""Expressions as text, such as "Min(ceiling(M/(4*d)), d)", in whatever arithmetic they are to be evaluated.
+"""Evaluate expressions given as text, such as "Min(ceiling(M/(4*d)), d)", in a chosen arithmetic.
 
-An arithmetic is a table: what a number in the text becomes, under "number", and the functions that there are, by name.
+An arithmetic is a dictionary. Its entry "number" converts a number in the text; the other entries are functions by
+name.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ Arithmetic = Mapping[str, Callable[..., Any]]
 
 _ALLOWED = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.Name, ast.Load, ast.Constant),
-    *(ast.Lambda, ast.arguments, ast.arg),  # the terms of a sum
+    *(ast.Lambda, ast.arguments, ast.arg),  # a lambda holds the terms of a sum
 )
 
 
 def names_in(text: str) -> set[str]:
-    """The names in an expression, of variables and of functions.
+    """Return the names of variables and functions in an expression.
 
     Raises:
-        SyntaxError: it is no expression.
+        SyntaxError: the text is not a valid expression.
     """
     return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
 
 
 def function_of(text: str, variables: Iterable[str], arithmetic: Arithmetic) -> Callable[..., Any]:
-    """A function of the variables, in order, that evaluates the expression; NameError if it uses another name.
+    """Compile an expression to a function of the variables, in this order; NameError if it uses another name.
 
     Raises:
-        SyntaxError: it is no expression.
+        SyntaxError: the text is not a valid expression.
     """
     tree = ast.parse(f"lambda {', '.join(variables)}: 0", mode="eval")
     assert isinstance(tree.body, ast.Lambda)
@@ -46,7 +47,7 @@ def _parsed(text: str) -> ast.Expression:
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED):
-            raise SyntaxError(f"{type(node).__name__} has no place in an expression")
+            raise SyntaxError(f"{type(node).__name__} is not allowed in an expression")
     return tree
 
 

@@ -1,4 +1,4 @@
-"""Where something that holds up to some number ceases to hold, or begins to."""
+"""Bisection: find the integer at which a monotone condition changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number up to `high` for which something holds that holds up to some number, and at `low`."""
+    """Return the largest number ≤ `high` for which a condition holds. It holds at `low`, and up to some number."""
     if low >= high or holds(high):
         return max(low, high)
     while high - low > 1:
@@ -16,9 +16,9 @@ def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def first_that(holds: Callable[[int], bool], low: int) -> int:
-    """The first number from `low` on for which something holds that holds from some number on.
+    """Return the smallest number ≥ `low` for which a condition holds. It holds for all numbers from some number on.
 
-    Where that lies far off, it is found in as many steps as it has digits.
+    The number of steps is proportional to the number of digits of the result.
     """
     before, step = low - 1, 1
     while not holds(before + step):

@@ -1,4 +1,4 @@
-"""Every error a user can meet. Each message is one sentence: what was given, what is allowed, what to do."""
+"""The errors that a user can see. Each message is one sentence: what was given, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 class PebblesimError(Exception):
-    """Base of all errors raised on purpose; the command line prints the message and exits with 2."""
+    """Base class of all errors that pebblesim raises; the command line prints the message and exits with 2."""
 
 
 class UsageError(PebblesimError):
-    """A value that was given is not one that is allowed."""
+    """An argument or option has a value that is not allowed."""
 
 
 class Infeasible(PebblesimError):
-    """M red pebbles are too few. `least_M` is the least number of words that works."""
+    """M red pebbles are too few. `least_M` is the smallest number of words that is enough."""
 
     def __init__(self, message: str, least_M: int) -> None:
         super().__init__(message)
@@ -22,15 +22,15 @@ class Infeasible(PebblesimError):
 
 
 class BelowBound(PebblesimError):
-    """A schedule moves fewer words than any that computes as it says it does: it does something else."""
+    """A schedule moves fewer words than the lower bound for its way of computing: it computes something else."""
 
 
 class TraceError(PebblesimError):
-    """A schedule does what no cache could do; the message names the line of the schedule."""
+    """A schedule does something that is impossible on a cache; the message names the line of the schedule."""
 
 
 class UnknownName(UsageError):
-    """A name that is not in a registry; the message offers the nearest ones."""
+    """A name is not in a registry; the message suggests similar names."""
 
     def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
         import difflib

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and files that may be damaged."""
+"""Write files as a whole or not at all, and report damaged files in one sentence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pebblesim.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
-    """A path beside `path` to write to, of which nobody else knows; it takes its place when all is well.
+    """Yield a temporary path in the same folder as `path`; rename it to `path` if the block succeeds.
 
     Args:
         path: the file.
-        saying: how the message begins if it cannot be written.
+        saying: start of the error message if the file cannot be written.
 
-    If nothing is at the path that was yielded when the block ends, `path` stays as it was.
+    If no file exists at the temporary path when the block ends, `path` does not change.
 
     Raises:
         UsageError: the file cannot be written.
@@ -39,20 +39,20 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Whatever a library trips over in a damaged file, in one sentence.
+    """Turn any error that a library raises for a damaged file into one sentence.
 
     Raises:
         UsageError: `what` cannot be read.
     """
     try:
         yield
-    except Exception as error:  # each format has many ways to be damaged, and its library an exception for each
+    except Exception as error:  # libraries raise many kinds of exceptions for damaged files
         why = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"{what} cannot be read: {why[:200].removesuffix('.')}.") from None
 
 
 def load_numpy(path: str, what: str) -> Any:
-    """The array of a .npy file, or the arrays of a .npz file by name; never pickled objects.
+    """Load the array of a .npy file, or the arrays of a .npz file by name. Pickled objects are refused.
 
     Raises:
         UsageError: `what`, the file, cannot be read.
@@ -61,7 +61,7 @@ def load_numpy(path: str, what: str) -> Any:
 
     import numpy as np
 
-    # numpy leaves a damaged archive open, and warns of headers that look like very old or very odd Python
+    # numpy does not close a damaged archive, and warns about unusual headers
     with reading(what), open(path, "rb") as file, warnings.catch_warnings(action="ignore"):
         if not path.endswith(".npz"):
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -69,5 +69,5 @@ def load_numpy(path: str, what: str) -> Any:
             arrays = {name: held[name] for name in held.files}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
-                raise ValueError(f"{name} in it is no array")
+                raise ValueError(f"{name} in it is not an array")
         return arrays

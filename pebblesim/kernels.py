@@ -1,4 +1,4 @@
-"""Functions in machine code, kept on disk between runs, and shared by processes that run at the same time."""
+"""Compile functions with numba; cache the machine code on disk, safely for concurrent processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class _Shared(FunctionCache):
     """numba's cache on disk, with a lock.
 
-    Without one, two processes that compile a function for different types at once give both results one file name, and
-    each may then run what the other compiled.
+    Without the lock, two processes that compile a function for different types at the same time use the same file name
+    for both results. Each process may then run the code of the other.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -36,7 +36,7 @@ class _Shared(FunctionCache):
     @contextmanager
     def _locked(self, exclusive: bool) -> Iterator[None]:
         with ExitStack() as stack:
-            with suppress(OSError):  # a folder that cannot be written to, or knows no locks
+            with suppress(OSError):  # the folder is read-only, or does not support locks
                 os.makedirs(self.cache_path, exist_ok=True)
                 file = stack.enter_context(open(os.path.join(self.cache_path, "numba.lock"), "a"))
                 if fcntl is not None:
@@ -47,12 +47,13 @@ class _Shared(FunctionCache):
 def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
     """numba's `njit` with a cache on disk.
 
-    numba finds a function on disk by its name, its bytecode and the time of its own file. Constants are compiled in,
-    and nothing would tell that another file gives them another value now; so those belong to the name.
+    numba finds a cached function by its name, its bytecode and the time of its source file. Constants are compiled in.
+    If a constant comes from another file and changes there, numba does not notice; so its value is made part of the
+    name.
 
     Args:
-        constants: the values of those that do not stand in the function's own file.
-        options: of `njit`.
+        constants: values of the constants that are defined in other files.
+        options: options of `njit`.
     """
 
     def compiled(function: Function) -> Function:

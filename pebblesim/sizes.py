@@ -1,9 +1,9 @@
-"""Sizes as people write them, and the block rules of papers as exact integers."""
+"""Parse sizes as people write them, and evaluate the block rules of papers to exact integers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import isqrt
 from typing import Any
@@ -15,20 +15,20 @@ BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
 
 SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
-"""Other names of the data types."""
+"""Short names of the data types."""
 
 MOST_SIZES = 10_000_000
 """Most sizes in one range."""
 
 LARGEST = 2**256
-"""Sizes go up to here: far beyond any machine, and ratios of what is counted still fit into a float."""
+"""The largest size: far beyond any machine, while ratios of counts still fit into a float."""
 
 
 def whole(what: str, value: Any) -> int:
-    """`value` if it is a whole number, 1 or more.
+    """Return `value` if it is a whole number, 1 or more.
 
     Raises:
-        UsageError: it is not; `what` names it.
+        UsageError: it is not; the message calls it `what`.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 1 or more.")
@@ -38,10 +38,10 @@ def whole(what: str, value: Any) -> int:
 
 
 def parse_size(what: str, text: str) -> int:
-    """A number such as 4096, 64k, 1M, 2^20 (k, M, G are powers of 1024).
+    """Parse a number such as 4096, 64k, 1M or 2^20 (k, M, G are powers of 1024).
 
     Raises:
-        UsageError: it is no such number, or less than 1.
+        UsageError: the text is not such a number, or the number is less than 1.
     """
     match = re.fullmatch(r"(\d{1,1000})(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
     if not match or int(match[1]) < 1 or (match[2] and int(match[2]) > 4096):
@@ -53,49 +53,50 @@ def parse_size(what: str, text: str) -> int:
 
 
 def parse_words(text: str, dtype: str | None) -> int:
-    """M in words: a number, or a size in bytes such as 192KiB together with a data type.
+    """Parse M in words, from a number or from a size in bytes such as 192KiB together with a data type.
 
     Raises:
-        UsageError: neither, or bytes without a data type.
+        UsageError: the text is neither, or is in bytes without a data type.
     """
     if not text.strip().endswith("B"):
         return parse_size("M", text)
     if dtype is None:
         parse_bytes("M", text)
-        raise UsageError(f"M = {text!r} is in bytes; say how many a word has with --dtype, one of {', '.join(BYTES)}.")
+        raise UsageError(f"M = {text!r} is in bytes; give its data type with --dtype, one of {', '.join(BYTES)}.")
     width, size = bytes_of(dtype), parse_bytes("M", text)
     if size < width:
-        raise UsageError(f"M = {text!r} holds no word of type {dtype}, which takes {width} bytes.")
+        raise UsageError(f"M = {text!r} is less than one word of type {dtype}, which takes {width} bytes.")
     return whole("M", size // width)
 
 
 def parse_bytes(what: str, text: str) -> int:
-    """A size in whole bytes, such as 192KiB, 1.5MiB or 32B.
+    """Parse a size in whole bytes, such as 192KiB, 1.5MiB or 32B.
 
     Raises:
-        UsageError: it is no such size.
+        UsageError: the text is not such a size.
     """
     match = re.fullmatch(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([KMG]i)?B", text.strip())
     if not match:
-        raise UsageError(f"{what} = {text!r} is no size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
+        raise UsageError(f"{what} = {text!r} is not a size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
     return int(Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0))
 
 
 def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tuple[int, ...]:
-    """Sizes as a list, 64,128, as ranges, 256:1M:x2 (each twice the one before) and 64:512:+64, or both mixed.
+    """Parse a list of sizes such as 64,128; ranges such as 256:1M:x2 (each twice the previous one) and 64:512:+64 may
+    be mixed in.
 
-    The ends of a range belong to it, the last if a step leads there. Each size is taken once, where it stands first.
+    A range includes its start, and its end if a step reaches it. Repeated sizes are dropped.
 
     Args:
-        what: what the sizes are of.
+        what: name of the sizes, for error messages.
         text: the sizes.
-        one: reads a single one; `parse_size` by default.
+        one: parses a single size; `parse_size` by default.
 
     >>> several("n", "1k:4k:x2,64:192:+64")
     (1024, 2048, 4096, 64, 128, 192)
 
     Raises:
-        UsageError: it is no such list.
+        UsageError: the text is not such a list.
     """
     read = one or (lambda size: parse_size(what, size))
     found: dict[int, None] = {}
@@ -113,10 +114,10 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
         step = parse_size(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
         if first > last or (ends[2][0] == "x" and step == 1):
             raise UsageError(
-                f"{what} = {part.strip()!r} leads nowhere; a range goes up, by a factor of 2 or more or a step."
+                f"{what} = {part.strip()!r} never grows; a range needs a factor of 2 or more, or a step of 1 or more."
             )
         if ends[2][0] == "+" and (last - first) // step >= MOST_SIZES:
-            raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; take larger steps.")
+            raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; use larger steps.")
         size = first
         while size <= last:
             found[size] = None
@@ -124,11 +125,25 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
     return tuple(found)
 
 
-def dtype_of(name: str) -> str:
-    """The data type of that name, or of a short one such as "bf16".
+def axis(what: str, sizes: int | str | Iterable[int]) -> tuple[int, ...]:
+    """One size or more: a number, several, or a text for `several`; each once.
 
     Raises:
-        UnknownName: there is no such type.
+        UsageError: they are no sizes, or none.
+    """
+    if isinstance(sizes, str):
+        return several(what, sizes)
+    found = tuple(dict.fromkeys(whole(what, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
+    if not found:
+        raise UsageError(f"no sizes were given for {what}.")
+    return found
+
+
+def dtype_of(name: str) -> str:
+    """Return the full name of a data type; short names such as "bf16" are allowed.
+
+    Raises:
+        UnknownName: the type is not known.
     """
     if SHORT.get(name, name) not in BYTES:
         raise UnknownName("data type", name, (*BYTES, *SHORT))
@@ -136,21 +151,21 @@ def dtype_of(name: str) -> str:
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes in a word of a data type.
+    """Return the number of bytes in a word of a data type.
 
     Raises:
-        UnknownName: there is no such type.
+        UnknownName: the type is not known.
     """
     return BYTES[dtype_of(dtype)]
 
 
 def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:
-    """The value of a printed block size, such as "Min(ceiling(M/(4*d)), d)", in exact arithmetic."""
+    """Evaluate a block rule such as "Min(ceiling(M/(4*d)), d)" in exact arithmetic."""
     return int(function_of(rule, values, EXACT)(*map(Fraction, values.values())))
 
 
 class _Root:
-    """√x, exact until it is rounded."""
+    """The square root of x, exact until it is rounded."""
 
     def __init__(self, square: Fraction) -> None:
         self.square = Fraction(square)
@@ -168,4 +183,4 @@ def _ceiling(x: Fraction | _Root) -> Fraction:
 
 
 EXACT: Arithmetic = {"number": Fraction, "floor": _floor, "ceiling": _ceiling, "sqrt": _Root, "Min": min, "Max": max}
-"""Rational numbers, and square roots that are rounded to such."""
+"""Arithmetic of rational numbers, with square roots that are rounded to integers."""

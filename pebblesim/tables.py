@@ -1,4 +1,4 @@
-"""Tables of results: columns by name, printed for people, and kept in a file as .csv, .json or .parquet."""
+"""Tables of results with named columns: printed as text, and saved as .csv, .json or .parquet."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
+from pebblesim.results import Result, pandas
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SHOWN = 40
 """Most rows that are printed."""
@@ -20,11 +24,11 @@ CHUNK = 50_000
 
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of one length; None stands for a value that there is not.
+class Table(Result):
+    """A table: columns of equal length. None stands for a missing value.
 
     Attributes:
-        columns: the values of each, lists or arrays.
+        columns: values by column name, as lists or arrays.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -33,10 +37,23 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Its rows, by column, in Python's own numbers."""
+        """Iterate over the rows, as dictionaries of Python numbers."""
         for chunk in self._chunks():
             for row in zip(*chunk, strict=True):
                 yield dict(zip(self.columns, row, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows, each as a dictionary."""
+        return {"rows": list(self)}
+
+    def to_frame(self) -> DataFrame:
+        """Return a `pandas.DataFrame` with the same columns.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        frame: DataFrame = pandas().DataFrame(dict(self.columns))
+        return frame
 
     def _chunks(self) -> Iterator[list[list[Any]]]:
         for start in range(0, len(self), CHUNK):
@@ -53,15 +70,15 @@ class Table:
         return (f"{above}\n" if above else "") + text + more
 
     def _constant(self, name: str) -> bool:
-        """Whether a column holds one word, the same everywhere, which need not be said again in every line."""
+        """Whether a column holds the same text in every row; it is then printed once, not in every row."""
         column = self.columns[name]
         return isinstance(column[0], str) and len(set(column)) == 1
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all.
+        """Write the table to a file, as a whole or not at all.
 
         Raises:
-            UsageError: the file cannot be written, or its format is none of those there are.
+            UsageError: the file cannot be written, or its format is not known.
         """
         write = format_of(path)
         with whole_file(path) as unfinished:
@@ -69,7 +86,7 @@ class Table:
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table for people: words to the left, numbers to the right."""
+    """Format a table as text: text aligned left, numbers aligned right."""
     lines = [list(map(_shown, row)) for row in rows]
     left = [all(isinstance(row[number], str) for row in rows) for number in range(len(head))]
     widths = [max(len(line[number]) for line in (head, *lines)) for number in range(len(head))]
@@ -101,19 +118,19 @@ def _shown(value: Any) -> str:
 
 
 def format_of(path: Path) -> Callable[[Table, Path], None]:
-    """What writes a table to such a file.
+    """Return the function that writes a table in the format of this file name.
 
     Raises:
-        UsageError: nothing does, or a library that it takes is missing.
+        UsageError: the format is not known, or a library for it is missing.
     """
     if path.suffix not in WRITERS:
-        raise UsageError(f"-o {str(path)!r}: a table is kept as {', '.join(WRITERS)}; end the file's name so.")
+        raise UsageError(f"-o {str(path)!r}: unknown format; the file name must end in one of {', '.join(WRITERS)}.")
     if path.suffix == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
             raise UsageError(
-                f"-o {str(path)!r} takes pyarrow: pip install 'pebblesim[parquet]', or use .csv or .json."
+                f"-o {str(path)!r} needs pyarrow: pip install 'pebblesim[parquet]', or use .csv or .json."
             ) from None
     return WRITERS[path.suffix]
 
@@ -151,7 +168,7 @@ def _parquet(table: Table, path: Path) -> None:
             arrays[name] = pa.array(column, from_pandas=False)
         except (OverflowError, pa.ArrowInvalid):
             raise UsageError(
-                f"{name} holds integers of more than 64 bits, which a .parquet cannot; use .csv or .json."
+                f"{name} holds integers of more than 64 bits, which a .parquet file cannot hold; use .csv or .json."
             ) from None
     pyarrow.parquet.write_table(pa.table(arrays), path)
 

@@ -1,4 +1,4 @@
-"""Units as types: words add to words and bytes to bytes, and neither to the other or to a bare number."""
+"""Units as types: words add only to words, and bytes only to bytes, never to each other or to plain numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pebblesim.sizes import bytes_of
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """What moves between cache and memory: `reads` into the cache, `writes` out of it."""
+    """Traffic between cache and memory: `reads` into the cache, `writes` out of it."""
 
     reads: Any = 0
     writes: Any = 0
 
     @property
     def io(self) -> Any:
-        """Reads and writes together, in the same unit."""
+        """Reads + writes, in the same unit."""
         return self.reads + self.writes
 
     def __add__(self, other: Self) -> Self:
@@ -27,7 +27,7 @@ class _Moved:
         return type(self)(self.reads + other.reads, self.writes + other.writes)
 
     def each(self, change: Callable[[Any], Any]) -> Self:
-        """The same with reads and writes changed, in the same unit."""
+        """Apply a function to reads and to writes; the unit stays the same."""
         return type(self)(change(self.reads), change(self.writes))
 
 
@@ -37,7 +37,7 @@ class Traffic(_Moved):
     __slots__ = ()
 
     def in_bytes(self, dtype: str) -> Bytes:
-        """The same in bytes, each word being of a data type."""
+        """Convert to bytes, for words of a data type."""
         return Bytes(self.reads * bytes_of(dtype), self.writes * bytes_of(dtype))
 
 

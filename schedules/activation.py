@@ -1,6 +1,7 @@
-"""Attention with relu or sigmoid in the place of the softmax: tight schedules of both regimes, forward and backward.
+"""Attention with relu or sigmoid instead of the softmax: tight schedules for small and large caches, forward and
+backward.
 
-There is nothing to normalise, so neither O nor row sums have to be kept, and every column of scores is used at once.
+There is no normalisation, so neither O nor row sums are kept, and each column of scores is used immediately.
 """
 
 from pebblesim.language import relu, sigmoid, step
@@ -20,12 +21,12 @@ from pebblesim.schedules.row_stationary import CLOSED_OF_G, CLOSED_ROWS
 SOURCE = "ours, for Li et al., Remark 5.1: as {} without normalisation"
 
 PRODUCTS = [("n", "d", "d"), ("n", "d", "d"), ("n", "d", "n"), ("n", "d", "n"), ("n", "n", "d"), ("d", "n", "d")]
-SMALL_CACHE = " + ".join(["n**2", *(streamed(*sizes) for sizes in PRODUCTS)])  # the slope is read past q
+SMALL_CACHE = " + ".join(["n**2", *(streamed(*sizes) for sizes in PRODUCTS)])  # the slope is read while q is computed
 ROW_STATIONARY = f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}"
 
 
 def become_slope(Z, activation):
-    """Z becomes the activation's derivative at Z."""
+    """Replace Z by the activation's derivative at Z."""
     if activation == "relu":
         Z[:] = step(Z)
     else:
@@ -46,7 +47,7 @@ def define(activation):
         closed=CLOSED_STREAMED,
     )
     def small_cache_forward(m, Q, K, V, *, a, b):
-        """Small cache, streamed: the activation before a tile of scores is written."""
+        """Small cache, streamed: the activation is applied before a tile of scores is written."""
         (n_q, _), (n_k, d_v) = Q.shape, V.shape
         A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
         with m.phase("A"):
@@ -90,7 +91,7 @@ def define(activation):
         closed=CLOSED_STREAMED,
     )
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
-        """Small cache, streamed: the slope through memory."""
+        """Small cache, streamed: the slope goes through memory."""
         (n_q, d), (n_k, _) = A1.shape, A2.shape
         S, h, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d)
         slope, p, g = m.tensor("slope", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)

@@ -1,4 +1,7 @@
-"""Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, ours for a large and a small cache."""
+"""Gradients of attention with respect to Q, K and V:
+
+FlashAttention-1 and -2, and our schedules for large and small caches.
+"""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
@@ -17,7 +20,7 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
     graph={"kept": "m", "dQ_block": "B_c"},
 )
 def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
-    """FlashAttention-1: columns outside, dQ in memory, v made anew for every tile."""
+    """FlashAttention-1: outer loop over columns, dQ in memory, v computed again for every tile."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV = machine.tensor("dQ", n_q, d_k), machine.tensor("dK", n_k, d_k), machine.tensor("dV", n_k, d_v)
     machine.write(dQ, 0)
@@ -49,7 +52,7 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
     graph={"kept": "L", "dQ_block": "B_c"},
 )
 def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
-    """FlashAttention-2: columns outside, dQ in memory, v made first."""
+    """FlashAttention-2: outer loop over columns, dQ in memory, v computed first."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
@@ -164,7 +167,7 @@ def small_cache_backward_streamed(m, Q, K, V, dO, O, l, *, a, b):
     with m.phase("dQ"):
         gemm_streamed(m, dQ, dS, K, a, b)
 
-    with m.phase("dK"):  # b rows at a time, as dS and P have been written
+    with m.phase("dK"):  # b rows at a time, because dS and P were written so
         gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
 
     with m.phase("dV"):

@@ -1,7 +1,8 @@
-"""Small-cache schedules with a depth block: the operands of a product pass by in a x c and c x b tiles.
+"""Small-cache schedules with a depth block: the operands of a product are read in a x c and c x b tiles.
 
 A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Matrix units multiply tiles,
-so that a depth c > 1 is held, of both operands: ab + ac + cb words in place of ab + a + 1, and as many are moved.
+so these schedules hold a depth c > 1 of both operands: ab + ac + cb words instead of ab + a + 1. The number of words
+moved is the same.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
@@ -12,9 +13,9 @@ from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
 
 def add_product(m, C_ij, A, B, c, *, A_T=False, B_T=False, within=None):
-    """C_ij += A_i B_j by a x c tiles of A and c x b tiles of B.
+    """Compute C_ij += A_i B_j by a x c tiles of A and c x b tiles of B.
 
-    `within`: the block in which A was written over pairs, so that no tile crosses two of its tiles under a mask.
+    `within` is the block in which A was written over pairs. Under a mask, no tile then crosses two of these blocks.
     """
     i, j = C_ij.shape
     terms, allowed = A.shape[0] if A_T else A.shape[1], seen(A, B, i, j, A_T, B_T)
@@ -34,7 +35,7 @@ def add_product(m, C_ij, A, B, c, *, A_T=False, B_T=False, within=None):
 
 
 def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
-    """C = A B by a x b tiles of C, depth c: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+    """Compute C = A B by a x b tiles of C with depth c: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
         for j in m.tiles(columns, b, independent=True):
@@ -50,7 +51,7 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
     fit=[("a", "b"), "c"],
 )
 def matmul_blocked(m, A, B, *, a, b, c):
-    """Tiles of A and B of depth c pass by a tile of C, as on matrix units."""
+    """Tiles of A and B of depth c are streamed past a tile of C, as on matrix units."""
     gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
 
 
@@ -76,7 +77,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
                 add_product(m, A, Q, K, c, B_T=True)
                 m_new = m.compute(rowmax(A))
                 m_new[:] = maximum(m_i, m_new)
-                m_i[:] = exp(m_i - m_new)  # what was summed so far is rescaled by
+                m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
                 A[:] = exp(A - m_new)
                 l_i[:] = m_i * l_i
                 l_i += rowsum(A)
@@ -136,7 +137,7 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     with m.phase("dQ"):
         gemm_blocked(m, dQ, dS, K, a, b, c, within=b)
 
-    with m.phase("dK"):  # b rows at a time, as dS and P have been written
+    with m.phase("dK"):  # b rows at a time, because dS and P were written so
         gemm_blocked(m, dK, dS, Q, b, a, c, A_T=True, within=a)
 
     with m.phase("dV"):
@@ -151,11 +152,11 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     graph={"kept": "L"},
 )
 def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
-    """Two passes for matrix units: b_c columns pass by B_r rows, then b_r rows by B_c columns."""
+    """Two passes for matrix units: b_c columns are streamed past B_r rows, then b_r rows past B_c columns."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
-    with m.phase("v"):  # of every row, so that a tile of either pass finds it under any mask
+    with m.phase("v"):  # for every row, so that both passes find it under any mask
         write_row_sums_of_tiles(m, v, dO, O, B_r, b_c)
 
     with m.phase("dQ"):
@@ -197,7 +198,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     graph={"kept": "L"},
 )
 def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
-    """FlashAttention-2's columns, but dS is written, and dQ = dS K is a product of its own."""
+    """FlashAttention-2's loop over columns, but dS is written, and dQ = dS K is a separate product."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
     dS = m.tensor("dS", n_q, n_k)

@@ -1,8 +1,8 @@
-"""The backward problem as it is practised: project, run FlashAttention's backward pass for dQ, project back.
+"""The backward problem in common practice: project, run FlashAttention's backward pass for dQ, project back.
 
-S = A1 X and h = A3 Y play Q and V, A2 plays K; O and l are kept from the forward pass. The middle part follows
-FlashAttention-2 (Dao 2023, Algorithm 2): columns outside, dQ accumulated in memory, v = rowsum(dO ∘ O) first (D).
-Deviation: dK and dV, which dL/dX does not need, are left out.
+S = A1 X, A2 and h = A3 Y have the roles of Q, K and V; O and l are kept from the forward pass. The middle part follows
+FlashAttention-2 (Dao 2023, Algorithm 2): the outer loop is over columns, dQ is accumulated in memory, and v = rowsum(dO
+∘ O) (there called D) is computed first. Deviation: dK and dV are left out, because dL/dX does not need them.
 """
 
 from pebblesim.language import exp, rowsum
@@ -24,7 +24,7 @@ from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
     graph={"order": "U", "kept": True, "dQ_block": "B_c"},
 )
 def flash(m, A1, A2, A3, dO, X, Y, O, l, *, B, B_r, B_c):
-    """As practised: projections around FlashAttention-2's dQ."""
+    """Common practice: projections around FlashAttention-2's dQ."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, dQ, v, g = (
         m.tensor("S", n_q, d),

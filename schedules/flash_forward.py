@@ -1,7 +1,7 @@
-"""FlashAttention's forward passes: the online softmax, with its running maximum and its rescaling.
+"""FlashAttention's forward passes: the online softmax with running maximum and rescaling.
 
-Deviation: no scaling by 1/√d and no dropout; block sizes as FlashAttention-1 prints them, where
-FlashAttention-2 leaves them open.
+Deviation: no scaling by 1/√d and no dropout. FlashAttention-2 states no block sizes; those printed for FlashAttention-1
+are used.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
@@ -24,7 +24,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
     graph={"softmax": "flash1", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash1_forward(machine, Q, K, V, *, B_r, B_c):
-    """FlashAttention-1: columns outside, O, l and m in memory."""
+    """FlashAttention-1: outer loop over columns; O, l and m in memory."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, l, m = machine.tensor("O", n_q, d_v), machine.tensor("l_m", n_q), machine.tensor("m", n_q)
     machine.write(O, 0)
@@ -67,7 +67,7 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
     graph={"softmax": "flash2", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash2_forward(m, Q, K, V, *, B_r, B_c):
-    """FlashAttention-2: rows outside, O in cache, one logsumexp."""
+    """FlashAttention-2: outer loop over rows, O in cache, one logsumexp."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
@@ -79,7 +79,7 @@ def flash2_forward(m, Q, K, V, *, B_r, B_c):
             m.delete(K_j)
             m_new = m.compute(rowmax(P))
             m_new[:] = maximum(m_i, m_new)
-            m_i[:] = exp(m_i - m_new)  # what all that was summed so far is rescaled by
+            m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
             P[:] = exp(P - m_new)
             l_i[:] = m_i * l_i
             l_i += rowsum(P)

@@ -1,4 +1,4 @@
-"""Forward passes without a running maximum: Saha & Ye's for a small cache, and ours for a small and a large one."""
+"""Forward passes without a running maximum: Saha & Ye's for a small cache, and ours for small and large caches."""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
@@ -16,7 +16,7 @@ CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
     graph={"softmax": "late"},
 )
 def small_cache_forward(m, Q, K, V, *, B):
-    """Small cache: square tiles, exp(S) through memory."""
+    """Small cache: square tiles; exp(S) goes through memory."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
@@ -44,7 +44,7 @@ def small_cache_forward(m, Q, K, V, *, B):
 
 
 def divided_product(m, O, A, V, l, a, b):
-    """O = (A V) / l by rank-1 updates of a x b tiles of O, divided before they leave the cache."""
+    """Compute O = (A V) / l by rank-1 updates of a x b tiles of O, which are divided before they are written."""
     rows, columns = O.shape
     for i in m.tiles(rows, a, independent=True):
         for j in m.tiles(columns, b, independent=True):

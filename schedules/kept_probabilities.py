@@ -1,4 +1,4 @@
-"""dQ, dK and dV from probabilities that the forward pass kept, for a small cache: no scores are made again."""
+"""dQ, dK and dV from probabilities kept by the forward pass, for a small cache: scores are not recomputed."""
 
 from pebblesim.language import rowsum
 from pebblesim.language.registry import schedule
@@ -38,7 +38,7 @@ def small_cache_backward_kept(m, Q, K, V, dO, P, *, a, b):
     with m.phase("dQ"):
         gemm_streamed(m, dQ, dS, K, a, b)
 
-    with m.phase("dK"):  # b rows at a time, as dS has been written
+    with m.phase("dK"):  # b rows at a time, because dS was written so
         gemm_streamed(m, dK, dS, Q, b, a, A_T=True)
 
     with m.phase("dV"):

@@ -1,8 +1,8 @@
-"""Algorithm 9 (= 7 and 8 in turn): the backward pass for M = Ω(d²), rows in blocks, g resident.
+"""Algorithm 9 (= 7, then 8): the backward pass for M = Ω(d²), with blocks of rows and g resident in the cache.
 
-Deviations: h_j and p leave the cache at the end of their iteration (the printed algorithm never deletes them);
-`paper` gives the printed block sizes, which do not fit in M and cost Θ(n²); `fit` gives the rows what the printed
-algorithm gives the columns, which is what its proof needs.
+Deviations: h_j and p leave the cache at the end of their iteration (the printed algorithm never deletes them); `paper`
+gives the printed block sizes, which do not fit into M and cost Θ(n²). `fit` exchanges the block sizes of rows and
+columns, as the algorithm's proof needs.
 """
 
 from pebblesim.language import exp, rowsum
@@ -10,7 +10,7 @@ from pebblesim.language.registry import schedule
 
 
 def by_rows(m, C, A, B, B_r, B_c):
-    """C = A B with blocks of rows of A staying, and of columns of B passing by."""
+    """Compute C = A B; blocks of rows of A stay in the cache, and blocks of columns of B are streamed."""
     for i in m.tiles(C.shape[0], B_r, independent=True):
         A_i = m.read(A[i, :])
         for j in m.tiles(C.shape[1], B_c):
@@ -22,12 +22,12 @@ def by_rows(m, C, A, B, B_r, B_c):
     source="Li et al., Algorithm 9 (= 7, 8)",
     io="4*n*d + 2*d**2*ceiling(n/B_r) + 4*n*d + n + 2*n*d*ceiling(n/B_r) + d**2",
     paper={"B_r": "Min(ceiling(M/(4*d)), d)", "B_c": "ceiling(M/(4*d))"},
-    # The printed rule does not fit; with the roles of B_r and B_c exchanged it does.
+    # The printed rule does not fit into M; with B_r and B_c exchanged it does.
     closed={"B_r": "floor((M - d**2 - 3*d - 2)/(4*d + 8))", "B_c": "1"},
     graph={"kept": True, "row_block": "B_r"},
 )
 def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):
-    """Large cache: row blocks against all columns, g resident."""
+    """Large cache: each block of rows meets all columns; g is resident."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("g", d, d)
 

@@ -1,4 +1,4 @@
-"""Latent attention: a tile of keys that is in the cache serves as values, too."""
+"""Latent attention: a tile of keys in the cache is also used as values."""
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
@@ -13,7 +13,7 @@ from pebblesim.schedules.flash_forward import INFINITY
     graph={"column_block": "B_c", "row_block": "B_r"},
 )
 def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
-    """FlashAttention-2 with the keys' latent as values."""
+    """FlashAttention-2 with the latent part of the keys as values."""
     (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
     O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
@@ -29,7 +29,7 @@ def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
             m.delete(S_R)
             m_new = m.compute(rowmax(P))
             m_new[:] = maximum(m_i, m_new)
-            m_i[:] = exp(m_i - m_new)  # what all that was summed so far is rescaled by
+            m_i[:] = exp(m_i - m_new)  # the factor that rescales all sums so far
             P[:] = exp(P - m_new)
             l_i[:] = m_i * l_i
             l_i += rowsum(P)

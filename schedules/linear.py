@@ -1,4 +1,4 @@
-"""Linear attention: without a softmax the product can be taken from the right, and the n x n matrix never exists."""
+"""Linear attention: without a softmax the product can be computed from the right, without an n x n matrix."""
 
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.matmul import (
@@ -46,7 +46,7 @@ def linear(m, A1, A2, A3, X, Y, *, a, b, c):
     graph={"order": "quadratic"},
 )
 def linear_quadratic(m, A1, A2, A3, X, Y, *, a, b, B_r):
-    """Row-stationary as if there were a softmax: 4n²d²/M."""
+    """Row-stationary, in the order that a softmax forces: 4n²d²/M."""
     n, d = A1.shape
     S, h, O = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("O", n, d)
 

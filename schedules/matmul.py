@@ -1,14 +1,14 @@
-"""Matrix products C = A B: by square tiles, by rank-1 updates of a tile of C that stays, with columns of B that stay.
+"""Matrix products C = A B: by square tiles, by rank-1 updates of a resident tile of C, or with resident columns of B.
 
-The three `gemm` functions are also what the attention schedules are made of. Where an operand or the result is over
-pairs of queries and keys, they leave out the tiles that a mask empties.
+The attention schedules also use the three `gemm` functions. If an operand or the result is over pairs of queries and
+keys, the functions leave out tiles without an allowed pair.
 """
 
 from pebblesim.language.registry import schedule
 
 
 def seen(A, B, i, j, A_T, B_T):
-    """The terms of C[i, j] = A[i, :] B[:, j] that a mask leaves, as an argument of `tiles`."""
+    """Return the arguments of `tiles` that select the terms of C[i, j] = A[i, :] B[:, j] allowed by a mask."""
     if A.over_pairs:
         return {"queries_of": i} if A_T else {"keys_of": i}
     if B.over_pairs:
@@ -17,9 +17,10 @@ def seen(A, B, i, j, A_T, B_T):
 
 
 def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
-    """C = A B by b x b tiles, the tile of C staying in cache.
+    """Compute C = A B by b x b tiles; the tile of C stays in the cache.
 
-    `A_T`, `B_T`: the operand enters transposed; `every_tile`: as a kernel does that knows nothing of the mask.
+    `A_T`, `B_T`: use the transpose of the operand. `every_tile`: compute all tiles, like a kernel that ignores the
+    mask.
     """
     rows, columns = C.shape
     terms = A.shape[0] if A_T else A.shape[1]
@@ -34,7 +35,7 @@ def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
 
 
 def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
-    """C_ij += A_i B_j by columns of A and single words of B: a tile of a x b needs ab + a + 1 words."""
+    """Compute C_ij += A_i B_j by columns of A and single words of B; an a x b tile needs ab + a + 1 words."""
     i, j = C_ij.shape
     for k in m.tiles(A.shape[0] if A_T else A.shape[1], 1, **seen(A, B, i, j, A_T, B_T)):
         A_ik = m.read(A[k, i]).T if A_T else m.read(A[i, k])
@@ -44,7 +45,7 @@ def rank_one_updates(m, C_ij, A, B, *, A_T=False, B_T=False):
 
 
 def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False):
-    """C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
+    """Compute C = A B by rank-1 updates of a x b tiles of C: mk⌈n/b⌉ + kn⌈m/a⌉ + mn words."""
     rows, columns = C.shape
     for i in m.tiles(rows, a, independent=True):
         for j in m.tiles(columns, b, independent=True):
@@ -54,7 +55,7 @@ def gemm_streamed(m, C, A, B, a, b, *, A_T=False, B_T=False):
 
 
 def gemm_resident(m, C, A, B, b):
-    """C = A B with b columns of B staying while A streams by, word by word: mk⌈n/b⌉ + kn + mn words in kb + b + 1."""
+    """Compute C = A B with b resident columns of B and A streamed: mk⌈n/b⌉ + kn + mn words moved, kb + b + 1 held."""
     (rows, terms), (_, columns) = A.shape, B.shape
     for j in m.tiles(columns, b, independent=True):
         B_j = m.read(B[:, j])
@@ -66,24 +67,24 @@ def gemm_resident(m, C, A, B, b):
 
 
 def streamed(rows, terms, columns, a="a", b="b"):
-    """The words of `gemm_streamed`, as a text (Kwasniewski et al. 2019, Listing 1)."""
+    """I/O of `gemm_streamed` in words, as text (Kwasniewski et al. 2019, Listing 1)."""
     return f"({rows}*{terms}*ceiling({columns}/{b}) + {terms}*{columns}*ceiling({rows}/{a}) + {rows}*{columns})"
 
 
 def tiled(rows, terms, columns, b="b"):
-    """The words of `gemm`, as a text."""
+    """I/O of `gemm` in words, as text."""
     return streamed(rows, terms, columns, b, b)
 
 
 def resident(rows, terms, columns, b="b"):
-    """The words of `gemm_resident`, as a text."""
+    """I/O of `gemm_resident` in words, as text."""
     return f"({rows}*{terms}*ceiling({columns}/{b}) + {terms}*{columns} + {rows}*{columns})"
 
 
 CLOSED_TILE = "floor(sqrt((M - 2)/3))"
 CLOSED_STREAMED = {"a": "floor(sqrt(M/2)) - 1", "b": "floor(sqrt(M/2)) - 1"}
 CLOSED_RESIDENT = {"b": "floor((M - 3)/(d + 2))"}
-"""Closed block sizes of the three; a product and a new sum take two pebbles more than the words of the tiles."""
+"""Block sizes of the three functions; a product and a new sum need two pebbles besides the words of the tiles."""
 
 
 @schedule(

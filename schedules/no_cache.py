@@ -1,4 +1,4 @@
-"""Algorithm 1: a cache that holds everything. Every word moves once; its I/O is the compulsory floor."""
+"""Algorithm 1: the cache holds everything. Every word moves once, so the I/O is the compulsory minimum."""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
@@ -6,7 +6,7 @@ from pebblesim.language.registry import schedule
 
 @schedule(problem="backward", source="Li et al., Algorithm 1", io="4*n*d + 3*d**2")
 def no_cache(m, A1, A2, A3, dO, X, Y):
-    """Everything resident: the compulsory floor."""
+    """Everything resident: the compulsory minimum."""
     _, d = A1.shape
     g = m.tensor("g", d, d)
     A1_, A2_, X_ = m.read(A1), m.read(A2), m.read(X)

@@ -1,7 +1,7 @@
-"""The attention module: the projections Q = A1 W_Q, K = A2 W_K, V = A3 W_V of Def. 3.1, then any schedule on Q, K, V.
+"""The attention module: the projections Q = A1 W_Q, K = A2 W_K, V = A3 W_V of Def. 3.1, then a schedule on Q, K, V.
 
-Each schedule of the problems `forward` and `backward-qkv` is composed with them, so that the words of the module can be
-laid beside those of its core.
+Each schedule of the problems `forward` and `backward-qkv` is composed with the projections. So the I/O of the module
+can be compared with the I/O of its core.
 """
 
 import inspect
@@ -22,7 +22,7 @@ PROJECTIONS = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
 
 
 def compose(core):
-    """Register the module of a schedule on Q, K, V; the block w is the number of columns of a weight that stay."""
+    """Register the module of a schedule on Q, K, V. The block w is the number of resident columns of a weight."""
     others = [name for name in core.inputs if name not in PROJECTIONS]
 
     def module(m, *tensors, w, **blocks):
@@ -32,7 +32,7 @@ def compose(core):
                 given[name] = m.tensor(name, given[source].shape[0], given[weight].shape[1])
                 gemm_resident(m, given[name], given[source], given[weight], w)
         arguments = [given[name] for name in core.inputs]
-        if core.program.phases[0].name != core.name:  # it has phases of its own
+        if core.program.phases[0].name != core.name:  # the schedule has several phases
             core.function(m, *arguments, **blocks)
         else:
             with m.phase("core"):

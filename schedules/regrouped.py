@@ -1,8 +1,8 @@
-"""The sum over rows regrouped as in Algorithm 8, with rows of A1 and dO resident: about 4n²d²/M words, what D3 needs.
+"""The sum over rows regrouped as in Algorithm 8, with rows of A1 and dO resident: about 4n²d²/M words, like bound D3.
 
-Algorithm 8 adds to g, for each block of rows, the products of T = A1ᵀ p with A2, so no row of dQ has to stay. Here no
-row of S stays either: S_r = A1_r X is made again for each row and column, from X, which is resident with g. That costs
-n²d² multiplications in place of nd², and no words.
+For each block of rows, Algorithm 8 adds the products of T = A1ᵀ p with A2 to g, so no row of dQ is resident. Here no
+row of S is resident either: S_r = A1_r X is computed again for each row and column, from X, which is resident like g.
+That costs n²d² multiplications instead of nd², but no words.
 """
 
 from pebblesim.language import exp
@@ -14,7 +14,7 @@ GRAPH = {"order": "T", "kept": True, "centred": True, "row_block": "B_r"}
 
 
 def past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_j, h_j):
-    """g += (A1_iᵀ p) A2_j for one column of p, with S made row by row."""
+    """Add (A1_iᵀ p) A2_j to g for one column of p; S is computed row by row."""
     i, _ = A1_i.shape
     j, _ = A2_j.shape
     p = m.compute(dO_i @ h_j.T)  # q
@@ -37,7 +37,7 @@ def past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_j, h_j):
     graph=GRAPH,
 )
 def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
-    """Regrouped: 4n²d²/(M - 2d²), S made again for each pair."""
+    """Regrouped: 4n²d²/(M - 2d²), S recomputed for each pair."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 
@@ -62,7 +62,7 @@ def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
     graph=GRAPH,
 )
 def regrouped_h(m, A1, A2, A3, dO, X, Y, O, l, *, B_r):
-    """Regrouped, with h made on the way: the compulsory words from M = 2nd + 3d² on."""
+    """Regrouped, with h computed on the fly: only the compulsory words for M ≥ 2nd + 3d²."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)

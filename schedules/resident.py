@@ -1,4 +1,7 @@
-"""All keys, or all queries, stay in the cache, and the rest passes by once: the compulsory words, or little more."""
+"""All keys, or all queries, stay in the cache; the rest is streamed once.
+
+The I/O is the compulsory words, or little more.
+"""
 
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
@@ -12,7 +15,7 @@ from pebblesim.schedules.row_sums import add_row_sums
     graph={"order": "U", "kept": True, "centred": True},
 )
 def keys_resident(m, A1, A2, A3, dO, X, Y, O, l):
-    """Keys resident: each word once, in 2nd + 2d² + O(n + d) words."""
+    """Keys resident: each word moves once, with 2nd + 2d² + O(n + d) words of cache."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     h, Y_ = m.zeros(n_k, d), m.read(Y)
@@ -39,7 +42,7 @@ def keys_resident(m, A1, A2, A3, dO, X, Y, O, l):
 
 
 def columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_=None):
-    """dK and dV, and dQ in the cache if it is there, as the keys pass by; the queries are resident."""
+    """Compute dK, dV, and dQ if it is in the cache, while the keys are streamed; the queries are resident."""
     n_q, _ = Q_.shape
     (n_k, d_k), (_, d_v) = K.shape, V.shape
     for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
@@ -64,7 +67,7 @@ def columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_=None):
     graph={"kept": "l"},
 )
 def queries_resident(m, Q, K, V, dO, O, l):
-    """Queries resident: each word once, in 3nd + 2n + 4d + O(1) words."""
+    """Queries resident: each word moves once, with 3nd + 2n + 4d + O(1) words of cache."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
     dO_, v_ = m.read(dO), m.zeros(n_q)
@@ -81,7 +84,7 @@ def queries_resident(m, Q, K, V, dO, O, l):
     graph={"kept": "l"},
 )
 def keys_then_queries(m, Q, K, V, dO, O, l):
-    """Two passes, each with one side resident: 12nd + 4n words in 2nd + 2n + O(d)."""
+    """Two passes, each with one side resident: 12nd + 4n words moved, with 2nd + 2n + O(d) words of cache."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 

@@ -1,9 +1,10 @@
-"""Row-stationary schedules for a large cache: rows of S, dO and dQ stay, the rows of A2 and h stream past.
+"""Row-stationary schedules for a large cache: rows of S, dO and dQ stay in the cache; the rows of A2 and h are
+streamed.
 
-As in FlashAttention-2's forward pass the rows are outside, and single columns of scores are enough, so that a row
-costs 3d + 4 words and none are spent on a d x d matrix: about 6n²d²/M words. `row-stationary` keeps S and dQ in memory
-between its phases, `row-stationary-fused` makes them block by block, and `row-stationary-one-pass` needs nothing from
-the forward pass.
+As in FlashAttention-2's forward pass the outer loop is over rows. Single columns of scores are enough, so a row needs
+3d + 4 words of cache, and no d x d matrix is resident: about 6n²d²/M words of I/O. `row-stationary` keeps S and dQ in
+memory between its phases; `row-stationary-fused` computes them block by block; `row-stationary-one-pass` needs nothing
+from the forward pass.
 """
 
 from pebblesim.language import exp, rowsum
@@ -23,7 +24,7 @@ CLOSED_OF_G = {f"{block}_g": size for block, size in CLOSED_STREAMED.items()}
 
 
 def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
-    """dQ_i += p_i A2, one row of A2 and one word of h at a time."""
+    """Compute dQ_i += p_i A2, one row of A2 and one word of h at a time."""
     n_k, d = A2.shape
     i, _ = S_i.shape
     for j in m.tiles(n_k, 1, keys_of=i):
@@ -47,7 +48,7 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
     graph={"order": "U", "kept": True, "centred": True},
 )
 def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
-    """Row-stationary: 6n²d²/M, S and dQ through memory."""
+    """Row-stationary: 6n²d²/M; S and dQ go through memory."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, dQ, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d), m.tensor("g", d, d)
 
@@ -80,7 +81,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
     graph={"order": "U", "kept": True, "centred": True, "g_block": "B_r"},
 )
 def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
-    """Row-stationary, fused: neither S nor dQ through memory."""
+    """Row-stationary, fused: neither S nor dQ goes through memory."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     h, g = m.tensor("h", n_k, d), m.tensor("g", d, d)
 

@@ -1,4 +1,4 @@
-"""Algorithm 6 (= 2, 3, 4, 5 in turn): the backward pass for M = o(d²), every matrix in B x B tiles.
+"""Algorithm 6 (= 2, then 3, 4, 5): the backward pass for M = o(d²), every matrix in B x B tiles.
 
 The phases are named after what they compute. Deviation: none; Algorithm 3's unused input f is not read.
 """

@@ -1,7 +1,8 @@
 """A tighter small-cache schedule: rank-1 updates of a x b tiles, O and l kept from the forward pass.
 
-Every product is `gemm_streamed`; the softmax is applied to a tile of scores before it leaves the cache, and its
-gradient to a tile of q, with f streamed past it. About 6(n²d + nd²)/√M + 3n² words, against 12 and 9 of Algorithm 6.
+Every product is `gemm_streamed`; The softmax is applied to a tile of scores before it leaves the cache. Its gradient is
+applied to a tile of q while f is streamed. About 6(n²d + nd²)/√M + 3n² words; Algorithm 6 has factors 12 and 9 instead
+of 6 and 3.
 """
 
 from pebblesim.language import exp
@@ -22,7 +23,7 @@ from pebblesim.schedules.row_sums import write_row_sums
     graph={"order": "U", "kept": True, "centred": True},
 )
 def small_cache_streamed(m, A1, A2, A3, dO, X, Y, O, l, *, a, b):
-    """Small cache, streamed: half of Algorithm 6."""
+    """Small cache, streamed: half the I/O of Algorithm 6."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, v, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("v", n_q), m.tensor("dQ", n_q, d)
     f, p, g = m.tensor("f", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)

@@ -1,8 +1,8 @@
-"""Attention as an unfused framework runs it: a kernel for each step, every n x n matrix through memory.
+"""Attention as an unfused framework runs it: one kernel for each step; every n x n matrix goes through memory.
 
-The textbook count (Dao et al. 2022, Algorithms 0 and 3) takes each operand of a product as read once; these kernels
-count what square tiles in M words really read. Softmax keeps whole rows in cache, so M must hold a row. A mask
-changes nothing of what moves: unfused kernels compute every tile and mask it afterwards.
+The textbook count (Dao et al. 2022, Algorithms 0 and 3) assumes that each operand of a product is read once. These
+schedules count the reads of square tiles in M words. The softmax keeps whole rows in the cache, so M must hold a row. A
+mask does not change the I/O: unfused kernels compute every tile and mask it afterwards.
 """
 
 from pebblesim.language import exp, rowmax, rowsum
@@ -19,7 +19,7 @@ from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
     io=f"{tiled('n', 'd', 'n', 'b')} + 2*n**2 + {tiled('n', 'n', 'd', 'b')}",
 )
 def standard_forward(m, Q, K, V, *, b, B_r):
-    """Unfused: S and P through memory."""
+    """Unfused: S and P go through memory."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     S, P, O = m.tensor("S", n_q, n_k), m.tensor("P", n_q, n_k), m.tensor("O", n_q, d_v)
 
@@ -49,7 +49,7 @@ def standard_forward(m, Q, K, V, *, b, B_r):
     io=f"{tiled('n', 'd', 'n', 'b')} + 3*n**2 + 3*{tiled('n', 'n', 'd', 'b')}",
 )
 def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
-    """Unfused: P kept, dP and dS through memory."""
+    """Unfused: P is kept; dP and dS go through memory."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dP, dS = m.tensor("dP", n_q, n_k), m.tensor("dS", n_q, n_k)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)

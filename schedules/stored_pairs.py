@@ -1,9 +1,11 @@
-"""Between a small and a large cache: one value of each pair goes through memory, and the passes around it keep rows.
+"""Schedules for caches between small and large: one value of each pair goes through memory; rows stay in the passes
+around it.
 
-A pass that keeps rows of x·d words and reads n rows of y·d words for each block of them moves about x·y·n²d²/M words,
-and a value of each pair one word. Products that read the same rows are cheap together: scores and dQ need A2 (or K), q
-and dV need dO. So a value is stored where it separates two such passes. As these have tiles of different shapes, what
-is stored is made and written whatever the mask; what is made from it leaves out what the mask empties.
+A pass keeps a block of rows of x·d words, and reads n rows of y·d words for each block: it moves about x·y·n²d²/M
+words. A stored value of each pair costs a write and its reads. Products that read the same rows are cheap together:
+scores and dQ need A2 (or K), q and dV need dO. So a value is stored where it separates two such passes. The passes have
+tiles of different shapes; therefore the stored values are computed for all pairs, even under a mask. The computation of
+other values from them leaves out tiles without an allowed pair.
 """
 
 from pebblesim.language import exp, rowsum
@@ -16,7 +18,10 @@ _ORDER_U = {"order": "U", "kept": True, "centred": True}
 
 
 def stored_scores(m, P, Q, K, B_r, after):
-    """P = exp(Q Kᵀ) by rows of Q that stay; `after(i)` starts a block: what to do to a tile, and at the end."""
+    """Compute P = exp(Q Kᵀ) with resident rows of Q.
+
+    `after(i)` starts a block of rows; it returns functions to apply to each tile and at the end.
+    """
     (n_q, d_k), (n_k, _) = Q.shape, K.shape
     for i in m.tiles(n_q, B_r, independent=True):
         Q_i = m.read(Q[i, :])
@@ -32,7 +37,7 @@ def stored_scores(m, P, Q, K, B_r, after):
 
 
 def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
-    """g from q - v in memory: dQ with rows of S and dQ staying, rows of A2 once for scores and dQ."""
+    """Compute g from q - v in memory: rows of S and dQ are resident; rows of A2 serve both scores and dQ."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     dQ = m.tensor("dQ", n_q, d)
 

@@ -104,7 +104,7 @@ def test_a_card_of_the_users_own(tmp_path: Path) -> None:
         ("65536", "true", "is no size or rate"),
         ("fp32", "int32", "no data type is called 'int32'"),
         ("[peak]", "[peak", "is no TOML"),
-        ("65536", "3", "holds no word of type float32"),
+        ("65536", "3", "is less than one word of type float32"),
     ],
 )
 def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_first_schedule_moves_least_of_all_that_fit(problem: str, mask: str 
     advice = ps.advise(TOY, problem_name=problem, n=70, d=12, mask=mask)
     for boundary, size in zip(advice.boundaries, (4096, 65536), strict=True):
         assert size // 4 == boundary.M
-        counted = [row for row in ps.compare(problem_name=problem, M=boundary.M, n=70, d=12, mask=mask) if row.feasible]
+        counted = [row for row in ps.compare(problem, M=boundary.M, n=70, d=12, mask=mask) if row.feasible]
         assert {row.schedule for row in counted} == {row.schedule for row in boundary.rows}
         assert all(row.feasible for row in boundary.rows)
         assert [row.io for row in boundary.rows] == sorted(row.io for row in boundary.rows)
@@ -354,5 +354,5 @@ def test_what_is_asked_on_the_command_line() -> None:
     problems = [json.loads(run(f"--json {line}").stdout)["problem"] for line in ("", "--backward", "-p backward")]
     assert problems == ["forward", "backward-qkv", "backward"]
     both = run("--backward -p matmul").exception
-    assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given, too; take one.")
+    assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given too; use one of them.")
     assert "your tile" in run("--block B_r=64 --block B_c=32").stdout

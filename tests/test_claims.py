@@ -227,7 +227,7 @@ def test_the_command_prints_json_and_refuses_in_words(tmp_path: Path) -> None:
     assert [row["status"] for row in found["rows"] if row["claim"] == "Lemma C.9"] == [FAILS]
     assert isinstance(CliRunner().invoke(app, ["verify", "Lemma Z.9"]).exception, UsageError)
     refused = CliRunner().invoke(app, ["verify", "--full", "--errata", str(tmp_path / "a.md")])
-    assert "no other option" in str(refused.exception)
+    assert "leave out all other options" in str(refused.exception)
 
 
 @given(st.integers(1, 6), st.integers(1, 6))

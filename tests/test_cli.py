@@ -207,7 +207,7 @@ def test_the_closed_form_as_the_paper_writes_it(pebblesim: Pebblesim) -> None:
 
 def test_the_closed_form_in_latex(pebblesim: Pebblesim) -> None:
     out = pebblesim("formula small-cache --latex").out
-    assert r"\text{writes} &= d^{2} + 3 d n + 4 n^{2} \\" in out
+    assert r"\text{writes} & = d^{2} + 3 d n + 4 n^{2} \\" in out
 
 
 PHASE_P = """\
@@ -339,7 +339,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 5", "M = 5 words is too small for small-cache at n = 8, d = 4; it needs M ≥ 6."),
         ("play small-cache -n 8 -d 4 -M 5", "it needs M ≥ 6."),
         (f"{SMALL} -M 3 --blocks paper", "the printed rule B = floor(sqrt(M/4)) gives 0 for M = 3; it needs M ≥ 4,"),
-        (f"{SMALL} -M 192KiB", "M = '192KiB' is in bytes; say how many a word has with --dtype, one of float64,"),
+        (f"{SMALL} -M 192KiB", "M = '192KiB' is in bytes; give its data type with --dtype, one of float64,"),
         (f"{SMALL} -M 192KiB --dtype float31", "no data type is called 'float31'; did you mean 'float32'?"),
         (f"{SMALL} -M 192 --dtype float31", "no data type is called 'float31'; did you mean 'float32'?"),
         (f"{SMALL} -M 24 --mask causl", "mask 'causl' is not known; it is dense, causal, window:W, "),
@@ -355,8 +355,8 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{PLAY} --rules hong", "no rule set is called 'hong'; did you mean 'hong-kung'?"),
         (f"{PLAY} --save game.csv", "cannot save moves to 'game.csv'; its name must end in .npy or .txt."),
         (f"{PLAY} --save nowhere/game.npy", "cannot save moves to 'nowhere/game.npy': No such file or directory."),
-        ("play small-cache -n 2^20 -d 64 -M 24", "take smaller sizes, or use `count` and `formula`"),
-        ("play small-cache -n 2^60 -d 2^50 -M 24", "take smaller sizes, or use `count` and `formula`"),
+        ("play small-cache -n 2^20 -d 64 -M 24", "use smaller sizes, or use `count` and `formula`"),
+        ("play small-cache -n 2^60 -d 2^50 -M 24", "use smaller sizes, or use `count` and `formula`"),
         ("graph backward -n 4 -d 2 -o graph.pdf", "cannot tell a format from 'graph.pdf'; end it with one of .dot,"),
         ("graph backward -n 4 -d 2 -o nowhere/graph.dot", "cannot write nowhere/graph.dot: No such file or directory."),
         ("graph backward -n 4 -d 2 --option order=V", "order 'V' is not known; it is 'T' for"),
@@ -509,7 +509,7 @@ def test_a_schedule_of_ones_own(pebblesim: Pebblesim, tmp_path: Path) -> None:
         "    m.write(m.tensor('C', A.shape[0], B.shape[1]), m.compute(m.read(A) @ m.read(B)))\n"
     )
     assert pebblesim(f"--load {own} count own -n 4 -d 3 -M 100 --json").json["rows"][0]["io"] == 12 + 12 + 16
-    assert "there is no such file" in pebblesim(f"--load {own}.txt list").err
+    assert "this file does not exist" in pebblesim(f"--load {own}.txt list").err
 
 
 def test_a_schedule_that_moves_too_little_is_an_error(pebblesim: Pebblesim, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_nothing_that_fits_is_exit_code_2(pebblesim: Pebblesim) -> None:
         ("count flash1-forward -p backward -n 8 -d 4 -M 99", "flash1-forward solves 'forward', not 'backward'"),
         ("count matmul-tiled --size m=2 --size m=3 -M 9", "--size m=… was given twice."),
         ("formula small-cache --latex --json", "choose one"),
-        ("graph backward -n 2 -d 2 --option n=4", "--option n=… is not for sizes"),
+        ("graph backward -n 2 -d 2 --option n=4", "--option n=… is not allowed"),
         ("count matmul-tiled -n 8 -M 99", "takes the sizes m, k, n, or n and d alone, which mean m = n, k = d, n = n"),
     ],
 )
@@ -682,9 +682,9 @@ def test_any_dag(pebblesim: Pebblesim, tmp_path: Path) -> None:
         ("pebble nothing -M 4", "no file, generator or problem is called 'nothing'"),
         ("pebble fft -n 8 -M 2", "it needs M ≥ 3"),
         ("pebble fft -n 8 -M 4 --seconds soon", "--seconds 'soon' was given"),
-        ("pebble fft -n 8 -M 4 --summation balanced", "fft is a generator, which takes no mask"),
+        ("pebble fft -n 8 -M 4 --summation balanced", "fft is a generator; leave out --mask"),
         ("pebble nowhere.hdag -M 4", "cannot read nowhere.hdag"),
-        ("pebble nowhere.hdag -n 4 -M 4", "is a file, which takes no sizes"),
+        ("pebble nowhere.hdag -n 4 -M 4", "is a file; leave out sizes"),
         ("pebble fft -n 8 -M 4 --rules partial --seconds 0 --save game.txt", "save to .npy instead"),
         ("dags nowhere", "nowhere is no folder"),
         ("judge fft -n 8 nowhere.npy -M 4", "cannot read moves from"),

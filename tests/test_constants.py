@@ -54,6 +54,6 @@ def test_words_of_a_small_cache_are_halved_by_streaming() -> None:
 @pytest.mark.parametrize("M", [2**k for k in range(8, 23)])
 def test_the_best_is_ours(problem: str, M: int) -> None:
     """For n ≫ d, from M far below d² to M = nd, against the paper's and FlashAttention's."""
-    rows = [row for row in ps.compare(problem_name=problem, n=2**16, d=64, M=M) if row.feasible]
+    rows = [row for row in ps.compare(problem, n=2**16, d=64, M=M) if row.feasible]
     ours = min(row.io for row in rows if row.source.startswith("ours"))
     assert ours == min(row.io for row in rows)

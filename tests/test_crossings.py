@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import strategies
@@ -36,6 +37,19 @@ def words(name: str, M: int, n: int, d: int) -> float:
 BACKWARD = [schedule.name for schedule in of_problem("backward")]
 
 
+FORWARD = [schedule.name for schedule in of_problem("forward")]
+
+
+def _leads(of_a: list[float], of_b: list[float], names: tuple[str, str], sizes: list[int]) -> list[tuple[int, str]]:
+    """Who leads from which size on, read off two lists."""
+    found: list[tuple[int, str]] = []
+    for size, a, b in zip(sizes, of_a, of_b, strict=True):
+        leader = "neither" if a == b == math.inf else "both" if a == b else names[b < a]
+        if not found or found[-1][1] != leader:
+            found.append((size, leader))
+    return found
+
+
 @strategies.draws(4, 20)
 @given(st.lists(st.sampled_from(BACKWARD), min_size=2, max_size=2, unique=True), st.integers(1, 5), st.integers(1, 3))
 def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> None:
@@ -44,13 +58,88 @@ def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> N
     (found,) = crossover(a, b, n=n, d=d, over_d=()).crossings
     end = 10 + max(Curve(get(name), {"n": n, "d": d}).most_M for name in pair)
     of_a, of_b = ([words(name, M, n, d) for M in range(end)] for name in pair)
-    known = [M for M in range(1, end) if min(of_a[M], of_b[M]) < math.inf]
-    lead = {M: of_b[M] < of_a[M] for M in known}
-    assert list(found.changes) == [M for M in known[1:] if lead[M] != lead[M - 1]]
-    below = [M for M in known if lead[M]]
-    assert found.first == (below[0] if below else None)
-    stays = next((M for M in known if all(lead[later] for later in known if later >= M)), None)
-    assert stays == found.M
+    leads = _leads(of_a, of_b, (a, b), list(range(end)))
+    assert leads.pop(0) == (0, "neither")
+    assert list(found.leads) == leads
+    assert found.changes == tuple(M for M, _ in leads[1:])
+    second = found.schedules[1]
+    assert second == next((leader for _, leader in leads[::-1] if leader in pair), max(pair))
+    assert (leads[-1][0] if leads[-1][1] == second else None) == found.M
+    assert found.first == next((M for M, leader in leads if leader == second), None)
+    (turned,) = crossover(b, a, n=n, d=d, over_d=()).crossings
+    assert turned == found
+    assert str(turned) == str(found)
+
+
+@strategies.draws(4, 30)
+@given(st.data())
+def test_every_change_of_the_lead_on_rectangles(data: st.DataObject) -> None:
+    """In M for queries and keys that differ in number and width, and along a dimension looked at one by one."""
+    a, b = data.draw(st.lists(st.sampled_from(FORWARD), min_size=2, max_size=2, unique=True))
+    dims = {name: data.draw(st.integers(1, 5), name) for name in ("n_q", "n_k", "d_k", "d_v")}
+
+    def moved(name: str, M: int, **changed: int) -> float:
+        sizes = dims | changed
+        schedule = get(name).in_dims(sizes)
+        try:
+            return io(schedule.program, {**sizes, **choose(schedule, sizes, M)})
+        except Infeasible:
+            return math.inf
+
+    (found,) = crossover(a, b, **dims).crossings
+    end = 10 + max(Curve(get(name).in_dims(dims), dims).most_M for name in (a, b))
+    of_a, of_b = ([moved(name, M) for M in range(1, end)] for name in (a, b))
+    leads = _leads(of_a, of_b, (a, b), list(range(1, end)))
+    assert list(found.leads) == [each for each in leads if each[1] != "neither"]
+    assert found.M_over_d2 is None or dims["d_k"] == dims["d_v"]
+    assert found.exponent is None
+    along, M = data.draw(st.sampled_from(sorted(dims))), data.draw(st.integers(10, 60))
+    sizes = list(range(1, 9))
+    fixed: dict[str, Any] = {name: size for name, size in dims.items() if name != along}
+    (found,) = crossover(a, b, M=M, **fixed, **{along: sizes}).crossings
+    of_a, of_b = ([moved(name, M, **{along: size}) for size in sizes] for name in (a, b))
+    assert list(found.leads) == _leads(of_a, of_b, (a, b), sizes)
+    assert found.along == along
+    assert found.M is None
+
+
+def test_the_crossing_along_a_dimension_is_where_the_counts_say() -> None:
+    found = crossover("small-cache-forward", "flash2-forward", n_q="1:1k:x4", n_k=4096, d=128, M=2048)
+    assert found.looked_at == (1, 4, 16, 64, 256, 1024)
+    (crossing,) = found.crossings
+    assert crossing.schedules == ("flash2-forward", "small-cache-forward")
+    assert crossing.at is not None and crossing.at not in found.looked_at
+    for n_q, less in ((crossing.at - 1, 0), (crossing.at, 1)):
+        io = [ps.count(name, n_q=n_q, n_k=4096, d=128, M=2048).io for name in crossing.schedules]
+        assert io[less] < io[1 - less]
+    assert crossing.words == tuple(io)
+    assert f"up to n_q = {crossing.at - 1}; from n_q = {crossing.at} on small-cache-forward does" in str(crossing)
+
+
+def test_heads_that_share_cross_elsewhere_and_move_more() -> None:
+    shape: dict[str, Any] = {"n_q": 1, "n_k": 64, "d": 8}
+    pair = ("flash2-forward", "small-cache-forward")
+    together = crossover(*pair, heads=8, kv_heads=2, batch=3, **shape)
+    group = crossover(*pair, **shape | {"n_q": 4})
+    assert together.crossings[0].leads == group.crossings[0].leads
+    assert together.times == 6
+    assert together.crossings[0].words == tuple(6 * words for words in group.crossings[0].words if words is not None)
+    alone = crossover(*pair, heads=8, kv_heads=2, batch=3, separate=True, **shape)
+    assert alone.crossings[0].leads == crossover(*pair, **shape).crossings[0].leads
+    assert "8 heads on 2 of keys and values, 3 sequences: what moves is for all, 6 times" in str(together)
+
+
+def test_sizes_of_any_problem_have_a_crossing() -> None:
+    """Products of matrices have no d; in the end all that there is fits, and both schedules move each word once."""
+    (found,) = crossover("matmul-tiled", "matmul-streamed", m=30, k=20, n=40).crossings
+    last, leader = found.leads[-1]
+    assert leader == "both" and found.M is None and found.M_over_d2 is None
+    sizes = {"m": 30, "k": 20, "n": 40}
+    io = {M: [ps.count(name, M=M, **sizes).io for name in found.schedules] for M in (last - 1, last)}
+    assert io[last - 1][1] < io[last - 1][0]
+    assert io[last] == [30 * 20 + 20 * 40 + 30 * 40] * 2
+    assert f"up to M = {last - 1:,}; from M = {last:,} on matmul-tiled and matmul-streamed move the same" in str(found)
+    assert "d²" not in str(found)
 
 
 @strategies.draws(6, 80)
@@ -75,7 +164,7 @@ def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
 def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
     for crossing in crossover(n=n, d=d, over_d=()).crossings:
         a, b = crossing.schedules
-        assert crossing.M is not None and crossing.feasible
+        assert crossing.M is not None and crossing.fits
         assert words(b, crossing.M, n, d) < words(a, crossing.M, n, d)
         assert words(b, crossing.M - 1, n, d) >= words(a, crossing.M - 1, n, d)
         assert crossing.M_over_d2 == Fraction(crossing.M, d * d)
@@ -83,7 +172,7 @@ def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
 
 def test_back_and_forth_is_said() -> None:
     (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
-    assert len(found.changes) == 3 and found.first == found.changes[0] < found.M == found.changes[-1]  # type: ignore[operator]
+    assert len(found.changes) == 3 and found.changes[-1] == found.M
     assert "the lead changes 3 times" in str(found)
 
 
@@ -135,10 +224,22 @@ def test_a_schedule_of_ones_own_with_closed_blocks_has_an_exponent() -> None:
     assert crossing(None) is None
 
 
+def test_the_answer_does_not_depend_on_the_order_of_names() -> None:
+    for pair in (("row-stationary", "small-cache"), ("small-cache", "row-stationary")):
+        (found,) = crossover(*pair, n=64, d=8, over_d=()).crossings
+        assert found.schedules == ("small-cache", "row-stationary")
+        assert found.exponent == 2
+        assert found.M is not None
+        says = f"small-cache moves fewer words than row-stationary up to M = {found.M - 1}; from M = {found.M} on"
+        assert says in str(found)
+
+
 def test_schedules_that_never_cross() -> None:
-    (found,) = crossover("row-stationary", "small-cache", n=64, d=8, over_d=()).crossings
-    assert found.M is None and found.first is not None  # the small cache, below
-    assert "never stays below" in str(found)
+    (found,) = crossover("flash2-forward", "small-cache-forward", n=64, d=8, over_d=()).crossings
+    assert len(found.leads) == 1 or found.changes
+    (same,) = crossover("small-cache", "small-cache", n=8, d=2, over_d=()).crossings
+    assert same.M is None and same.first is None
+    assert str(same).startswith("small-cache and small-cache move the same at every M from ")
 
 
 def test_a_schedule_whose_blocks_compete_has_a_crossing() -> None:
@@ -158,7 +259,7 @@ def test_a_schedule_whose_blocks_compete_has_a_crossing() -> None:
     found = [ps.count(competing, n=8, d=2, M=M).io for M in range(8, 50)]
     assert found == sorted(found, reverse=True) and len(set(found)) > 4
     (one,) = crossover("competing", "small-cache", n=8, d=2, over_d=()).crossings
-    assert one.M is None and one.first is None  # it moves what it needs not even once: never worse than one that works
+    assert one.leads == ((one.M, "competing"),)  # it moves what it needs not even once: never worse than one that works
 
 
 @pytest.mark.parametrize(
@@ -166,12 +267,35 @@ def test_a_schedule_whose_blocks_compete_has_a_crossing() -> None:
     [
         (("small-cache",), "in pairs"),
         (("small-cache", "matmul-tiled"), "do not compare"),
-        (("matmul-tiled", "matmul-streamed"), "must have the sizes n and d"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         crossover(*given, n=8, d=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n": "8:64:x2", "d": 4}, "n has several sizes, so that the crossing is along it: give the cache, too, as M"),
+        ({"n": "8:64:x2", "d": "4,8", "M": 99}, "n and d have several sizes each; a crossing is looked for along one"),
+        ({"n": 8, "d": 4, "M": 99}, "M = 99 and one size for each dimension were given, which leaves nothing to look"),
+        ({"n_q": 8, "d_k": 4}, "problem 'backward' takes the sizes n, d, or n_q, n_k, d"),
+    ],
+)
+def test_what_leaves_nothing_to_look_along_is_one_sentence(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        crossover("small-cache", "large-cache", **given)
+
+
+def test_the_picture_along_a_dimension() -> None:
+    from matplotlib.figure import Figure
+
+    found = crossover("flash2-forward", "small-cache-forward", n_q="1:64:x4", n_k=256, d=16, M=300)
+    ax = io_over_M(sweep(found, points=6), Figure().subplots())
+    assert ax.get_xlabel() == "n_q"
+    assert ax.get_title() == "n_k = 256, d = 16, M = 300 words"
+    assert not any("d²" in text.get_text() for text in ax.texts)
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +326,7 @@ def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     for name, words_of in data.io.items():
         assert all(low <= io for low, io in zip(data.lower, words_of, strict=True) if io is not None), name
     text = " ".join(t.get_text() for t in ax.texts)
-    assert "M = d²" in text and all(f"M = {crossing.M:,}" in text for crossing in data.crossings)
+    assert "M = d²" in text and all(f"M = {crossing.M:,}" in text for crossing in data.found.crossings)
 
     def draw(figure: Figure) -> None:
         io_over_M(data, figure.subplots())

@@ -46,7 +46,12 @@ def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:
 
 with SCHEDULES.temporary():
     NESTED = register(problem="matmul", source="this test")(nested)
-TESTED = {name: each for name, each in SCHEDULES.items() if each.alike} | {"nested": NESTED}
+TESTED = {
+    name: schedule.in_dims(schedule.problem.rectangle.dims) if schedule.problem.rectangle else schedule
+    for name, schedule in {**SCHEDULES, "nested": NESTED}.items()
+    if schedule.alike
+}
+"""In all dimensions of their problems: a square is one of their rectangles."""
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
 
 SPLIT = {

@@ -330,7 +330,7 @@ SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2,
     ("game", "says"),
     [
         ([(COMPUTE, 0)], "vertex 2 (term 1 of 2, vertex 0): predecessor vertex 0 has no red pebble"),
-        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 0)], "this term is in already"),
+        ([(READ, 0), (COMPUTE, 0), (COMPUTE, 0)], "this term was already added"),
         ([(READ, 0), (COMPUTE, 0), (COMPUTE, 2)], "predecessor vertex 2 is not complete, it lacks 1 terms"),
         (
             [(READ, 0), (COMPUTE, 0), (WRITE, 2), (DELETE, 2), (READ, 1), (COMPUTE, 1)],
@@ -338,8 +338,8 @@ SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2,
         ),
         ([(READ, 0), (COMPUTE, 0), (READ, 1)], "needs a 3rd red pebble, M = 2"),
         ([(COMPUTE, 3)], "vertex 0 is an input"),
-        ([(COMPUTE, 6)], "it has 1 terms, which are added one by one"),
-        ([(COMPUTE, 7)], "there is no such term, the graph has 3 edges"),
+        ([(COMPUTE, 6)], "its 1 terms must be added one by one"),
+        ([(COMPUTE, 7)], "this term does not exist; the graph has 3 edges"),
     ],
 )
 def test_an_illegal_term_tells_its_story(game: list[tuple[int, int]], says: str) -> None:

@@ -128,7 +128,7 @@ def test_a_file_that_is_of_another_kind_than_its_name_says(tmp_path: Path) -> No
             load_numpy(str(path), "this")
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("Q", "no array")
-    with pytest.raises(UsageError, match="cannot be read: Q in it is no array"):
+    with pytest.raises(UsageError, match="cannot be read: Q in it is not an array"):
         load_head([str(tmp_path / "text.npz")])
 
 

@@ -221,7 +221,9 @@ def judged(random: Random) -> Iterator[tuple[str, str]]:
         yield "undecided", ""
         return
     except UsageError as error:
-        assert any(word in str(error) for word in ("not positive", "nothing to compare", "no expression")), error
+        assert any(word in str(error) for word in ("not positive", "nothing to compare", "not a valid expression")), (
+            error
+        )
         yield "refused", ""
         return
     if not verdict:

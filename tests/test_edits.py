@@ -44,7 +44,7 @@ RIGHT_BUT_REFUSED = (
     # It fills with zeros what is not made from them in the graph, and nobody reads it.
     r"writes 0 to \w+, which does not start from that constant in the graph",
     # It computes in pieces what is in cache already as a whole.
-    r"has a red pebble already: it is in cache",
+    r"has a red pebble already: it is in the cache",
 )
 
 

@@ -146,7 +146,7 @@ def test_what_is_not_known_of_a_problem_is_left_out(pebblesim: Run, line: str) -
 @pytest.mark.parametrize("line", WITHOUT_GRAPH)
 def test_without_a_graph_there_is_no_game(pebblesim: Run, line: str) -> None:
     Path("own.py").write_text(BARE, encoding="utf-8")
-    missing = "error: problem 'sum-of-vectors' has no graph; declare one with it, see docs/extending.md.\n"
+    missing = "error: problem 'sum-of-vectors' has no graph; declare one with the problem, see docs/extending.md.\n"
     assert pebblesim(line) == (2, "", missing)
 
 

@@ -13,6 +13,7 @@ import pebblesim as ps
 from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossings import Crossing, Crossover, sweep
+from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.plots.crossover import io_over_M
@@ -94,7 +95,7 @@ def test_a_schedule_that_computes_in_another_way_than_it_says_is_found_out() -> 
             ):
                 use()
         with pytest.raises(BelowBound):
-            ps.compare(problem_name="backward", n=65536, d=128, M=2**18).to_dict()
+            ps.compare("backward", n=65536, d=128, M=2**18).to_dict()
         with pytest.raises(UsageError, match=r"the graph it is played on keeps 1 apart; choose its row_block"):
             ps.play("direct-it-says", n=5, d=3, M=60)
 
@@ -105,9 +106,9 @@ def test_pictures_of_one_case_show_one_bound_under_one_name() -> None:
         return {each.get_label(): dict(zip(*each.get_data(), strict=True)) for each in drawn}
 
     dims, names = {"n": 256, "d": 8}, ("small-cache-streamed", "row-stationary")
-    never = Crossing(names, 8, None, None, (), feasible=True, exponent=None, proof="")  # where they cross is not asked
-    crossing = sweep(Crossover(dims, (never,), (None, ""), (), ()), points=8)
-    rows = [row for M in crossing.M for row in ps.compare(names, M=M, **dims)]
+    never = Crossing(names, dims, "M", ((1, "both"),), True, ())  # where they cross is not asked
+    crossing = sweep(Crossover(dims, None, (), Heads(), 1, (never,), (None, ""), (), ()), points=8)
+    rows = [row for M in crossing.at for row in ps.compare(schedules=names, M=M, **dims)]
     one = lines(io_over_M(crossing, Figure().subplots()))
     other = lines(skislope(rows, Figure().subplots()))
     shared = {label for label in set(one) & set(other) if "bound" in label}

@@ -219,9 +219,9 @@ FACTORS = [*BOTH, (READ, A1), (READ, B1)]
          "move 3: compute C[0,0] (product 1 of 2): needs a 3rd red pebble, M = 2"),
         ("hong-kung", 1, BOTH, "move 2: read B[0,0]: needs a 2nd red pebble, M = 1"),
         ("hong-kung", 9, [(COMPUTE, 7)],
-         "move 1: compute vertex 7: there is no such vertex, the graph has 7, numbered from 0 (red 0 of 9)"),
+         "move 1: compute vertex 7: this vertex does not exist; the graph has 7, numbered from 0 (red 0 of 9)"),
         ("hong-kung", 9, [(READ, A0), (DELETE, -1)],
-         "move 2: delete vertex -1: there is no such vertex, the graph has 7, numbered from 0 (red 1 of 9)"),
+         "move 2: delete vertex -1: this vertex does not exist; the graph has 7, numbered from 0 (red 1 of 9)"),
         ("replace", 9, [(READ, A0), (DELETE, A0), (READ, A0)],
          "move 3: read A[0,0]: A[0,0] has no blue pebble: under 'replace' a read takes the blue pebble away, "
          "and the red one was deleted later, so the value is lost (red 0 of 9)"),
@@ -272,7 +272,7 @@ def test_the_kernel_stays_within_its_arrays(vertex: int) -> None:
     game = Referee(graph, 9)
     game._state = np.full(9, 0xFF, dtype=np.uint8)[1:8]  # what lies around it would make any move legal
     for kind in range(4):
-        with pytest.raises(IllegalMove, match="there is no such vertex"):
+        with pytest.raises(IllegalMove, match="this vertex does not exist"):
             game.play(moves((kind, vertex)))
         assert game.moves == 0
         game._violation = None
@@ -398,7 +398,7 @@ def test_a_graph_that_contradicts_itself(field: str, value: list[int]) -> None:
 def test_an_empty_game() -> None:
     graph = Dag([], [], [])
     assert referee(graph, 1, []).complete
-    with pytest.raises(IllegalMove, match="no such vertex"):
+    with pytest.raises(IllegalMove, match="this vertex does not exist"):
         play(graph, 1, [(READ, 0)])
 
 
@@ -444,7 +444,10 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         referee(graph, M, stream)
     with saving(tmp_path / "game.npy", broken()) as stream, pytest.raises(RuntimeError):
         referee(graph, M, stream)  # the error does not leave the block, but the stream is not whole
-    with pytest.raises(UsageError, match="for people"), saving(tmp_path / "game.txt", [np.zeros(TEXT_LIMIT + 1, int)]):
+    with (
+        pytest.raises(UsageError, match="holds at most"),
+        saving(tmp_path / "game.txt", [np.zeros(TEXT_LIMIT + 1, int)]),
+    ):
         pass
     with pytest.raises(UsageError, match=r"must end in \.npy or \.txt"), saving(tmp_path / "game.csv", []):
         pass

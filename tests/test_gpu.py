@@ -299,7 +299,7 @@ def test_traffic_to_memory_is_predicted_as_it_was_measured(number: int) -> None:
 def test_words_that_the_kernels_do_not_have_are_refused(command: str) -> None:
     sizes = ("large-cache", "-n", "64", "-d", "8", "-M", "4KiB", "--dtype")
     refused = run(command, *sizes, "float16")
-    assert "--dtype float16 was given; the words of these kernels are float32" in str(refused.exception)
+    assert "--dtype float16 was given; these kernels use float32 only" in str(refused.exception)
     if command == "emit":
         assert run(command, *sizes, "float32").exit_code == run(command, *sizes, "fp32").exit_code == 0
 
@@ -321,7 +321,7 @@ def test_emit_writes_source_and_says_what_it_moves(tmp_path: Path) -> None:
 def test_measure_wants_a_schedule_or_a_command() -> None:
     for arguments in ([], ["small-cache", "-M", "9", "--command", "true"], ["small-cache", "-n", "9", "-d", "3"]):
         assert isinstance(run("measure", *arguments).exception, UsageError)
-    assert "compares two schedules" in str(run("crossover", "flash", "-n", "9", "-d", "3", "--at", "99").exception)
+    assert "needs two schedules" in str(run("crossover", "flash", "-n", "9", "-d", "3", "--at", "99").exception)
 
 
 def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

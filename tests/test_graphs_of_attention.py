@@ -78,9 +78,9 @@ def test_the_reference_gradients_are_finite_differences(output: str) -> None:
 def test_options_that_are_refused() -> None:
     with pytest.raises(UsageError, match="did you mean 'flash2'"):
         graphs.build("forward", n=2, d=2, softmax="flash")
-    with pytest.raises(UsageError, match="column_block goes with"):
+    with pytest.raises(UsageError, match="column_block is required with"):
         graphs.build("forward", n=2, d=2, softmax="flash2")
-    with pytest.raises(UsageError, match="column_block goes with"):
+    with pytest.raises(UsageError, match="column_block is required with"):
         graphs.build("forward", n=2, d=2, softmax="late", column_block=1)
     with pytest.raises(UsageError, match="known: L, P, l, m"):
         graphs.build("backward-qkv", n=2, d=2, kept="exp")

@@ -13,7 +13,7 @@ import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
 from pebblesim.jobs.heads import Heads
-from pebblesim.language.masks import TileRange, of
+from pebblesim.language.masks import TileRange, from_array, of
 from pebblesim.language.problems import problem
 
 
@@ -102,7 +102,7 @@ def test_rows_of_one_position_share_what_it_may_see(data: st.DataObject) -> None
 def test_numbers_of_heads_that_share_are_those_of_each_head() -> None:
     """Rows of one position stand together: row i·g + h is row i of head h."""
     n_q, n_k, d, sharing = 3, 5, 4, 2
-    dims, mask = Heads(4, 2).of(problem("forward"), {"n_q": n_q, "n_k": n_k, "d": d}, of("causal"))
+    dims, (mask,), _ = Heads(4, 2).cases(problem("forward"), {"n_q": n_q, "n_k": n_k, "d": d}, of("causal"))
     assert dims == {"n_q": sharing * n_q, "n_k": n_k, "d_k": d, "d_v": d}
     rng = np.random.default_rng(0)
     heads = [rng.standard_normal((n_q, d)) for _ in range(sharing)]
@@ -118,7 +118,7 @@ def test_numbers_of_heads_that_share_are_those_of_each_head() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("count flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads of keys and"),
+        ("count flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
         (
             "count flash -n 8 -d 4 -M 999 --heads 4 --kv-heads 2",
             "problem 'backward' has more inputs than queries, keys",
@@ -136,9 +136,8 @@ def test_what_heads_cannot_do_is_one_sentence(
 
 
 def test_heads_of_other_problems_need_no_sharing() -> None:
-    dims, _ = Heads(8, batch=2).of(problem("backward"), {"n": 9, "d": 3}, None)
-    assert dims == {"n": 9, "d": 3}
-    assert Heads(8, batch=2).times == 16
+    dims, masks, times = Heads(8, batch=2).cases(problem("backward"), {"n": 9, "d": 3}, None)
+    assert (dims, masks, times) == ({"n": 9, "d": 3}, (None,), 16)
     with pytest.raises(UsageError, match="heads = 0 was given"):
         Heads(0)
 
@@ -183,3 +182,189 @@ def test_values_are_fewer_words_than_keys() -> None:
         UsageError, match="d_v = 8 was given, and d_k = 8; values are a part of the keys, so d_v is less"
     ):
         ps.count("flash2-latent", n_q=1, n_k=9, d_k=8, d_v=8, M=999)
+
+
+DECODING: dict[str, Any] = {"n_q": 1, "n_k": 32768, "d": 128, "heads": 32, "kv_heads": 8}
+
+
+def test_one_style_in_python() -> None:
+    """Decoding of Llama-3 8B: 4 queries and all K and V for each group, whatever asks."""
+    M, words = 2**16, 8 * (2 * 32768 * 128 + 4 * 128) + 32 * 129
+    one = ps.count("flash2-forward", M=M, **DECODING)
+    assert one.total.io == words
+    assert one.total.in_bytes("bf16").io == 2 * words
+    assert ps.compare("forward", schedules=["flash2-forward"], M=M, **DECODING)[0].total.io == words
+    bounds = ps.bounds("forward", M=M, schedule="flash2-forward", **DECODING)
+    assert bounds.total == words
+    assert f"8 times that, {words:,} words" in str(bounds)
+    (row,) = ps.sweep("flash2-forward", M=M, dtype="bf16", **DECODING)
+    assert (row["total_io"], row["total_bytes"], row["times"]) == (words, 2 * words, 8)
+    assert row["each_for_itself"] == 32 * (2 * 32768 * 128 + 128 + 129)
+    (closed,) = ps.sweep("flash2-forward", what="formula", M=M, dtype="bf16", **DECODING)
+    assert (closed["total_io"], closed["total_bytes"], closed["n_q"]) == (words, 2 * words, 1)
+    (seen,) = ps.cache("flash2-forward", M=M, policy="opt", machine="moves", **DECODING)
+    assert seen.own is not None
+    assert 8 * seen.own.io == words == seen.total("opt").io
+
+
+@given(data=st.data())
+@strategies.draws(15, 150)
+def test_totals_are_those_of_heads_by_themselves(data: st.DataObject) -> None:
+    """Against counts of each group in its own sizes, times as many as there are."""
+    kv_heads, sharing, batch, n_q, n_k, d = (data.draw(st.integers(1, 4)) for _ in range(6))
+    mask = data.draw(st.sampled_from([None, "causal", "window:2"]))
+    name = data.draw(st.sampled_from(["flash2-forward", "flash2-backward", "standard-forward"]))
+    asked: dict[str, Any] = {"heads": kv_heads * sharing, "kv_heads": kv_heads, "batch": batch, "mask": mask}
+    sizes = {"n_q": n_q, "n_k": n_k, "d": d}
+    found = ps.count(name, M=500, **asked, **sizes)
+    alike = None if mask is None else of(mask).grouped(sharing, (n_q, n_k))  # type: ignore[union-attr]
+    group = ps.count(name, M=500, mask=alike, **{**sizes, "n_q": sharing * n_q})
+    assert found.total.reads == kv_heads * batch * group.reads
+    assert found.total.writes == kv_heads * batch * group.writes
+    alone = kv_heads * sharing * batch * ps.count(name, M=500, mask=mask, **sizes).io
+    assert found.each_for_itself == (None if sharing == 1 else alone)
+    assert ps.count(name, M=500, separate=True, **asked, **sizes).total.io == alone
+    (row,) = ps.sweep(name, M=500, **asked, **sizes)
+    assert row["total_io"] == found.total.io
+    assert ps.bounds(solves := found.problem, M=500, **asked, **sizes).total <= found.total.io, solves
+
+
+@given(data=st.data())
+@strategies.draws(15, 150)
+def test_each_head_is_counted_under_its_own_mask(data: st.DataObject) -> None:
+    """Against the mask of each group spelled out row by row, and counted alone."""
+    kv_heads, sharing, batch, n_q, n_k, d = (data.draw(st.integers(1, 4)) for _ in range(6))
+    heads = kv_heads * sharing
+    table = np.random.default_rng(data.draw(st.integers(0, 999))).random((heads, n_q, n_k)) < 0.5
+    if 1 in (n_q, n_k) and n_q != n_k:
+        n_q = n_k = 2
+        table = np.random.default_rng(0).random((heads, 2, 2)) < 0.5
+    sizes: dict[str, Any] = {"n_q": n_q, "n_k": n_k, "d": d, "M": 500, "blocks": {"B_r": 2, "B_c": 2}}
+    asked: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "batch": batch, "mask": table}
+    found = ps.count("flash2-forward", **asked, **sizes)
+    reads = writes = pairs = 0
+    for group in range(kv_heads):
+        rows = [table[group * sharing + h, i] for i in range(n_q) for h in range(sharing)]
+        whole = from_array(np.array(rows), size=(1, 1))
+        one = ps.count("flash2-forward", mask=whole, **{**sizes, "n_q": sharing * n_q})
+        reads, writes, pairs = reads + one.reads, writes + one.writes, pairs + int(np.sum(rows))
+    assert (found.reads, found.writes, found.pairs) == (reads, writes, pairs)
+    assert found.total.io == batch * (reads + writes)
+    apart = [ps.count("flash2-forward", mask=from_array(each, size=(1, 1)), **sizes).io for each in table]
+    assert ps.count("flash2-forward", separate=True, **asked, **sizes).total.io == batch * sum(apart)
+    bounds = ps.bounds("forward", M=500, schedule="flash2-forward", n_q=n_q, n_k=n_k, d=d, **asked)
+    assert found.lower_bound.value == bounds.best.value <= found.io
+    (row,) = ps.sweep("flash2-forward", **asked, **sizes)
+    assert row["total_io"] == found.total.io
+    (cached,) = ps.cache("flash2-forward", machine="moves", **asked, **sizes)
+    assert cached.own is not None
+    assert cached.own.io == found.io
+    each_fetches = [part.opt.fetched for part in _of_parts(found, sizes)]
+    assert cached.opt.fetched == sum(each_fetches)
+
+
+def _of_parts(found: ps.Counted, sizes: dict[str, Any]) -> list[ps.Cached]:
+    shape = {name: size for name, size in sizes.items() if name in ("M", "blocks")}
+    return [
+        ps.cache("flash2-forward", machine="moves", mask=part.mask, **shape, **part.dims)[0]
+        for part in found.parts or [found]
+    ]
+
+
+def test_a_mask_for_each_head_from_a_file(run: Any, tmp_path: Any) -> None:
+    """Three heads of 8 rows in blocks of 4: all pairs, the diagonal blocks, and nothing but the first block."""
+    table = np.zeros((3, 2, 2), bool)
+    table[0], table[1], table[2, 0, 0] = True, np.eye(2), True
+    np.save(tmp_path / "heads.npy", table)
+    line = f"count flash2-forward -n 8 -d 2 -M 100 --mask {tmp_path}/heads.npy --block B_r=4 --block B_c=4 --dtype fp16"
+    found = run(f"{line} --heads 3 --batch 5")
+    (row,), (total,) = found["rows"], found["totals"]
+    assert [each["reads"] for each in row["heads"]] == [16 + 4 * 16, 16 + 2 * 16, 8 + 16]  # no row of the last block
+    assert row["writes"] == 3 * (16 + 8)
+    assert total["io"] == 5 * row["io"]
+    assert total["bytes"] == 2 * total["io"]
+    assert found["pairs"] == 16 * (4 + 2 + 1)
+
+
+def test_heads_one_after_the_other_find_their_keys_in_the_cache() -> None:
+    """K and V of a group are fetched once where the cache holds them, and by each head where it does not."""
+    shape: dict[str, Any] = {
+        "n_q": 1,
+        "n_k": 64,
+        "d": 4,
+        "heads": 6,
+        "kv_heads": 2,
+        "batch": 5,
+        "blocks": {"B_r": 1, "B_c": 8},
+    }
+    large, small = ps.cache("flash2-forward", M=[4096, 200], machine="moves", separate=True, **shape)
+    assert large.lru.fetched == 2 * 64 * 4 + 3 * 4
+    assert small.lru.fetched == 3 * (2 * 64 * 4 + 4)
+    assert large.times == small.times == 10
+    together = ps.cache("flash2-forward", M=4096, machine="moves", **shape | {"blocks": {"B_r": 3, "B_c": 8}})[0]
+    assert together.lru.fetched == large.lru.fetched
+
+
+def test_heads_that_share_find_each_others_keys_in_l2() -> None:
+    """Behind an L2 that holds all, K and V of a group are read once, though each head is launched for itself."""
+    shape: dict[str, Any] = {"n": 64, "d": 16, "M": 4096, "blocks": {"B_r": 16, "B_c": 16}, "size": 2**26}
+    words = 64 * 16
+    for separate, sharing in ((True, 3), (False, 3), (True, 1)):
+        heads: dict[str, Any] = {"heads": 6, "kv_heads": 6 // sharing, "batch": 2, "separate": separate}
+        found = ps.l2("flash2-forward", **shape, **heads)
+        assert found.read == 4 * 2 * (6 * words + 6 // sharing * 2 * words)
+        assert found.heads == (12 if separate else 4)
+    own = ps.l2("flash2-forward", heads=12, **shape)
+    assert own.read == 4 * 12 * 3 * words
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("bounds -p forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
+        (
+            "sweep -s flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5",
+            "32 heads cannot share 5 heads of keys and",
+        ),
+        ("cache flash2-forward -n 8 -d 4 -M 99 --heads 32 --kv-heads 5", "32 heads cannot share 5 heads"),
+        ("sweep -s matmul-tiled -n 8 -d 4 -M 99 --heads 4 --kv-heads 2", "problem 'matmul' has more inputs than"),
+        (
+            "sweep -s flash2-forward --what formula --mask causal -n 8 -d 4 -M 99 --heads 4 --kv-heads 2",
+            "closed forms under a mask, here causal, are of a head for itself; sweep by count, or leave one out.",
+        ),
+        ("bounds -p forward -n 8 -d 4 -M 99 --pairs 9 --heads 4 --kv-heads 2", "a number of pairs is for a head alone"),
+        ("cache nowhere.csv -M 99 --heads 4", "sizes, heads, lines and masks are for a schedule"),
+    ],
+)
+def test_what_heads_cannot_do_elsewhere(
+    line: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = printed(line, capsys, monkeypatch)
+    assert says in err and not out
+    assert "Traceback" not in err
+
+
+def test_masks_of_heads_that_do_not_fit() -> None:
+    sizes: dict[str, Any] = {"n": 9, "d": 2, "M": 100}
+    for heads, shape, says in (
+        (4, (3, 9, 9), r"mask blocks is of 3 heads, and there are 4; give .* \(heads, n_q, n_k\) = \(4, 9, 9\)"),
+        (1, (2, 9, 9), r"mask blocks is of 2 heads, and there is 1; give an array of shape .* = \(1, 9, 9\)"),
+        (
+            2,
+            (2, 4, 4),
+            r"\[0\] has 4 rows of blocks, .* or of \(n, n\) = \(9, 9\), behind a first dimension of 2 heads",
+        ),
+        (2, (2, 1, 9), r"one row for all; .* behind a first dimension of 2 heads"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            ps.count("flash2-forward", mask=np.ones(shape, bool), heads=heads, **sizes)
+    with pytest.raises(
+        UsageError, match=r"has shape \(2, 9, 9\); it must have rows and columns, .*; `count`, `bounds`"
+    ):
+        ps.play("flash2-forward", mask=np.ones((2, 9, 9), bool), **sizes)
+    with pytest.raises(UsageError, match=r"\[1\] holds int64 values other than 0 and 1"):
+        ps.count("flash2-forward", mask=np.array([np.ones((9, 9)), np.full((9, 9), 2)]).astype(int), heads=2, **sizes)
+    with pytest.raises(UsageError, match="problem 'matmul' has no pairs of queries and keys, so it takes no mask"):
+        ps.count("matmul-tiled", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)
+    with pytest.raises(UsageError, match="a game is of one head, and mask blocks, one for each head; sweep by count"):
+        ps.sweep("flash2-forward", what="play", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)

@@ -166,7 +166,7 @@ def test_sawtooth_halves_the_misses() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--l2 60", "no size in bytes"),
+        ("--l2 60", "not a size in bytes"),
         ("--l2 1MiB --order sideways", "head-first, row-major, grouped:G, sawtooth or swizzled:X"),
         ("--l2 1MiB --order grouped:0", "head-first"),
         ("--order sawtooth", "give its size with --l2"),

@@ -667,13 +667,13 @@ def test_rows_that_no_step_of_a_loop_has_made() -> None:
             "forward",
             np.ones((3, 3), bool),
             {"summation": "balanced"},
-            "chains only; take summation 'chain' instead of 'bal",
+            "supports only chains; use summation 'chain' instead of 'bal",
         ),
         (
             "forward",
             np.ones((3, 3), bool),
             {"softmax": "flash1", "column_block": 2},
-            "row_block goes with .* under a mask",
+            "row_block is required under a mask with",
         ),
         ("forward", np.ones((3, 3), bool), {"n": 0}, "n_q is 0, but must be a whole number"),
     ],
@@ -685,7 +685,7 @@ def test_masks_that_are_refused(name: str, mask: Any, options: dict[str, Any], m
 
 
 def test_row_blocks_that_are_refused() -> None:
-    with pytest.raises(UsageError, match="row_block goes with"):
+    with pytest.raises(UsageError, match="row_block is required under a mask with"):
         graphs.build("forward", n=2, d=2, softmax="late", row_block=1)
     with pytest.raises(UsageError, match="row_block is 0"):
         graphs.build("forward", n=2, d=2, softmax="flash2", column_block=1, row_block=0)

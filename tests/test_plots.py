@@ -214,7 +214,7 @@ def test_an_aspect_is_kept_where_it_is_possible() -> None:
 
 
 def test_a_graph_of_edges_has_no_layers() -> None:
-    with pytest.raises(UsageError, match="was given as edges"):
+    with pytest.raises(UsageError, match="was made from edges"):
         layers(Cdag.from_edges(2, [(0, 1)]))
 
 
@@ -324,22 +324,22 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path) -> None:
     ("command", "says"),
     [
         ("plot skislope -n 9 -d 3 -M 50:90 -o a.gif", "end it with one of .png, .svg, .pdf"),
-        ("plot skislope -n 9 -d 3 -M 50 -o a.png", "it takes several sizes, LOW:HIGH"),
+        ("plot skislope -n 9 -d 3 -M 50 -o a.png", "it must be several sizes, LOW:HIGH"),
         ("plot skislope -n 9 -d 3 -M 90:50 -o a.png", "the first size must be less than the second"),
         ("plot skislope -n 9 -d 3 -M 2:3 -o a.png", "none of these schedules fits into a cache of 3 words"),
-        ("plot words -n 9 -d 3 -M 3 -o a.png", "the least that works is"),
+        ("plot words -n 9 -d 3 -M 3 -o a.png", "the smallest feasible M is"),
         ("plot roofline -n 9 -d 3 -M 99 --peak fast --bandwidth 1 -o a.png", "--peak 'fast' was given"),
         ("plot roofline -n 9 -d 3 -M 99 --peak 1T --bandwidth 0 -o a.png", "--bandwidth '0' was given"),
         ("plot roofline -n 9 -d 3 -M 99 --peak 1T -o a.png", "--bandwidth is missing"),
-        ("plot roofline -n 9 -d 3 -M 99 --gpu A100 -o a.png", "--gpu says what -M, --peak and --bandwidth would say"),
+        ("plot roofline -n 9 -d 3 -M 99 --gpu A100 -o a.png", "--gpu replaces -M, --peak and --bandwidth"),
         ("plot roofline -n 9 -d 3 --gpu A100 --level l1 -o a.png", "no level is called 'l1'"),
-        ("plot roofline -n 9 -d 3 --gpu GTX1060 --dtype float32 -o a.png", "take --level l2"),
+        ("plot roofline -n 9 -d 3 --gpu GTX1060 --dtype float32 -o a.png", "use --level l2"),
         ("plot roofline -n 9 -d 3 --gpu GTX1060 --level l2 --dtype float16 -o a.png", "a peak for float16"),
         ("plot graph backward -n 9 -d 3 -M 99 -o a.png", "backward is a problem"),
         ("plot graph small-cache -n 9 -d 3 -o a.png", "a game of small-cache needs a cache"),
         ("plot graph small-cache -n 2 -d 2 -M 99 --at 9999 -o a.png", "move 9999 was asked for"),
-        ("plot graph backward -n 64 -d 16 -o a.png", "is no picture"),
-        ("plot measured nowhere.jsonl -o a.png", "'nowhere.jsonl': there is no such file of results"),
+        ("plot graph backward -n 64 -d 16 -o a.png", "is too large to draw"),
+        ("plot measured nowhere.jsonl -o a.png", "'nowhere.jsonl': this file of results does not exist"),
         ("plot occupancy nothing -n 9 -d 3 -M 99 -o a.png", "no schedule is called 'nothing'"),
     ],
 )

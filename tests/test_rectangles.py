@@ -280,5 +280,5 @@ def test_cross_attention_with_77_keys() -> None:
     counted = ps.count("flash2-forward", n_q=4096, n_k=77, d=64, M=49152, blocks={"B_r": 128, "B_c": 77})
     assert counted.reads == 4096 * 64 + 4096 // 128 * 77 * 128
     assert counted.writes == 4096 * 64 + 4096
-    rows = ps.compare(problem_name="forward", n_q=4096, n_k=77, d=64, M=49152)
+    rows = ps.compare("forward", n_q=4096, n_k=77, d=64, M=49152)
     assert rows[0].io >= 2 * 4096 * 64 + 2 * 77 * 64

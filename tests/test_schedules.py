@@ -270,7 +270,7 @@ def test_a_sweep_takes_sizes_beyond_int64() -> None:
 
 
 def test_blocks_that_are_given_and_do_not_fit_are_counted_as_given() -> None:
-    rows = ps.compare(["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
+    rows = ps.compare(schedules=["large-cache", "flash"], n=64, d=8, M=600, blocks={"B_r": 1000})
     row = next(row for row in rows if row.schedule == "large-cache")
     assert row.blocks["B_r"] == 1000
     assert not row.feasible

@@ -1,8 +1,11 @@
 """What `make docs` builds is whole: every document and every public name is in it."""
 
+import inspect
 import re
 import runpy
 from pathlib import Path
+
+import pytest
 
 import pebblesim as ps
 
@@ -20,6 +23,30 @@ def test_every_public_name_is_in_the_reference() -> None:
     listed = re.findall(r"^::: pebblesim\.(\w+)$", text, re.MULTILINE)
     assert set(ps.__all__) <= set(listed)
     assert len(listed) == len(set(listed))
+
+
+FUNCTIONS = [name for name in ps.__all__ if inspect.isfunction(getattr(ps, name))]
+LANGUAGE = ("exp", "log", "maximum", "relu", "rowmax", "rowsum", "sigmoid", "step")
+"""What makes sense inside a schedule alone; the schedules are its examples."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_tells_of_its_arguments_its_result_and_an_example(name: str) -> None:
+    function = getattr(ps, name)
+    told = inspect.getdoc(function) or ""
+    arguments = re.search(r"^Args:\n((?:    .*\n?|\n(?=    ))+)", told, re.MULTILINE)
+    described = re.findall(r"[\w, ]+(?=: )", arguments[1], re.MULTILINE) if arguments else []
+    words = set(re.findall(r"\w+", " ".join(described)))
+    signature = inspect.signature(function)
+    assert [each for each in signature.parameters if each not in words] == []
+    assert signature.return_annotation in ("None", None) or "\nReturns:\n" in told
+    assert name in LANGUAGE or ">>> " in told
+
+
+@pytest.mark.parametrize("name", sorted({*ps.__all__} - {*FUNCTIONS}))
+def test_every_class_is_described(name: str) -> None:
+    told = inspect.getdoc(getattr(ps, name)) or ""
+    assert len(told) > 30
 
 
 def test_what_is_broken_on_purpose_still_stands_in_the_source() -> None:

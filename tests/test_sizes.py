@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.arithmetic import function_of, names_in
 from pebblesim.errors import UsageError
-from pebblesim.growth.text import parse
+from pebblesim.notation import parse
 from pebblesim.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
 
 
@@ -83,14 +83,14 @@ def test_words_fit_into_the_bytes_and_one_more_does_not(size: int, dtype: str, a
 @pytest.mark.parametrize(
     ("text", "dtype", "says"),
     [
-        ("192KiB", None, "is in bytes; say how many a word has with --dtype, one of float64, float32, "),
-        ("B", None, "is no size in bytes; write e.g. 192KiB"),
-        ("KiB", "float32", "is no size in bytes"),
-        ("64kB", "float32", "is no size in bytes"),
-        ("48KB", None, "is no size in bytes"),
-        ("-1KiB", "float32", "is no size in bytes"),
-        ("0B", "float8", "M = '0B' holds no word of type float8, which takes 1 bytes."),
-        ("7B", "float64", "M = '7B' holds no word of type float64, which takes 8 bytes."),
+        ("192KiB", None, "is in bytes; give its data type with --dtype, one of float64, float32, "),
+        ("B", None, "is not a size in bytes; write e.g. 192KiB"),
+        ("KiB", "float32", "is not a size in bytes"),
+        ("64kB", "float32", "is not a size in bytes"),
+        ("48KB", None, "is not a size in bytes"),
+        ("-1KiB", "float32", "is not a size in bytes"),
+        ("0B", "float8", "M = '0B' is less than one word of type float8, which takes 1 bytes."),
+        ("7B", "float64", "M = '7B' is less than one word of type float64, which takes 8 bytes."),
     ],
 )
 def test_words_that_are_refused(text: str, dtype: str | None, says: str) -> None:
@@ -177,7 +177,7 @@ def test_an_expression_is_no_program_in_any_arithmetic(text: str) -> None:
     """Nor does sympy ever see the text of a user, which it would run."""
     with pytest.raises((SyntaxError, NameError, TypeError, ValueError)):
         evaluate_rule(text, {"n": 1})
-    with pytest.raises(UsageError, match="is no expression in"):
+    with pytest.raises(UsageError, match="is not a valid expression in"):
         parse(text)
 
 

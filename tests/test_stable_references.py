@@ -10,7 +10,8 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
-import pebblesim.schedules  # noqa: F401 # registers them
+import pebblesim as ps
+import pebblesim.schedules  # registers them
 from pebblesim.errors import UsageError
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, get
@@ -34,8 +35,15 @@ def transpose(a: Matrix) -> Matrix:
     return [list(row) for row in zip(*a, strict=True)]
 
 
-def exactly(name: str, arrays: dict[str, Any], allowed: Any) -> dict[str, Matrix]:
-    """Outputs of a softmax problem and what a forward pass keeps, from the definitions, in 60 digits."""
+def times(factor: Decimal, a: Matrix) -> Matrix:
+    return [[factor * entry for entry in row] for row in a]
+
+
+def exactly(name: str, arrays: dict[str, Any], allowed: Any, scale: Decimal = Decimal(1)) -> dict[str, Matrix]:
+    """Outputs of a softmax problem and what a forward pass keeps, from the definitions, in 60 digits.
+
+    It is the scores that are scaled, and by the chain rule dS.
+    """
     x = {key: [[Decimal(float(entry)) for entry in row] for row in array] for key, array in arrays.items()}
     if name.startswith("projected-"):
         x |= {of: product(x[a], x[f"W_{of}"]) for of, a in (("Q", "A1"), ("K", "A2"), ("V", "A3"))}
@@ -44,7 +52,7 @@ def exactly(name: str, arrays: dict[str, Any], allowed: Any) -> dict[str, Matrix
     Q, K, V = x["Q"], x["K"], x["V"]
     E = [
         [s.exp() if may else Decimal(0) for s, may in zip(*rows, strict=True)]
-        for rows in zip(product(Q, transpose(K)), allowed, strict=True)
+        for rows in zip(times(scale, product(Q, transpose(K))), allowed, strict=True)
     ]
     sums = [sum(row, Decimal(0)) for row in E]
     P = [[e / (total or 1) for e in row] for row, total in zip(E, sums, strict=True)]
@@ -57,7 +65,10 @@ def exactly(name: str, arrays: dict[str, Any], allowed: Any) -> dict[str, Matrix
     if "dO" in x:
         dP = product(x["dO"], transpose(V))
         v = [sum((a * b for a, b in zip(*rows, strict=True)), Decimal(0)) for rows in zip(P, dP, strict=True)]
-        dS = [[p * (dp - v_i) for p, dp in zip(ps, dps, strict=True)] for ps, dps, v_i in zip(P, dP, v, strict=True)]
+        dS = [
+            [scale * p * (dp - v_i) for p, dp in zip(ps, dps, strict=True)]
+            for ps, dps, v_i in zip(P, dP, v, strict=True)
+        ]
         out |= {"dQ": product(dS, K), "dK": product(transpose(dS), Q), "dV": product(transpose(P), x["dO"])}
         if name == "backward":
             out["g"] = product(transpose(x["A1"]), out["dQ"])
@@ -65,9 +76,15 @@ def exactly(name: str, arrays: dict[str, Any], allowed: Any) -> dict[str, Matrix
 
 
 @pytest.mark.parametrize("name", SOFTMAX)
-@given(sizes=SIZES, seed=st.integers(0, 99), scale=st.sampled_from([1, 64, 4096]), data=st.data())
+@given(
+    sizes=SIZES,
+    seed=st.integers(0, 99),
+    large=st.sampled_from([1, 64, 4096]),
+    scale=st.sampled_from([1, -0.5, 3.0, "1/sqrt(d_k)"]),
+    data=st.data(),
+)
 def test_references_are_right_for_scores_of_any_size(
-    name: str, sizes: dict[str, int], seed: int, scale: int, data: st.DataObject
+    name: str, sizes: dict[str, int], seed: int, large: int, scale: float | str, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(seed)
     solves = problem(name)
@@ -75,11 +92,12 @@ def test_references_are_right_for_scores_of_any_size(
         key: rng.integers(-9, 10, [sizes[dim] for dim in shape]) / 8  # scores are exact in float64
         for key, shape in solves.inputs.items()
     }
-    inputs["A1" if "A1" in inputs else "Q"] *= scale  # scores of up to some 10^4
+    inputs["A1" if "A1" in inputs else "Q"] *= large  # scores of up to some 10^4
     allowed = data.draw(st.none() | strategies.allowed_pairs(sizes["n"]))
     with localcontext(prec=60):
-        expected = exactly(name, inputs, np.ones((sizes["n"],) * 2, bool) if allowed is None else allowed)
-    reference = solves.reference(inputs, allowed)
+        factor = 1 / Decimal(sizes["d"]).sqrt() if isinstance(scale, str) else Decimal(scale)
+        expected = exactly(name, inputs, np.ones((sizes["n"],) * 2, bool) if allowed is None else allowed, factor)
+    reference = solves.reference(inputs, allowed, scale)
     for key in expected.keys() & reference.keys():
         meant = np.array(
             [
@@ -147,3 +165,95 @@ def test_inputs_that_numbers_refuses() -> None:
         numbers(program, sizes, {**inputs, "B": np.ones((1, 2))})
     with pytest.raises(UsageError, match=r"needs input A of shape \(1, 1\), and got nothing"):
         numbers(program, sizes, {"B": inputs["B"]})
+
+
+SCALED = [name for name, each in SCHEDULES.items() if each.problem.scaled[0]]
+
+
+@pytest.mark.parametrize("name", SCALED)
+@given(
+    size=st.integers(1, 3),
+    masked=st.booleans(),
+    kind=st.sampled_from([np.float64, np.float32, np.int64]),
+    scale=st.sampled_from([0.25, -1.5, "1/sqrt(d_k)"]),
+)
+@strategies.draws(2, 30)
+def test_schedules_scale_their_scores(name: str, size: int, masked: bool, kind: Any, scale: float | str) -> None:
+    """Against the reference, which the test above holds against exact arithmetic."""
+    solves = get(name).problem
+    rng = np.random.default_rng(size)
+    inputs: dict[str, Any] = {
+        key: rng.integers(-1, 2, [size] * len(shape)).astype(kind) for key, shape in solves.inputs.items()
+    }
+    allowed = np.tril(np.ones((size, size), bool)) if masked else None
+    expected = solves.reference(inputs, allowed, scale)
+    inputs |= {key: expected[key].astype(np.float32 if kind is np.float32 else np.float64) for key in get(name).kept}
+    sizes = dict.fromkeys(solves.dims, size)
+    found = ps.numbers(name, M=10**6, inputs=inputs, mask="causal" if masked else None, scale=scale, **sizes)
+    close = 1e-10 if kind is not np.float32 else 3e-4
+    for key, value in found.items():
+        assert value.dtype == (np.float32 if kind is np.float32 else np.float64)
+        largest = float(np.abs(expected[key]).max(where=np.isfinite(expected[key]), initial=1.0))
+        np.testing.assert_allclose(value, expected[key], rtol=0, atol=close * largest, err_msg=key)
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_schedules_are_right_for_large_scores_or_say_that_they_cannot(name: str, masked: bool, sign: int) -> None:
+    """Scores of ±10^4: a schedule without maxima of rows refuses; none is wrong without a word."""
+    schedule, solves = get(name), get(name).problem
+    rng = np.random.default_rng(5)
+    inputs: dict[str, Any] = {key: rng.random([4] * len(shape)) + 0.5 for key, shape in solves.inputs.items()}
+    inputs[solves.scaled[0][0]] *= sign
+    allowed = np.tril(np.ones((4, 4), bool)) if masked else None
+    sizes: dict[str, Any] = dict.fromkeys(solves.dims, 4)
+    expected = solves.reference(inputs, allowed, 5e3)
+    given = inputs | {key: expected[key] for key in schedule.kept}
+    try:
+        found = ps.numbers(schedule, M=10**6, inputs=given, mask="causal" if masked else None, scale=5e3, **sizes)
+    except UsageError as refusal:
+        assert not {"rowmax", "L"} & set(schedule.kept)
+        assert "maximum" in str(refusal) and "rowmax" not in ps.show(schedule)
+        return
+    for key, value in found.items():
+        largest = float(np.abs(expected[key]).max(where=np.isfinite(expected[key]), initial=1.0))
+        np.testing.assert_allclose(value, expected[key], rtol=0, atol=1e-8 * largest, err_msg=key)
+
+
+def test_one_query_of_large_scores_by_hand() -> None:
+    """Scores 10^4, 10^4 - log 3 and -10^4: weights 3/4, 1/4 and 0."""
+    K = np.array([[10.0], [10 - np.log(3) / 1000], [-10.0]])
+    V = np.array([[4.0], [8.0], [1e9]])
+    inputs = {"Q": np.array([[2.0]]), "K": K, "V": V}
+    for scale in (500, 500.0, np.float64(500)):
+        found = ps.numbers("flash2-forward", n_q=1, n_k=3, d=1, M=50, inputs=inputs, scale=scale)
+        np.testing.assert_allclose(found["O"], [[3 / 4 * 4 + 1 / 4 * 8]], rtol=1e-9)
+        np.testing.assert_allclose(found["L"], [1e4 + np.log(4 / 3)], rtol=1e-12)
+
+
+def test_the_scale_of_practice_has_a_name() -> None:
+    """d_k words in a row of queries: of latent attention those of both of its parts."""
+    for name, dims, width in (
+        ("forward", {"n_q": 2, "n_k": 3, "d_k": 9, "d_v": 4}, 9),
+        ("backward", {"n": 2, "d": 16}, 16),
+        ("projected-forward", {"n_q": 2, "n_k": 3, "d": 5, "d_k": 4, "d_v": 7}, 4),
+        ("forward-latent", {"n_q": 2, "n_k": 3, "d_v": 20, "d_r": 5}, 25),
+    ):
+        solves = problem(name).in_dims(dims)
+        assert {solves.factor(scale, dims) for scale in ("1/sqrt(d_k)", "1/√d")} == {width**-0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "says"),
+    [
+        ("forward", "1/d", "scale = '1/d' was given; it is a finite number, or 1/sqrt"),
+        ("forward", float("nan"), "scale = nan was given"),
+        ("forward", None, "scale = None was given"),
+        ("matmul", 2, "problem 'matmul' has no scores that could be scaled; leave the scale out"),
+        ("linear", "1/sqrt(d_k)", "problem 'linear' has no scores that could be scaled"),
+    ],
+)
+def test_what_is_no_scale(name: str, scale: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        problem(name).factor(scale, {"n": 2, "d": 3})

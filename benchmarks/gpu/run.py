@@ -16,6 +16,7 @@ from pebblesim.errors import PebblesimError
 from pebblesim.gpu.cases import Case, case
 from pebblesim.gpu.measure import QUANTITIES, error_of, kernels_of, measure
 from pebblesim.gpu.results import save
+from pebblesim.language.registry import of_problem
 
 ALL = 58_112  # words of shared memory that a block can have on this GPU
 
@@ -108,7 +109,28 @@ def workers() -> Iterator[Case]:
         yield case("flash", n=4096, d=64, M=32768, workers=P, blocks={"B_r": 64})
 
 
-GROUPS = {each.__name__: each for each in (exact, fitted, unseen, crossover, heads, workers)}
+def rectangles() -> Iterator[Case]:
+    """Every schedule of attention, forward and backward, for decoding, one value a key, and sizes that are all ragged.
+
+    M is the first with which it fits.
+    """
+    shapes = [
+        {"n_q": 1, "n_k": 500, "d_k": 64, "d_v": 40},
+        {"n_q": 130, "n_k": 77, "d_k": 33, "d_v": 1},
+        {"n_q": 70, "n_k": 210, "d_k": 24, "d_v": 50},
+    ]
+    for schedule in (*of_problem("forward"), *of_problem("backward-qkv")):
+        for shape in shapes:
+            for M in (4096, ALL):
+                try:
+                    yield case(schedule, M=M, **shape)
+                    break
+                except PebblesimError as error:
+                    if M == ALL:
+                        print(f"left out: {error}", file=sys.stderr)
+
+
+GROUPS = {each.__name__: each for each in (exact, fitted, unseen, crossover, heads, workers, rectangles)}
 
 TORCH = (
     "import torch; q, k, v = (torch.randn(1, 1, {n}, {d}, device='cuda', dtype=torch.bfloat16) for _ in range(3));"

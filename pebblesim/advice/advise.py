@@ -30,6 +30,7 @@ from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
+from pebblesim.results import Result
 from pebblesim.sizes import BYTES, dtype_of
 from pebblesim.tables import aligned
 
@@ -70,11 +71,11 @@ class Boundary:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to run on a card, and why.
 
     Attributes:
-        card, problem, dims, dtype, heads, batch, mask: what was asked.
+        card, problem, dims, dtype, heads, kv_heads, batch, mask: what was asked.
         boundaries: at the multiprocessors and at the memory.
         useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
         together: heads that share keys and values, and are counted as one with so many times the queries.
@@ -94,6 +95,7 @@ class Advice:
     together: int = 1
     kernels: tuple[Forecast, ...] = ()
     own_kernels: tuple[Forecast, ...] = ()
+    kv_heads: int | None = None
 
     @property
     def times(self) -> int:
@@ -430,12 +432,16 @@ def advise(
         problem_name: what is computed.
         heads, batch: how often; the traffic of one is counted, and the times are for all.
         kv_heads: heads of keys and values, if heads share them; those that do are counted as one, with all their
-            queries, unless `separate`.
+            queries.
+        separate: count each of those for itself instead.
         mask: as for `count`.
         card: a TOML file with a card of the user's own instead.
         blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
             for every schedule that has such blocks; blocks that are left out are the largest that fit.
         dims: the dimensions of the problem.
+
+    Returns:
+        What each schedule moves at the boundaries of the card, the roofline, and kernels with their forecast.
 
     >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
     'row-stationary-fused'
@@ -449,7 +455,7 @@ def advise(
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
     counted = Heads(heads, kv_heads, batch, separate)
-    sizes, seen = counted.of(solves, dims, seen)
+    sizes, (seen,), _ = counted.cases(solves, dims, seen)
     last = chosen.last_cache
     boundaries = (
         _boundary(
@@ -469,7 +475,7 @@ def advise(
     useful = useful_operations(solves.name, sizes, seen)
     advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
     found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks)
-    return replace(advice, kernels=found, own_kernels=own)
+    return replace(advice, kernels=found, own_kernels=own, kv_heads=kv_heads)
 
 
 def _kernels(
@@ -524,6 +530,6 @@ def _boundary(
     least_io = min(row.io for row in rows)  # better blocks change little, and are for those that may win
     rows = [count(row.schedule, blocks="best", **given) if row.io <= 2 * least_io else row for row in rows]
     rows.sort(key=lambda row: row.io)
-    own = tuple(compare(problem_name=problem_name, blocks=blocks, **given)) if blocks else ()
+    own = tuple(compare(problem_name, blocks=blocks, **given)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
     return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)

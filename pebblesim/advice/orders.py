@@ -54,5 +54,8 @@ def orders(advice: Advice) -> Orders:
     row = advice.fastest
     given: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
     chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}
-    found = [l2(row.schedule, order=order, heads=advice.times, dtype=advice.dtype, **chip, **given) for order in TRIED]
+    given |= {"batch": advice.times}  # heads that share keys and values are one in the sizes of the advice
+    if advice.together == 1:
+        given |= {"heads": advice.heads, "kv_heads": advice.kv_heads, "batch": advice.batch, "separate": True}
+    found = [l2(row.schedule, order=order, dtype=advice.dtype, **chip, **given) for order in TRIED]
     return Orders(tuple(sorted(found, key=lambda each: each.moved)))

@@ -112,13 +112,31 @@ class Traffic:
         return Traffic(self.requested + other.requested, self.read + other.read, self.written + other.written)
 
 
-def traffic(kernels: Sequence[Kernel], heads: int, width: int, order: Order, chip: Chip) -> Traffic:
+@dataclass(frozen=True)
+class HeadsAtOnce:
+    """So many heads, each so many of which read the same items of some tensors, by their names."""
+
+    number: int
+    sharing: int = 1
+    shared: tuple[str, ...] = ()
+
+    def owners(self, stream: Stream, head: Any, ids: Any) -> Any:
+        """Whose items are asked for: the head's own, or those of the first head that shares them."""
+        if self.sharing == 1:
+            return head
+        common = np.zeros(len(stream.sizes), bool)
+        for place in stream.places:
+            common[place.first : place.first + place.items] = place.name in self.shared
+        return np.where(common[ids], head // self.sharing * self.sharing, head)
+
+
+def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip) -> Traffic:
     """What all kernels, one after the other, for all heads, move through L2, with words of `width` bytes.
 
     Raises:
         UsageError: there are too many requests.
     """
-    requests = heads * sum(len(kernel.forth) for kernel in kernels)
+    requests = heads.number * sum(len(kernel.forth) for kernel in kernels)
     if requests > MOST_REQUESTS:
         raise UsageError(
             f"{requests:,} tiles are too many to replay, {MOST_REQUESTS:,} is the most; take larger blocks or fewer "
@@ -132,13 +150,13 @@ def traffic(kernels: Sequence[Kernel], heads: int, width: int, order: Order, chi
 
 
 def _chiplet(
-    kernels: Sequence[Kernel], heads: int, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
+    kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
 ) -> Traffic:
     at_once = max(1, chip.at_once // chiplets)
     ids, kinds = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
     for kernel in kernels:
-        blocks, head = launched(kernel, heads, order)
-        mine = _dealt(blocks, head, heads, order, chip, chiplets, chiplet, at_once)
+        blocks, head = launched(kernel, heads.number, order)
+        mine = _dealt(blocks, head, heads.number, order, chip, chiplets, chiplet, at_once)
         blocks, head = blocks[mine], head[mine]
         stream = kernel.forth
         if kernel.back is not None:
@@ -146,10 +164,11 @@ def _chiplet(
             blocks = blocks + turned * len(_blocks(kernel.forth))
             stream = _both(kernel.forth, kernel.back)
         who, what = turns(stream, width, blocks, at_once)
-        ids.append(head[who] * len(stream.sizes) + stream.ids[what])
+        asked = stream.ids[what]
+        ids.append(heads.owners(kernel.forth, head[who], asked) * len(stream.sizes) + asked)
         kinds.append(stream.kinds[what])
-    sizes = np.tile(kernels[0].forth.sizes, heads) * width
-    kept = np.tile(kernels[0].forth.kept, heads)
+    sizes = np.tile(kernels[0].forth.sizes, heads.number) * width
+    kept = np.tile(kernels[0].forth.kept, heads.number)
     together = np.concatenate(ids).astype(np.int32)
     read, written = behind(Stream(together, np.concatenate(kinds), sizes, kept), chip.l2)
     return Traffic(int(sizes[together].sum()), read, written)

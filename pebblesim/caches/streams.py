@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pebblesim.errors import UsageError
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
+from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Place, Stream
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -79,3 +81,47 @@ def of_graph(graph: Cdag, order: Any = None) -> Stream:
     kept = np.zeros(graph.vertices, bool)
     kept[np.asarray(graph.outputs, np.int64)] = True
     return Stream(ids, kinds, np.ones(graph.vertices, np.int64), kept)
+
+
+def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Sequence[str] = ()) -> Stream:
+    """The requests of heads, one head after the other.
+
+    Args:
+        streams: of each head, by `pebblesim.readings.accesses`.
+        sharing: so many heads in turn have the same items of some tensors; all others are their own.
+        shared: the names of these tensors.
+
+    Raises:
+        UsageError: there are too many requests, or the heads that share a tensor cut it into other tiles.
+    """
+    number = sum(map(len, streams))
+    if number > MOST_REQUESTS:
+        raise UsageError(
+            f"{number:,} requests of all heads are too many to go through, {MOST_REQUESTS:,} is the most; take larger "
+            "blocks, or fewer heads."
+        )
+    ids: list[Any] = []
+    places: list[Place] = []
+    end = 0
+    for head, stream in enumerate(streams):
+        if head % sharing == 0:
+            common: dict[str, Place] = {}
+        moved = np.empty(len(stream.sizes), np.int32)
+        for place in stream.places:
+            new = common.get(place.name)
+            if new is None:
+                new = replace(place, first=end)
+                places.append(new)
+                end += new.items
+                if place.name in shared and sharing > 1:
+                    common[place.name] = new
+            elif new != replace(place, first=new.first):
+                raise UsageError(
+                    f"heads that share {place.name} cut it into tiles of different sizes; give their blocks."
+                )
+            moved[place.first : place.first + place.items] = new.first + np.arange(place.items)
+        ids.append(moved[stream.ids])
+    kinds = np.concatenate([stream.kinds for stream in streams])
+    sizes = np.concatenate([place.sizes() for place in places])
+    kept = np.concatenate([np.full(place.items, place.kept) for place in places])
+    return Stream(np.concatenate(ids), kinds, sizes, kept, tuple(places))

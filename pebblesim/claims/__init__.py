@@ -38,6 +38,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.claims.errata import errata
 from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.results import Result
 
 __all__ = [
     "AGREES",
@@ -80,7 +81,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Result):
     """All rows."""
 
     rows: tuple[Verdict, ...]
@@ -120,6 +121,10 @@ def verify(
         full: try larger and more samples; minutes instead of seconds.
         progress: called now and then with the fraction of the claims that is done.
         errata_only: only those that are stated to be false.
+
+    Returns:
+        The verdicts, a row for each claim; they print as text, and `failed` counts those that contradict what is
+        stated.
 
     >>> verify("Lemma C.9, count").rows[0].status
     'AGREES'

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pebblesim.growth.text import parse
-from pebblesim.notation import written
+from pebblesim.notation import parse, written
 from pebblesim.theory.literature import Erratum, Statement, region_in_words
 
 PROVED, HOLDS, FAILS, UNDECIDED = "PROVED", "HOLDS", "FAILS", "UNDECIDED"

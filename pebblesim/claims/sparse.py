@@ -25,7 +25,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import Game, referee
-from pebblesim.growth.text import parse
+from pebblesim.notation import parse
 from pebblesim.theory.literature import FALSE, MISPRINT, Erratum, statement
 
 

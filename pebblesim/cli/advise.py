@@ -30,35 +30,37 @@ def advise(
         str | None, typer.Option("--gpu", help="GTX1060, V100, A100, H100, H200, B200 or MI300X.", metavar="NAME")
     ] = None,
     card: Annotated[
-        Path | None, typer.Option("--card", help="A card of your own instead, as TOML.", metavar="FILE")
+        Path | None, typer.Option("--card", help="A TOML file that describes another card.", metavar="FILE")
     ] = None,
     *,
     sizes: Sizes,
-    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word: fp32, bf16, fp16, …")] = "float32",
+    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word: fp32, bf16, fp16, …")] = "float32",
     problem: Annotated[
         str | None,
-        typer.Option(
-            "--problem", "-p", help="What is computed; forward if nothing is said.", autocompletion=complete_problem
-        ),
+        typer.Option("--problem", "-p", help="The problem; forward by default.", autocompletion=complete_problem),
     ] = None,
     backward: Annotated[
-        bool, typer.Option("--backward", help="The backward pass, problem backward-qkv: dQ, dK and dV.")
+        bool, typer.Option("--backward", help="Short for --problem backward-qkv (dQ, dK and dV).")
     ] = False,
     block: Block = None,
     heads: HeadChoice,
     mask: MaskText = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why, term by term of the closed form.")] = False,
-    orders: Annotated[
-        bool, typer.Option("--orders", help="Replay the fastest through L2, and say in which order to launch it.")
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain the I/O, term by term of the closed form.")
     ] = False,
-    sources: Annotated[bool, typer.Option("--sources", help="Say where the figures of the card come from.")] = False,
+    orders: Annotated[
+        bool, typer.Option("--orders", help="Replay the fastest schedule through L2, and name the best launch order.")
+    ] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Name the sources of the card's figures.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which schedule and blocks move least on a real card, and what the roofline allows."""
+    """Find the schedule and blocks that move the fewest words on a real card, and the time the roofline allows."""
     from pebblesim.advice.advise import advise as ask
 
     if backward and problem:
-        raise UsageError(f"--backward means --problem backward-qkv, and --problem {problem} was given, too; take one.")
+        raise UsageError(
+            f"--backward means --problem backward-qkv, but --problem {problem} was given too; use one of them."
+        )
     solves = problem or ("backward-qkv" if backward else "forward")
     blocks = BlockChoice(block=block).rule if block else None
     assert not isinstance(blocks, str)

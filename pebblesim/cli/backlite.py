@@ -24,59 +24,79 @@ def backlite(
         list[str] | None,
         typer.Option(
             "--inputs",
-            help="Q, K, V and, if there is one, dO: a .npz or .safetensors file, or Q=q.npy and so on.",
+            help="Q, K, V and optionally dO: a .npz or .safetensors file, or Q=q.npy and so on.",
             metavar="FILE",
         ),
     ] = None,
     head: Annotated[
-        str | None, typer.Option("--head", help="Head to take: H of (heads, n, d); B,H of (batch, heads, n, d).")
+        str | None,
+        typer.Option(
+            "--head", help="The head to use: H for arrays (heads, n, d); B,H for arrays (batch, heads, n, d)."
+        ),
     ] = None,
-    n: Annotated[str | None, typer.Option("-n", help="Rows of a synthetic head: 4096, 4k.", metavar="N")] = None,
+    n: Annotated[
+        str | None, typer.Option("-n", help="Number of rows of a synthetic head: 4096, 4k.", metavar="N")
+    ] = None,
     d: Annotated[str | None, typer.Option("-d", help="Its dimension.", metavar="D")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of synthetic inputs, or of a dO that is not given.")] = 0,
-    scale: Annotated[float | None, typer.Option("--scale", help="Of the scores; 1/√d by default.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of synthetic inputs, or of a missing dO.")] = 0,
+    scale: Annotated[float | None, typer.Option("--scale", help="Scale of the scores; 1/√d by default.")] = None,
     block: Annotated[
         list[str] | None,
-        typer.Option("--block", help="B_r=64 and B_c=128 by default, or what fits in -M.", metavar="NAME=SIZE"),
+        typer.Option(
+            "--block", help="Tile sizes; B_r=64 and B_c=128 by default, or what fits in -M.", metavar="NAME=SIZE"
+        ),
     ] = None,
-    m: Annotated[str | None, typer.Option("-M", help="Cache: words, or bytes with --dtype.", metavar="WORDS")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="Type of a word, if -M is in bytes: float32, …")] = None,
+    m: Annotated[
+        str | None, typer.Option("-M", help="Cache size: in words, or in bytes with --dtype.", metavar="WORDS")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Data type of a word, if -M is in bytes: float32, …")
+    ] = None,
     epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="Fractions of the weight to leave out at most: 0.001,0.01,0.1.")
+        str | None, typer.Option("--epsilon", help="Largest fractions of the weight to leave out: 0.001,0.01,0.1.")
     ] = None,
     by_row: Annotated[
-        bool, typer.Option("--by-row", help="ε of each row of tiles, as BackLite's kernels do it, not of the head.")
+        bool,
+        typer.Option(
+            "--by-row", help="Apply ε to each row of tiles, as BackLite's kernels do, instead of to the whole head."
+        ),
     ] = False,
     threshold: Annotated[
         str | None,
-        typer.Option("--threshold", help="Instead of ε: leave out tiles with exp(LSE_tile - LSE_row) below it."),
+        typer.Option(
+            "--threshold", help="Use instead of ε: leave out tiles with exp(LSE_tile - LSE_row) below this value."
+        ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Find the largest ε (or threshold) that keeps --cosine and --l2.")
+        bool, typer.Option("--calibrate", help="Find the largest ε (or threshold) that satisfies --cosine and --l2.")
     ] = False,
-    cosine: Annotated[float | None, typer.Option("--cosine", help="Least cosine similarity; 0.999.")] = None,
-    l2: Annotated[float | None, typer.Option("--l2", help="Largest relative L2 difference; 0.05.")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV, too.")] = None,
+    cosine: Annotated[
+        float | None, typer.Option("--cosine", help="Least cosine similarity allowed; 0.999 by default.")
+    ] = None,
+    l2: Annotated[
+        float | None, typer.Option("--l2", help="Largest relative L2 difference allowed; 0.05 by default.")
+    ] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the table to a CSV file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Leave tiles of little probability out of the backward pass: what that saves, and what it costs.
+    """Leave tiles with little probability out of the backward pass; show the words saved and the gradient error.
 
-    Without --inputs, a synthetic head with local attention, a few heavy columns and noise.
+    Without --inputs, the head is synthetic: local attention, a few heavy columns and noise.
     """
     if threshold is not None and (epsilon is not None or by_row):
-        raise UsageError("--threshold is another rule than --epsilon and --by-row; choose one.")
+        raise UsageError("--threshold cannot be combined with --epsilon or --by-row; choose one.")
     if not calibrate and (cosine is not None or l2 is not None):
-        raise UsageError("--cosine and --l2 are limits for --calibrate; add it.")
+        raise UsageError("--cosine and --l2 are limits for --calibrate; add --calibrate.")
     if dtype is not None and m is None:
-        raise UsageError("--dtype says what -M is in; add -M.")
+        raise UsageError("--dtype is the type of the words in -M; add -M.")
     if inputs and (n is not None or d is not None):
-        raise UsageError("-n and -d are sizes of synthetic inputs; those of --inputs are their own.")
+        raise UsageError("-n and -d are sizes of synthetic inputs; leave them out with --inputs.")
     if head is not None and not inputs:
-        raise UsageError("--head chooses a head of --inputs; a synthetic one is alone.")
+        raise UsageError("--head chooses a head of --inputs; synthetic inputs have one head.")
     if not inputs and (n is None or d is None):
-        raise UsageError("give -n and -d for synthetic inputs, or --inputs with your own.")
+        raise UsageError("give -n and -d for synthetic inputs, or your own inputs with --inputs.")
     if seed < 0:
-        raise UsageError(f"--seed {seed} was given; a seed is 0 or more.")
+        raise UsageError(f"--seed {seed} was given; a seed must be 0 or more.")
 
     values, thresholds = _values("--epsilon", epsilon), _values("--threshold", threshold)
     sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
@@ -115,7 +135,7 @@ def backlite(
 
 
 def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write lines as CSV, whole or not at all.
+    """Write lines as CSV, as a whole file or not at all.
 
     Raises:
         UsageError: the file cannot be written.
@@ -130,18 +150,18 @@ def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _values(option: str, text: str | None) -> list[float] | None:
-    """Numbers with commas between them."""
+    """Parse numbers separated by commas."""
     if text is None:
         return None
     try:
         return [float(number) for number in text.split(",")]
     except ValueError:
-        raise UsageError(f"{option} {text!r} was given; it takes numbers such as 0.001,0.01,0.1.") from None
+        raise UsageError(f"{option} {text!r} was given; it must be numbers such as 0.001,0.01,0.1.") from None
 
 
 def _indices(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     if not all(part.isdecimal() for part in text.split(",")):
-        raise UsageError(f"--head {text!r} was given; it takes whole numbers from 0, such as 3 or 0,3.")
+        raise UsageError(f"--head {text!r} was given; it must be whole numbers, 0 or more, such as 3 or 0,3.")
     return tuple(map(int, text.split(",")))

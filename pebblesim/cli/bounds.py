@@ -10,20 +10,19 @@ import typer
 
 from pebblesim.cli.options import (
     AsJson,
+    AsLatex,
     Blocks,
-    D,
     Dtype,
     HeadChoice,
     MaskText,
-    N,
     Problem,
+    Ranges,
     Sizes,
     command,
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, print_json, print_table
-from pebblesim.errors import UsageError
+from pebblesim.cli.printing import listed, one_way, print_json, print_table
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -54,26 +53,27 @@ def bounds(
         str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
     ] = None,
     heads: HeadChoice,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
     from pebblesim.jobs.bounding import bounds as bound
-    from pebblesim.language.masks import of
-    from pebblesim.language.problems import problem as find
+    from pebblesim.language.masks import of_heads
     from pebblesim.language.registry import get
 
+    one_way(latex, as_json)
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
-    dims, seen, Z = sizes.dims, of(mask), None if pairs is None else parse_size("--pairs", pairs)
-    counted = heads.given
-    if counted is not None:
-        if Z is not None and counted.together > 1:
-            raise UsageError("--pairs is for a head alone; give a mask, or leave --kv-heads out.")
-        dims, seen = counted.of(find(problem), dims, seen)
+    seen, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
+
+    shape: dict[str, Any] = {"mask": seen, "pairs": Z, **heads.arguments, **sizes.dims}
 
     def at(M: int) -> Bounds:
-        return bound(problem, M=M, schedule=schedule, mask=seen, pairs=Z, **dims)
+        return bound(problem, M=M, schedule=schedule, **shape)
 
     one = at(1 if m is None else parse_words(m, dtype))
+    if latex:
+        print(one.latex())
+        return
     if m is not None:
         several = [one]
     else:
@@ -81,11 +81,6 @@ def bounds(
         several = [at(M) for M in sorted({max(4, square * 4**k // 256) for k in range(9)})]
     if as_json:
         results = [each.to_dict() for each in several]
-        if counted is not None:
-            results = [
-                result | counted.to_dict() | {"total": each.best.value * counted.times}
-                for each, result in zip(several, results, strict=True)
-            ]
         print_json(results[0] if m is not None else {"bounds": results})
         return
     title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
@@ -100,8 +95,8 @@ def bounds(
     print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         print("\n".join(one.summary()))
-        if counted is not None:
-            print(f"{counted}: {counted.times:,} times that, {one.best.value * counted.times:,} words")
+    elif one.heads.said:
+        print(f"{one.heads}: {one.times:,} times that")
 
 
 def _print_at(one: Bounds, title: str) -> None:
@@ -153,15 +148,17 @@ def gaps(
     problem: Problem = None,
     blocks: Blocks = "fit",
     steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
     from pebblesim.jobs.bounding import gaps as gaps_of
 
+    one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
     found = gaps_of(problem or "backward", M=given or None, blocks=blocks, steps=steps, **sizes.dims)
-    if as_json:
-        print_json(found.to_dict())
+    if as_json or latex:
+        print(found.latex()) if latex else print_json(found.to_dict())
         return
     rows = [
         (
@@ -191,22 +188,30 @@ def crossover(
             help="Pairs of schedules; the paper's two algorithms, and ours, if none.", autocompletion=complete_schedule
         ),
     ] = None,
-    n: N = None,
-    d: D = None,
+    *,
+    sizes: Ranges,
+    m: Annotated[
+        str | None,
+        typer.Option(
+            "-M", help="Cache, for a crossing along one size, e.g. -n 1k:1M:x2; else it is in M.", metavar="WORDS"
+        ),
+    ] = None,
+    dtype: Dtype = None,
+    heads: HeadChoice,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Draw I/O over M: .png, .svg or .pdf.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the exact M from which on one schedule moves fewer words than another, and prove the exponent."""
+    """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
     from pebblesim.jobs.crossings import crossover as find, sweep
 
     if output is not None:
         from pebblesim.plots.style import check
 
         check(output)
-    dims: dict[str, Any] = dict(Sizes(n, d).dims)
-    found = find(*schedules or (), **dims)
+    asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
+    found = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
     if output is not None:
         from pebblesim.plots.crossover import io_over_M
         from pebblesim.plots.style import save
@@ -224,14 +229,19 @@ def crossover(
 @command(app, example="pebblesim theorems --table-1")
 def theorems(
     table_1: Annotated[bool, typer.Option("--table-1", help="Table 1 of Li et al. instead.")] = False,
+    latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """List what the literature states, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.growth.text import parse
-    from pebblesim.notation import written
-    from pebblesim.theory.literature import STATEMENTS, TABLE_1, region_in_words
+    from pebblesim.notation import parse, written
+    from pebblesim.theory.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
+
+    one_way(latex, as_json)
+    if latex:
+        print(in_latex(STATEMENTS))
+        return
 
     def bound(relation: str, expr: str) -> str:
         return f"{relation}({written(parse(expr))})"

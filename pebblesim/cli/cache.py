@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli.options import AsJson, BlockChoice, Dtype, MaskText, Sizes, command, complete_schedule, family
+from pebblesim.cli.options import (
+    AsJson,
+    BlockChoice,
+    Dtype,
+    HeadChoice,
+    MaskText,
+    Sizes,
+    command,
+    complete_schedule,
+    family,
+)
 from pebblesim.cli.printing import print_json, print_table
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_bytes, parse_words, several
@@ -42,6 +52,7 @@ def cache(
     ways: Annotated[int | None, typer.Option("--ways", help="Lines in a set; one set if not given.", min=1)] = None,
     blocks: BlockChoice,
     mask: MaskText = None,
+    heads: HeadChoice,
     save: Annotated[
         Path | None,
         typer.Option("--save", help="Keep the stream as a trace, for one schedule and one M.", metavar="FILE"),
@@ -63,11 +74,14 @@ def cache(
         check(output)
     if save is not None and (len(sources) > 1 or len(capacities) > 1):
         raise UsageError("--save keeps the stream of one schedule for one M.")
+    if save is not None and heads.arguments != HeadChoice().arguments:
+        raise UsageError("--save keeps the stream of one head; leave out how many there are.")
     grain: Any = "words" if words else "tiles"
     rows: list[Any] = []
     small: dict[tuple[str, int], int] = {}
     for source in dict.fromkeys(sources):
-        options: dict[str, Any] = {} if mask is None else {"mask": mask}
+        options: dict[str, Any] = heads.arguments | ({} if mask is None else {"mask": mask})
+        options |= {} if traces.is_trace(source) else sizes.dims
         if line is not None:
             options["line"] = parse_bytes("a line", line)
         found = ps.cache(
@@ -80,7 +94,6 @@ def cache(
             ways=ways,
             dtype=dtype or "float32",
             **options,
-            **({} if traces.is_trace(source) else sizes.dims),
         )
         rows += found.rows
         small |= found.too_small
@@ -111,6 +124,9 @@ def cache(
     head, lines = table(result.rows)
     shown = [[_shown(cell) for cell in each] for each in lines]
     print_table(None, head, shown, left=1, spare=("bound", "lru enough at", "blocks"))
+    if result.heads.said:
+        head, lines = result.totals(dtype)
+        print_table(result.title, head, [[_shown(cell) for cell in each] for each in lines])
     for (name, M), least in result.notes():
         print(f"{name} does not fit into {M:,} words; it needs {least:,}.")
     for path in (save, output):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pebblesim.cli.options import (
     AsJson,
+    AsLatex,
     BlockChoice,
     Cache,
     Group,
@@ -23,13 +24,12 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, print_json, print_table
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors
 from pebblesim.errors import UsageError
 from pebblesim.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
-    from pebblesim.jobs.heads import Heads
     from pebblesim.jobs.l2 import L2
 
 app = family()
@@ -53,8 +53,9 @@ class Shared(Group):
         str | None, typer.Option("--chiplets", help="Parts with an L2 each: 8, or 8:contiguous.", metavar="X")
     ] = None
 
-    def options(self, heads: Heads | None) -> dict[str, Any] | None:
-        """What `pebblesim.l2` takes for so many heads; None if there is no L2."""
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """What `pebblesim.l2` takes; None if there is no L2."""
         given = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
@@ -65,7 +66,7 @@ class Shared(Group):
             if given:
                 raise UsageError("--order, --at-once and --chiplets are for an L2; give its size with --l2.")
             return None
-        return {"size": parse_bytes("--l2", self.l2), "heads": 1 if heads is None else heads.times, **given}
+        return {"size": parse_bytes("--l2", self.l2), **given}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -87,36 +88,32 @@ def count(
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
-    from pebblesim.jobs.heads import Totals
+    from pebblesim.jobs.totals import Totals
     from pebblesim.language import masks
-    from pebblesim.language.problems import problem as find
     from pebblesim.language.registry import get
 
-    dims, words, rule, all_heads = sizes.dims, cache.words, blocks.rule, heads.given
+    words, rule = cache.words, blocks.rule
     bytes_of(cache.dtype or "float32")  # refuses an unknown type
-    seen = masks.of(mask)
     names = list(dict.fromkeys(get(name).name for name in schedules or ()))
     problem = problem or (get(names[0]).problem.name if names else "backward")
-    alone = dims, seen
-    if all_heads is not None:
-        dims, seen = all_heads.of(find(problem), dims, seen)
+    shape: dict[str, Any] = {"mask": masks.of_heads(mask), **heads.arguments, **sizes.dims}
+    asked: dict[str, Any] = {"M": words, "blocks": rule, "summation": summation, **shape}
     if len(names) == 1 and problem == get(names[0]).problem.name:
-        one = ps.count(names[0], M=words, blocks=rule, summation=summation, mask=seen, **dims)
-        rows = ps.Comparison(problem, one.dims, words, rule, seen, (one,))
+        one = ps.count(names[0], **asked)
+        rows = ps.Comparison(problem, one.dims, words, rule, one.mask, (one,))
     else:
-        rows = ps.compare(names, problem_name=problem, M=words, blocks=rule, summation=summation, mask=seen, **dims)
+        rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
-    behind = _behind(rows, shared.options(all_heads), cache.dtype)
-    totals = None if all_heads is None else Totals.of(rows, all_heads, *alone, rule, summation, cache.dtype)
+    behind = _behind(rows, shared.options, shape, cache.dtype)
     if as_json:
         result = rows.to_dict(cache.dtype)
         for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
             row["l2"] = None if each is None else each.to_dict()
-        print_json(result | ({} if totals is None else totals.to_dict()))
+        print_json(result)
         raise typer.Exit(2 if nothing_fits else 0)
     title = listed({**first.dims, "M": words})
-    under = "" if seen is None else f", mask {seen} ({first.pairs:,} of {first.all_pairs:,} pairs)"
+    under = "" if first.mask is None else f", mask {first.mask} ({first.pairs:,} of {first.all_pairs:,} pairs)"
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
         f"{first.problem}: {title} words{under}",
@@ -125,14 +122,21 @@ def count(
         left=2,
         spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
     )
-    if totals is not None and not behind:  # behind an L2 there is a table of all heads
-        print_table(str(totals.title), totals.columns, totals.lines, left=1)
+    if first.heads.said and not behind:  # behind an L2 there is a table of all heads
+        totals = Totals(rows, cache.dtype)
+        print_table(totals.title, totals.columns, [[_cell(cell) for cell in line] for line in totals.lines])
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
         print(f"work: {work}; {first.intensity:.3g} operations per word")
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
+        if first.parts:
+            of_heads = [
+                (f"{head}", each.blocks_in_words, f"{each.pairs:,}", f"{each.io:,}", _ratio(each.gap))
+                for head, each in enumerate(first.parts)
+            ]
+            print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), of_heads, left=2)
     if first.bound is None:
         print(f"Θ: not stated for {first.problem}")
     else:
@@ -154,7 +158,13 @@ def _print_behind(found: Sequence[L2]) -> None:
         )
 
 
-def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str | None) -> list[L2 | None]:
+def _cell(value: str | int | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _behind(
+    rows: Sequence[Counted], options: dict[str, Any] | None, shape: dict[str, Any], dtype: str | None
+) -> list[L2 | None]:
     """What each schedule that fits moves behind an L2; nothing without one."""
     if options is None:
         return []
@@ -162,7 +172,7 @@ def _behind(rows: Sequence[Counted], options: dict[str, Any] | None, dtype: str 
 
     found: list[L2 | None] = []
     for row in rows:
-        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": row.mask, **row.dims}
+        sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", **shape}
         fits = row.least_M is None
         found.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
     return found
@@ -183,14 +193,13 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
-    sizes = ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none"
     fits = "" if row.feasible else " > M"
     if row.least_M is not None:
         blank = ("",) * (3 if dtype else 2)
         return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
     return (
         row.schedule,
-        sizes,
+        row.blocks_in_words,
         f"{row.reads:,}",
         f"{row.writes:,}",
         f"{row.io:,}",
@@ -210,20 +219,13 @@ def _ratio(value: float | None) -> str:
 @command(app, "list", example="pebblesim list")
 def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
-    from pebblesim.language.problems import PROBLEMS
-    from pebblesim.language.registry import of_problem
+    from pebblesim.jobs.listing import list as listing
 
-    found = {name: of_problem(name) for name in PROBLEMS}
+    found = listing()
     if as_json:
-        print_json({name: [each.name for each in algorithms] for name, algorithms in found.items()})
-        return
-    for name, algorithms in found.items():
-        solves = PROBLEMS[name]
-        print(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {', '.join(solves.dims)})")
-        wide = max((len(each.name) for each in algorithms), default=0)
-        for each in algorithms:
-            needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
-            print(f"  {each.name:<{wide}}  {each.summary}{needs}")
+        print_json({name: [each.name for each in schedules] for name, schedules in found.items()})
+    else:
+        print(found)
 
 
 Rectangular = Annotated[
@@ -234,7 +236,7 @@ Rectangular = Annotated[
 @command(app, example="pebblesim formula small-cache")
 def formula(
     schedule: ScheduleName,
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+    latex: AsLatex = False,
     mask: Annotated[
         str | None,
         typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
@@ -246,8 +248,7 @@ def formula(
     import pebblesim as ps
     from pebblesim.language.registry import get
 
-    if latex and as_json:
-        raise UsageError("--latex and --json print the same in two ways; choose one.")
+    one_way(latex, as_json)
     algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
     lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
@@ -255,10 +256,7 @@ def formula(
         print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
         return
     if latex:
-        import sympy
-
-        for name, expr in lines.items():
-            print(rf"\text{{{name.replace('_', ' ')}}} &= {sympy.latex(expr)} \\")
+        print(closed.latex())
         return
     from pebblesim.notation import written
 
@@ -275,16 +273,20 @@ def formula(
 
 @command(app, example="pebblesim show large-cache")
 def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
-    """Print a schedule as pseudo-code."""
+    """Print a schedule as pseudo-code, and what its tensors are."""
     import pebblesim as ps
+    from pebblesim.jobs.glossary import named_in
     from pebblesim.language.registry import get
 
-    algorithm = get(schedule)
+    algorithm, text = get(schedule), ps.show(schedule, rectangular=rectangular)
+    tensors = named_in(text, algorithm.problem)
     if as_json:
-        print_json(
-            {"schedule": algorithm.name, "source": algorithm.source, "text": ps.show(schedule, rectangular=rectangular)}
-        )
+        entries = [asdict(entry) for entry in tensors]
+        print_json({"schedule": algorithm.name, "source": algorithm.source, "text": text, "tensors": entries})
         return
     print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
     print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(ps.show(schedule, rectangular=rectangular))
+    print(text)
+    if tensors:
+        print("where")
+        print_tensors(tensors)

@@ -21,7 +21,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -31,32 +31,38 @@ if TYPE_CHECKING:
 app = family()
 
 
-def _complete(incomplete: str) -> list[str]:
+def sources() -> list[str]:
+    """The names of problems and generators."""
     from pebblesim.dags.generators import GENERATORS
     from pebblesim.language.problems import PROBLEMS
 
-    return [name for name in (*PROBLEMS, *GENERATORS) if name.startswith(incomplete)]
+    return [*PROBLEMS, *GENERATORS]
+
+
+def complete_source(incomplete: str) -> list[str]:
+    return [name for name in sources() if name.startswith(incomplete)]
 
 
 SourceName = Annotated[
     str,
     typer.Argument(
         metavar="FILE|GENERATOR|PROBLEM",
-        help="A graph: a file, a generator such as fft or pyramid, or a problem, see `pebblesim list`.",
-        autocompletion=_complete,
+        help="A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
+        autocompletion=complete_source,
     ),
 ]
 Rules = Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.")]
-Save = Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")]
-Seconds = Annotated[str | None, typer.Option("--seconds", help="Stop by then.", metavar="S")]
+Save = Annotated[Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")]
+Seconds = Annotated[str | None, typer.Option("--seconds", help="Time limit of the whole run.", metavar="S")]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Of the file, if its name does not tell: hyperdag, dot, converter, …")
+    str | None,
+    typer.Option("--format", help="File format, if the file name does not show it: hyperdag, dot, converter, …"),
 ]
 
 
 @dataclass(frozen=True)
 class _GraphOptions(Group):
-    """What a graph is made with, besides its name."""
+    """Options that build a graph, besides its name."""
 
     summation: Summation = "chain"
     option: Option = None
@@ -69,10 +75,10 @@ class GraphChoice(_GraphOptions, Sizes):
     """A graph from a file, a generator or a problem."""
 
     def graph(self, name: str) -> tuple[str, Cdag]:
-        """(what it is called, the graph).
+        """Return (the graph's title, the graph).
 
         Raises:
-            UnknownName: it is neither a file nor a generator nor a problem.
+            UnknownName: `name` is not a file, a generator or a problem.
         """
         import pebblesim as ps
         from pebblesim.dags.formats import SUFFIXES
@@ -84,13 +90,13 @@ class GraphChoice(_GraphOptions, Sizes):
         path = Path(name)
         if self.format is not None or path.suffix.lower() in SUFFIXES or path.is_file():
             if options or self.mask or self.summation != "chain":
-                raise UsageError(f"{name} is a file, which takes no sizes and no options of a problem.")
+                raise UsageError(f"{name} is a file; leave out sizes and the options of problems.")
             return path.name, ps.load_graph(path, self.format)
         if name in PROBLEMS:
             graph = ps.graph(name, summation=self.summation, mask=self.mask, **options)
         elif name in GENERATORS:
             if self.mask or self.summation != "chain":
-                raise UsageError(f"{name} is a generator, which takes no mask and no summation.")
+                raise UsageError(f"{name} is a generator; leave out --mask and --summation.")
             graph = ps.generate(name, **options)
         else:
             raise UnknownName("file, generator or problem", name, {*PROBLEMS, *GENERATORS})
@@ -110,7 +116,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
-    """Keep a game, if a file was named."""
+    """Save a game, if a file was named."""
     from pebblesim.game.moves import saving
     from pebblesim.game.referee import BY_TERM
 
@@ -118,7 +124,7 @@ def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
         return
     if rules in BY_TERM and path.suffix == ".txt":
         raise UsageError(
-            f"moves under {rules!r} are about terms, which a .txt file does not name; save to .npy instead."
+            f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
         )
     with saving(path, [moves], graph.describe):
         pass
@@ -134,11 +140,11 @@ def pebble(
     seconds: Annotated[
         str, typer.Option("--seconds", help="How long to search for a better game.", metavar="S")
     ] = "10",
-    seed: Annotated[int, typer.Option("--seed", help="Of the random choices.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random choices.")] = 0,
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find a good game on any DAG: the best one found, the best bound, and the gap."""
+    """Find a good game on any DAG; print its I/O, the best lower bound, and the gap."""
     import pebblesim as ps
 
     name, graph = made.graph(source)
@@ -160,6 +166,7 @@ def pebble(
         print(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if save is not None:
         print(f"written   {save}")
+    print_rules(rules)
 
 
 @command(app, example="pebblesim optimum matmul --size m=2 --size k=2 --size n=2 -M 4")
@@ -171,15 +178,15 @@ def optimum(
     rules: Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute or partial.")] = "hong-kung",
     seconds: Seconds = None,
     memory: Annotated[
-        str, typer.Option("--memory", help="Give up when the states take that much.", metavar="BYTES")
+        str, typer.Option("--memory", help="Stop when the states take this much memory.", metavar="BYTES")
     ] = "4GiB",
     states: Annotated[
-        str | None, typer.Option("--states", help="Give up at that many states, instead.", metavar="N")
+        str | None, typer.Option("--states", help="Stop at this number of states instead.", metavar="N")
     ] = None,
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search all games on a graph for the least I/O; Ctrl-C, and what is reached by then is printed."""
+    """Search all games on a graph for the least I/O. Ctrl-C stops the search and prints the interval reached."""
     import pebblesim as ps
     from pebblesim.game.referee import referee
 
@@ -201,7 +208,8 @@ def optimum(
         return
     print(f"{name}: {graph}")
     print(found)
-    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee finds the game legal and complete")
+    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
+    print_rules(rules)
 
 
 @command(app, example="pebblesim judge graph.hdag game.npy -M 8")
@@ -228,16 +236,19 @@ def judge(
 
 @command(app, example="pebblesim dags my-graphs --seconds 2 -o table.csv")
 def dags(
-    folder: Annotated[Path, typer.Argument(help="A folder of graphs; with a costs.csv, of its rows.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of graphs. If it has a costs.csv, its rows are played.")],
     *,
     rules: Rules = "no-recompute",
-    seconds: Annotated[str, typer.Option("--seconds", help="For each row.", metavar="S")] = "5",
+    seconds: Annotated[str, typer.Option("--seconds", help="Time for each row.", metavar="S")] = "5",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Keep the table: .csv, .json or .parquet.")
+        Path | None, typer.Option("--output", "-o", help="Save the table to a file: .csv, .json or .parquet.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pebble each graph of a folder at several M: the game, the bound, and others' costs where a costs.csv has them."""
+    """Pebble each graph of a folder at several M.
+
+    The table has the game found, the bound, and the costs of others from costs.csv.
+    """
     from pebblesim.dags.comparing import rows, summary
     from pebblesim.tables import Table, aligned, format_of
 

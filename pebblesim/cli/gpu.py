@@ -1,4 +1,7 @@
-"""The commands `pebblesim gpu …`. Exit codes: 0 fine, 1 measured and not as predicted, 2 nothing was measured."""
+"""The commands `pebblesim gpu …`.
+
+Exit codes: 0: as predicted. 1: measured, but not as predicted. 2: nothing was measured.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,25 @@ from pebblesim.sizes import dtype_of, parse_size, parse_words
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
 
-app = family("Kernels from the same schedules, and what hardware counters say of them.")
+app = family("Generate kernels from the schedules, run them, and read hardware counters.")
 
 Workers = Annotated[
-    int, typer.Option("--workers", "-P", min=1, help="Blocks that share a loop which carries sums; 1 is the paper.")
+    int,
+    typer.Option(
+        "--workers", "-P", min=1, help="Thread blocks that share one loop with running sums; the paper has 1."
+    ),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", help="Threads of a block; by default by the words in use.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="File of results, to resume from and add to.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads in a block; by default chosen by the words in use.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File of results; a run adds to it and resumes from it.")
+]
 
 
 @command(app, example="pebblesim gpu doctor")
 def doctor(as_json: AsJson = False) -> None:
-    """Say what is here, what is missing, and how to get it."""
+    """List the GPU tools that are installed, those that are missing, and how to install them."""
     from pebblesim.gpu.doctor import examine, ready
 
     findings = examine()
@@ -67,21 +77,29 @@ def emit(
     mask: Annotated[
         str | None, typer.Option("--mask", help="For triton: causal, window:W or band:W.", metavar="MASK")
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); 1.", metavar="X"),
+    ] = None,
     workers: Workers = 1,
     threads: Threads = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the source here.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the source of a schedule's kernels, or write it; its launches and what they move with --json."""
+    """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
     from pebblesim.readings.kernels.sectors import moved
 
     if target == "triton":
-        _emit_triton(schedule, sizes, cache, blocks, mask, output, as_json)
+        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json)
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton"))
     if mask is not None:
-        raise UsageError("CUDA kernels know no mask yet; take --target triton, or leave --mask out.")
+        raise UsageError("CUDA kernels do not support masks; use --target triton, or leave --mask out.")
+    if scale is not None:
+        raise UsageError(
+            "CUDA kernels compute scores as the paper does; use --target triton, or multiply the queries by the scale."
+        )
     _float32(cache.dtype)
     made = _case(schedule, sizes.dims, cache.words, blocks.rule, workers, threads)
     if output is not None:
@@ -114,6 +132,7 @@ def _emit_triton(
     cache: Cache,
     blocks: BlockChoice,
     mask: str | None,
+    scale: str | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -126,7 +145,8 @@ def _emit_triton(
     counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
     algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.program if band is None else algorithm.masked
-    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band)
+    factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
+    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band, scale=factor)
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")
@@ -145,18 +165,18 @@ def race(
     *,
     n: N = None,
     d: D = None,
-    heads: Annotated[int, typer.Option("--heads", min=1, help="Heads, all at once.")] = 1,
-    backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
+    heads: Annotated[int, typer.Option("--heads", min=1, help="Number of heads, computed in one launch.")] = 1,
+    backward: Annotated[bool, typer.Option("--backward", help="Race the backward pass.")] = False,
     mask: Annotated[str | None, typer.Option("--mask", help="causal, or none.", metavar="MASK")] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word: bfloat16 or float16.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word: bfloat16 or float16.")] = "bfloat16",
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Race the kernels of our schedules against every attention that PyTorch has, on this GPU."""
+    """Time the kernels of our schedules and every attention of PyTorch on this GPU."""
     from pebblesim.gpu.race import Track, race as run
 
     if n is None or d is None:
-        raise UsageError("a race takes -n and -d, such as -n 16384 -d 512.")
+        raise UsageError("a race needs -n and -d, such as -n 16384 -d 512.")
     track = Track(
         "backward" if backward else "forward", parse_size("n", n), parse_size("d", d), heads, mask, dtype_of(dtype)
     )
@@ -183,22 +203,22 @@ def measure(
     schedule: Annotated[str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.")] = None,
     *,
     sizes: Sizes,
-    m: Annotated[str | None, typer.Option("-M", help="As for count.", metavar="WORDS")] = None,
+    m: Annotated[str | None, typer.Option("-M", help="Cache size, as for `count`.", metavar="WORDS")] = None,
     dtype: Dtype = None,
     blocks: BlockChoice,
     workers: Workers = 1,
     threads: Threads = None,
     output: Output = None,
     command: Annotated[
-        str | None, typer.Option("--command", help="Measure this program instead, kernel by kernel.")
+        str | None, typer.Option("--command", help="Measure this program instead of a schedule, kernel by kernel.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a schedule's kernels on this GPU, and lay measured traffic beside the predicted one."""
+    """Run a schedule's kernels on this GPU, and compare measured with predicted traffic."""
     from pebblesim.gpu import measure as harness
 
     if (command is None) == (schedule is None):
-        raise UsageError("measure takes a schedule with its sizes, or --command with a program of your own.")
+        raise UsageError("measure needs a schedule with its sizes, or --command with a program of your own.")
     if command is not None:
         kernels = harness.kernels_of(shlex.split(command))
         if as_json:
@@ -207,7 +227,7 @@ def measure(
             _print_kernels(kernels)
         return
     if m is None or schedule is None:
-        raise UsageError("measure takes -M, the words of shared memory that a block may use.")
+        raise UsageError("measure needs -M, the words of shared memory that a block may use.")
     _float32(dtype)
     made = _case(schedule, sizes.dims, parse_words(m, dtype), blocks.rule, workers, threads)
     (row,) = harness.measure([made], output)
@@ -220,22 +240,24 @@ def measure(
 
 @command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
 def crossover(
-    schedules: Annotated[list[str] | None, typer.Argument(help="Two schedules; small-cache and flash if none.")] = None,
+    schedules: Annotated[
+        list[str] | None, typer.Argument(help="Two schedules; small-cache and flash by default.")
+    ] = None,
     n: N = None,
     d: D = None,
-    at: Annotated[str, typer.Option("--at", help="Values of M, in words, with commas between.", metavar="M,M,…")] = ...,  # type: ignore[assignment]
+    at: Annotated[str, typer.Option("--at", help="Values of M in words, separated by commas.", metavar="M,M,…")] = ...,  # type: ignore[assignment]
     workers: Workers = 1,
     output: Output = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure two schedules over M: where their traffic crosses, predicted and measured, and their times."""
+    """Measure two schedules over M: the predicted and measured M at which their traffic crosses, and their times."""
     from pebblesim.gpu import measure as harness
     from pebblesim.gpu.crossings import draw, points, summary
 
     names = tuple(schedules or ("small-cache", "flash"))
     if len(names) != 2:
-        raise UsageError(f"crossover compares two schedules, and got {len(names)}.")
+        raise UsageError(f"crossover needs two schedules, but got {len(names)}.")
     dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in at.split(",")})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
@@ -263,9 +285,11 @@ def crossover(
 
 
 def _float32(dtype: str | None) -> None:
-    """Refuse words that the kernels do not have."""
+    """Refuse a data type that the kernels do not support."""
     if dtype is not None and dtype_of(dtype) != "float32":
-        raise UsageError(f"--dtype {dtype} was given; the words of these kernels are float32, so give that, or none.")
+        raise UsageError(
+            f"--dtype {dtype} was given; these kernels use float32 only; give float32 or leave --dtype out."
+        )
 
 
 def _case(
@@ -282,7 +306,7 @@ def _case(
 
 
 def _as_predicted(row: Mapping[str, Any]) -> bool:
-    """Whether the traffic of the SMs is what was predicted, to the byte."""
+    """Whether the measured traffic of the SMs equals the predicted traffic, to the byte."""
     from pebblesim.gpu.measure import error_of
 
     return error_of(row, "sm_read") == error_of(row, "sm_written") == 0

@@ -27,7 +27,7 @@ app = family()
 
 @command(app, example="pebblesim graph backward -n 4 -d 2 --summation balanced -o backward.dot")
 def graph(
-    problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=complete_problem)],
+    problem: Annotated[str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)],
     *,
     sizes: Sizes,
     summation: Summation = "chain",
@@ -36,12 +36,14 @@ def graph(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Export: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx."
+            "--output",
+            "-o",
+            help="File to export to: .dot, .graphml, .json (networkx), .hdag (HyperDAG), .edges or .mtx.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Size a computational DAG with its summation trees, or export it."""
+    """Print the size of a computational DAG with its summation trees, or export it."""
     from pebblesim import graphs
     from pebblesim.jobs.arguments import problem_dims
     from pebblesim.language import masks
@@ -52,7 +54,9 @@ def graph(
     options = {name: option_value(value) for name, value in pairs(option, "--option")}
     for name in options:
         if name in (*dims, "summation", "outputs"):
-            raise UsageError(f"--option {name}=… is not for sizes, sums and outputs; those have options of their own.")
+            raise UsageError(
+                f"--option {name}=… is not allowed; sizes, summation trees and the output file have their own options."
+            )
     seen, solves = masks.of(mask), solves.in_dims(dims)
     allowed = None if seen is None else seen.allowed(*solves.grid(dims))
     plan = graphs.plan(problem, summation, mask=allowed, **dims, **options)

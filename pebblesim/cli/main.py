@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 fine, 1 a check failed, 2 bad usage or infeasible."""
+"""The command line. Exit codes: 0: success. 1: a check failed. 2: bad usage, or the cache is too small."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ HOMES = {
     "graph": "graph",
     **dict.fromkeys(("pebble", "optimum", "judge", "dags"), "dags"),
     **dict.fromkeys(("bounds", "gaps", "crossover"), "bounds"),
+    "glossary": "glossary",
     "verify": "verify",
     "theorems": "bounds",
     **{name: name for name in ("advise", "backlite", "cache", "gpu", "plot", "search", "sweep")},
 }
-"""The file of each command, with a Typer `app`; it is read when the command is called."""
+"""The file of each command, with a Typer `app`. It is imported when the command is called."""
 
 
 class _Commands(TyperGroup):
@@ -43,12 +44,12 @@ class _Commands(TyperGroup):
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
-        except (KeyboardInterrupt, OSError) as error:  # which Typer would end in ways of its own
+        except (KeyboardInterrupt, OSError) as error:  # Typer would handle these differently
             raise _Stopped from error
 
 
 class _Stopped(Exception):
-    """A command was interrupted, or could not write what it had to say."""
+    """A command was interrupted, or could not write its output."""
 
 
 app = typer.Typer(
@@ -72,7 +73,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def common(
     load: Annotated[
-        list[Path] | None, typer.Option("--load", help="Run a Python file first, with schedules of your own.")
+        list[Path] | None,
+        typer.Option("--load", help="Run a Python file first, such as one that defines your schedules."),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -80,15 +82,15 @@ def common(
 ) -> None:
     for path in load or ():
         if not path.is_file():
-            raise UsageError(f"--load {str(path)!r}: there is no such file.")
+            raise UsageError(f"--load {str(path)!r}: this file does not exist.")
         _run(str(path))
 
 
 def _run(path: str) -> None:
-    """Run a user's file.
+    """Run a user's Python file.
 
     Raises:
-        UsageError: it fails; the message names the line of the file.
+        UsageError: the file fails; the message names its line.
     """
     import runpy
     from traceback import walk_tb
@@ -109,7 +111,7 @@ def main() -> None:
     """Run the command line; a bad value is one sentence, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an encoding without ⌈ and √ shall not stop us
+            stream.reconfigure(errors="replace")  # the encoding may lack ⌈ and √
     try:
         try:
             app()
@@ -122,15 +124,15 @@ def main() -> None:
         why = stopped.__cause__ if isinstance(stopped, _Stopped) else stopped
         if not isinstance(why, OSError):
             _end(130, "interrupted")
-        # What could not be written must not be tried again at the very end.
+        # Python must not try to write the failed output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if why.errno == errno.EPIPE:
-            _end(0)  # whoever read our output has seen enough
+            _end(0)  # the reader of the pipe has closed it
         _end(2, f"error: cannot read or write{f' {why.filename}' if why.filename else ''}: {why.strerror}.")
 
 
 def _end(code: int, message: str | None = None) -> NoReturn:
-    """Leave, with a last word."""
+    """Exit with a code, and print a message to stderr if there is one."""
     if message:
         print(message, file=sys.stderr)
     sys.exit(code)

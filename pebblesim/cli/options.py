@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
-
-if TYPE_CHECKING:
-    from pebblesim.jobs.heads import Heads
 
 
 def complete_schedule(incomplete: str) -> list[str]:
@@ -68,6 +65,7 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
 ]
+AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Schedules = Annotated[
     list[str] | None,
@@ -95,6 +93,12 @@ def option_value(value: str) -> int | bool | str:
     return int(value) if value.isdecimal() else value
 
 
+def _each_once(short: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    if twice := sorted(set(short) & set(named)):
+        raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
+    return short | named
+
+
 class Group:
     """Options that belong together; a command takes them as one argument (see `command`)."""
 
@@ -111,10 +115,24 @@ class Sizes(Group):
     def dims(self) -> dict[str, int]:
         """Sizes by the names that were given."""
         short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
-        named = {name: parse_size(name, value) for name, value in pairs(self.size, "--size")}
-        if twice := sorted(set(short) & set(named)):
-            raise UsageError(f"{twice[0]} was given twice, with -{twice[0]} and with --size.")
-        return short | named
+        return _each_once(short, {name: parse_size(name, value) for name, value in pairs(self.size, "--size")})
+
+
+@dataclass(frozen=True)
+class Ranges(Group):
+    """The dimensions of a problem, each with one size or several."""
+
+    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None
+    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
+    ] = None
+
+    @cached_property
+    def dims(self) -> dict[str, str]:
+        """Sizes as they were written, by the names that were given."""
+        short = {name: value for name, value in (("n", self.n), ("d", self.d)) if value is not None}
+        return _each_once(short, dict(pairs(self.size, "--size")))
 
 
 @dataclass(frozen=True)
@@ -185,15 +203,11 @@ class HeadChoice(Group):
     ] = False
 
     @cached_property
-    def given(self) -> Heads | None:
-        """The heads; None if nothing was said of any."""
-        from pebblesim.jobs.heads import Heads
-
-        if (self.heads, self.kv_heads, self.batch) == (1, None, 1):
-            if self.separate:
-                raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
-            return None
-        return Heads(self.heads, self.kv_heads, self.batch, self.separate)
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `pebblesim.count` and the like."""
+        if self.separate and (self.heads, self.kv_heads, self.batch) == (1, None, 1):
+            raise UsageError("--separate is for heads that share keys and values; say how many, with --kv-heads.")
+        return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
 
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pebblesim.cli.dags import Format, GraphChoice, complete_source, sources
 from pebblesim.cli.options import (
     AsJson,
     GameChoice,
+    Option,
     ScheduleName,
     command,
+    complete_schedule,
     family,
 )
-from pebblesim.cli.printing import print_json, progress_bar
-from pebblesim.errors import UsageError
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
+from pebblesim.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from pebblesim.jobs.recording import Recording
 
 app = family()
+
+SEARCH = 2.0
+"""Seconds in which a game on a graph is searched for."""
 
 
 @command(app, example="pebblesim play small-cache -n 8 -d 4 -M 24")
@@ -25,10 +34,12 @@ def play(
     schedule: ScheduleName,
     *,
     game: GameChoice,
-    save: Annotated[Path | None, typer.Option("--save", help="Keep the moves: .npy (packed) or .txt (words).")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a schedule move by move as a red-blue pebble game, under a referee."""
+    """Play a schedule move by move as a red-blue pebble game; a referee checks each move."""
     import pebblesim as ps
 
     with progress_bar("playing") as progress:
@@ -43,27 +54,81 @@ def play(
         print_json(played.to_dict())
     else:
         print(played)
+        print_rules(game.rules)
     raise typer.Exit(0 if played.passed else 1)
 
 
-@command(app, example="pebblesim watch small-cache -n 8 -d 4 -M 24 -o game.html")
+def _complete(incomplete: str) -> list[str]:
+    return [*complete_schedule(incomplete), *complete_source(incomplete)]
+
+
+@command(app, example="pebblesim watch small-cache row-stationary -n 8 -d 4 -M 24 -o game.html")
 def watch(
-    schedule: ScheduleName,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME [NAME]",
+            help="What is played: a schedule, or any graph, from a file, a generator or a problem. Two are compared.",
+            autocompletion=_complete,
+        ),
+    ],
     *,
     game: GameChoice,
+    option: Option = None,
+    format: Format = None,
+    moves: Annotated[
+        Path | None, typer.Option("--game", help="A saved game on the graph, .npy or .txt; by default one is searched.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; SCHEDULE.html by default.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Output file; NAME.html by default.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Write a page that replays a game in any browser, without a network."""
-    from pebblesim.jobs.recording import record
-    from pebblesim.language.registry import get
-    from pebblesim.replay import MOST_MOVES, save
+    """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
+    from pebblesim.replay import save
 
-    path = output or Path(f"{get(schedule).name}.html")
+    if len(names) > 2:
+        raise UsageError(f"{len(names)} names were given; a page shows one game, or two side by side.")
+    path = output or Path(f"{'-'.join(Path(name).stem for name in names)}.html")
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"cannot tell a format from {path.name!r}; a page ends in .html.")
-    recording = record(schedule, most=MOST_MOVES, **game.arguments)
-    save(recording, path)
-    print(f"{recording.title}\n{recording.game}\nwritten   {path}")
-    raise typer.Exit(0 if recording.game.complete else 1)
+        raise UsageError(f"unknown file format: {path.name!r}; the name of a page must end in .html.")
+    recordings = [_recorded(name, game, option, format, moves) for name in names]
+    save(path, *recordings)
+    for recording in recordings:
+        print(f"{recording.title}\n{recording.game}")
+    print(f"written   {path}")
+    print_rules(game.rules)
+    raise typer.Exit(0 if all(recording.game.complete for recording in recordings) else 1)
+
+
+def _recorded(
+    name: str, game: GameChoice, option: list[str] | None, format: str | None, moves: Path | None
+) -> Recording:
+    """The game of a schedule, or one on a graph."""
+    from pebblesim.jobs.recording import record, record_moves
+    from pebblesim.language.registry import SCHEDULES
+    from pebblesim.replay import MOST_MOVES
+
+    if name in SCHEDULES:
+        if option or format or moves:
+            raise UsageError(f"{name} is a schedule: --option, --format and --game are for graphs.")
+        return record(name, most=MOST_MOVES, **game.arguments)
+    if game.rule != "fit":
+        raise UsageError(f"{name} is no schedule, so it has no blocks to choose; leave --block and --blocks out.")
+    choice = GraphChoice(
+        n=game.n, d=game.d, size=game.size, summation=game.summation, option=option, mask=game.mask, format=format
+    )
+    try:
+        title, graph = choice.graph(name)
+    except UnknownName:
+        raise UnknownName("schedule, file, generator or problem", name, [*SCHEDULES, *sources()]) from None
+    if moves is None:
+        import pebblesim as ps
+
+        with progress_line("pebbling") as line:
+            tell = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
+            played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=tell).moves
+    else:
+        from pebblesim.dags.judging import saved
+
+        played = saved(moves, graph)
+    return record_moves(title, graph, played, M=game.words, rules=game.rules, most=MOST_MOVES)

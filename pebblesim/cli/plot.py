@@ -43,7 +43,9 @@ def skislope(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
+    m: Annotated[
+        str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", metavar="SIZES")
+    ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
@@ -51,7 +53,7 @@ def skislope(
     points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 53,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw I/O over M of all schedules of a problem, the least of all, and below it the gap to the lower bound."""
+    """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
     check(output)
     from pebblesim.plots.skislope import figure
 
@@ -59,7 +61,7 @@ def skislope(
     rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, sizes.dims)]
     if not any(row.feasible for row in rows):
         raise UsageError(
-            f"none of these schedules fits into a cache of {caches[-1]:,} words; take larger ones with -M."
+            f"none of these schedules fits into a cache of {caches[-1]:,} words; use larger sizes with -M."
         )
     save(lambda empty: figure(rows, empty), output, size=(8.5, 6))
     print(f"written {output}")
@@ -67,17 +69,21 @@ def skislope(
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[list[str], typer.Argument(help="Problems, one above the other.")],
+    problems: Annotated[list[str], typer.Argument(help="Problems; each gets its own panel.")],
     *,
     sizes: Sizes,
-    m: Annotated[str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or as for `sweep`.", metavar="SIZES")] = ...,  # type: ignore[assignment]
+    m: Annotated[
+        str, typer.Option("-M", help="Cache sizes: LOW:HIGH, or a list or range as for `sweep`.", metavar="SIZES")
+    ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
     blocks: Blocks = "fit",
-    without: Annotated[str, typer.Option("--without", help="Bounds: draw the gap without these, too: D4,C4.")] = "",
+    without: Annotated[
+        str, typer.Option("--without", help="Bounds, such as D4,C4: also draw the gap without them.")
+    ] = "",
     points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 43,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw how far the best schedule is from the best lower bound over M, and how far it were without some bounds."""
+    """Draw the gap between the best schedule and the best lower bound over M, optionally also without some bounds."""
     check(output)
     from pebblesim.jobs.bounding import gaps as gaps_of
     from pebblesim.plots.gaps import figure
@@ -100,7 +106,7 @@ def words(
     mask: MaskText = None,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw where the words go: reads and writes of schedules, stacked by tensor and by phase."""
+    """Draw reads and writes of schedules, stacked by tensor and by phase."""
     check(output)
     from pebblesim.plots.words import figure
 
@@ -114,22 +120,27 @@ def roofline(
     schedules: Schedules = None,
     *,
     sizes: Sizes,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="A card, see `pebblesim advise --help`.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card (see `pebblesim advise --help`).")] = None,
     level: Annotated[
-        str, typer.Option("--level", help="Of the card: shared (a block's memory) or l2, and what is behind it.")
+        str, typer.Option("--level", help="Level of the card: shared (shared memory of a block) or l2.")
     ] = "shared",
-    m: Annotated[str | None, typer.Option("-M", help="Cache, in words, if not a card's.", metavar="WORDS")] = None,
-    peak: Annotated[str | None, typer.Option("--peak", help="Operations per second: 312T.", metavar="RATE")] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option("--bandwidth", help="Bytes per second into the cache: 1.5T.", metavar="RATE")
+    m: Annotated[
+        str | None, typer.Option("-M", help="Cache size in words, if no card is given.", metavar="WORDS")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Type of a word.")] = "float16",
+    peak: Annotated[
+        str | None, typer.Option("--peak", help="Peak rate in operations per second: 312T.", metavar="RATE")
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option("--bandwidth", help="Bandwidth into the cache in bytes per second: 1.5T.", metavar="RATE"),
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word.")] = "float16",
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the roofline of a machine and where the schedules of a problem stand on it."""
+    """Draw the roofline of a machine, with the schedules of a problem."""
     check(output)
     from pebblesim.plots.roofline import roofline as draw
 
@@ -151,7 +162,7 @@ def measured(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu measure`, .jsonl.")],
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw measured over predicted traffic of the runs on a GPU."""
+    """Draw the ratio of measured to predicted traffic of runs on a GPU."""
     check(output)
     from pebblesim.plots.measured import measured as draw
 
@@ -165,11 +176,11 @@ def race(
     results: Annotated[list[Path], typer.Argument(help="Results of `pebblesim gpu race`, .jsonl.")],
     n: N = "4096",
     crossing: Annotated[
-        bool, typer.Option("--crossing", help="Where our schedules overtake each other, in bytes and in time.")
+        bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw who is fastest over the head dimension: our kernels, and PyTorch's."""
+    """Draw the speed of our kernels and of PyTorch's over the head dimension."""
     check(output)
     from pebblesim.plots import race as drawing
 
@@ -187,7 +198,7 @@ def occupancy(
     game: GameChoice,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the red pebbles over the moves of a game, the peak marked."""
+    """Draw the number of red pebbles over the moves of a game, with its peak."""
     from pebblesim.plots.game import occupancy as draw
 
     _draw_game(schedule, game, draw, output, height=3.8)
@@ -200,7 +211,7 @@ def tiles(
     game: GameChoice,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw which entries of each tensor are in cache when."""
+    """Draw which entries of each tensor are in the cache, over the moves of a game."""
     from pebblesim.plots.game import tiles as draw
 
     _draw_game(schedule, game, draw, output, height=6.2)
@@ -211,15 +222,15 @@ def graph(
     name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
     *,
     sizes: Sizes,
-    m: Annotated[str | None, typer.Option("-M", help="Cache, in words; for a schedule.", metavar="WORDS")] = None,
-    at: Annotated[int, typer.Option("--at", help="The move whose pebbles are drawn; 0: before the first.")] = 0,
+    m: Annotated[str | None, typer.Option("-M", help="Cache size in words, for a schedule.", metavar="WORDS")] = None,
+    at: Annotated[int, typer.Option("--at", help="Draw the pebbles after this move; 0 is before the first.")] = 0,
     rules: Rules = "hong-kung",
     summation: Summation = "chain",
     blocks: BlockChoice,
     mask: MaskText = None,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw a small graph in layers with its summation trees, and the pebbles of a game at a move."""
+    """Draw a small graph in layers, with its summation trees and the pebbles of a game after a move."""
     check(output)
     import pebblesim as ps
     from pebblesim.jobs.recording import record
@@ -230,12 +241,12 @@ def graph(
     dims: dict[str, Any] = sizes.dims
     if name in PROBLEMS:
         if m is not None or at:
-            raise UsageError(f"{name} is a problem: -M and --at are for the game of a schedule, see `pebblesim list`.")
+            raise UsageError(f"{name} is a problem: -M and --at need a schedule (see `pebblesim list`).")
         board = _small(ps.graph(name, summation=summation, mask=mask, **dims))
         save(lambda empty: draw(board, empty.subplots()), output, size=(9, 5.8), dpi=115)
     else:
         if m is None:
-            raise UsageError(f"a game of {name} needs a cache: say how many words with -M.")
+            raise UsageError(f"a game of {name} needs a cache size; give it in words with -M.")
         words, rule = parse_words(m, None), blocks.rule
         game = record(name, M=words, rules=rules, summation=summation, blocks=rule, mask=mask, **dims)
         red, blue = game.pebbles(at)
@@ -256,22 +267,24 @@ def _results(paths: list[Path]) -> list[dict[str, Any]]:
 
     for path in paths:
         if not path.is_file():
-            raise UsageError(f"{str(path)!r}: there is no such file of results.")
+            raise UsageError(f"{str(path)!r}: this file of results does not exist.")
     return [row for path in paths for row in load(path)]
 
 
 MOST_VERTICES = 20_000
-"""Largest graph that is drawn: about two dots of a printed page for each vertex."""
+"""Most vertices that are drawn: about two dots of a printed page for each vertex."""
 
 
 def _small(board: Any) -> Any:
     if board.vertices > MOST_VERTICES:
-        raise UsageError(f"a graph of {board.vertices:,} vertices is no picture; at most {MOST_VERTICES:,} are drawn.")
+        raise UsageError(
+            f"a graph of {board.vertices:,} vertices is too large to draw; at most {MOST_VERTICES:,} are drawn."
+        )
     return board
 
 
 def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], output: Path, height: float) -> None:
-    """A picture of a game with its title; one that ended in an illegal move says so."""
+    """Draw a game with a title; the title says so if the game ended with an illegal move."""
     check(output)
     from pebblesim.jobs.recording import record
 
@@ -294,30 +307,30 @@ def _compared(
     from pebblesim.language.registry import get
 
     solves = problem or (get(names[0]).problem.name if names else "backward")
-    return ps.compare(names, problem_name=solves, M=M, blocks=blocks, mask=mask, **dims)
+    return ps.compare(solves, schedules=names, M=M, blocks=blocks, mask=mask, **dims)
 
 
 def _fitting(rows: Sequence[Counted]) -> list[Counted]:
-    """Those that fit.
+    """The counts whose peak fits into the cache.
 
     Raises:
-        UsageError: there are none.
+        UsageError: none fits.
     """
     fit = [row for row in rows if row.feasible]
     if not fit:
         least = min((row.least_M for row in rows if row.least_M), default=None)
-        more = f"the least that works is {least:,}." if least else "leave --blocks at fit, or take a larger one."
+        more = f"the smallest feasible M is {least:,}." if least else "use --blocks fit, or a larger M."
         raise UsageError(f"none of these schedules fits into a cache of M = {rows[0].M:,} words; {more}")
     return fit
 
 
 def _caches(text: str, dtype: str | None, points: int) -> list[int]:
-    """Sizes of caches: a list or range as for `sweep`, or LOW:HIGH, each about the same factor larger than the last."""
+    """Parse cache sizes: a list or range as for `sweep`, or LOW:HIGH in about equal ratios."""
     ends = text.split(":")
     if len(ends) != 2 or "," in text:
         caches = sorted(several("M", text, lambda size: parse_words(size, dtype)))
         if len(caches) < 2:
-            raise UsageError(f"-M {text!r} was given; here it takes several sizes, LOW:HIGH, such as 256:2M.")
+            raise UsageError(f"-M {text!r} was given; it must be several sizes, LOW:HIGH, such as 256:2M.")
         return caches
     first, last = (parse_words(end, dtype) for end in ends)
     if first >= last:
@@ -326,7 +339,7 @@ def _caches(text: str, dtype: str | None, points: int) -> list[int]:
 
 
 class _Machine(NamedTuple):
-    """Words of a cache, operations per second, bytes per second between the cache and what is behind it."""
+    """Words of a cache, operations per second, and bytes per second between the cache and the next memory level."""
 
     M: int
     peak: float
@@ -335,41 +348,37 @@ class _Machine(NamedTuple):
 
 
 LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_bandwidth")}
-"""Of each cache of a card, the figures that say how large it is and how fast it is filled."""
+"""For each cache of a card, the names of its figures for size and bandwidth."""
 
 
 def _machine(
     gpu: str | None, level: str, dtype: str, m: str | None, peak: str | None, bandwidth: str | None
 ) -> _Machine:
-    """A card's cache, or one that was given in numbers."""
+    """The cache of a card, or one given in numbers."""
     given = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
     if gpu is None:
         missing = [option for option, value in given.items() if value is None]
         if m is None or peak is None or bandwidth is None:
-            raise UsageError(
-                f"a roofline needs a card, --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing."
-            )
+            raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
         return _Machine(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
     from pebblesim.advice.cards import card, words
 
     if any(given.values()):
-        raise UsageError("--gpu says what -M, --peak and --bandwidth would say; give the one or the others.")
+        raise UsageError("--gpu replaces -M, --peak and --bandwidth; give --gpu or those three.")
     if level not in LEVELS:
         raise UnknownName("level", level, LEVELS)
     found, (cache, filled) = card(gpu), LEVELS[level]
     rate = found.rate(filled)
     if dtype not in found.peak or rate is None:
-        what = (
-            "the rate at which its shared memory is filled; take --level l2" if rate is None else f"a peak for {dtype}"
-        )
-        raise UsageError(f"the table of cards does not say of {found.name} {what}.")
+        what = "the bandwidth into its shared memory; use --level l2" if rate is None else f"a peak for {dtype}"
+        raise UsageError(f"the table of cards has no value for {found.name}: {what}.")
     return _Machine(words(found, cache, dtype), found.peak[dtype].value, rate, f", {found.name}")
 
 
 def _rate(option: str, text: str) -> float:
-    """A rate such as 312T or 1.555e12; k, M, G, T and P are powers of 1000."""
+    """Parse a rate such as 312T or 1.555e12; k, M, G, T and P are powers of 1000."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kMGTP])?", text.strip())
     value = float(match[1]) * 1000.0 ** " kMGTP".index(match[2] or " ") if match else 0.0
     if not 0 < value < 1e30:
-        raise UsageError(f"{option} {text!r} was given; it takes a rate per second, such as 312T, 900G or 1.5e12.")
+        raise UsageError(f"{option} {text!r} was given; it must be a rate per second, such as 312T, 900G or 1.5e12.")
     return value

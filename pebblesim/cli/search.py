@@ -15,17 +15,18 @@ app = family()
 
 @command(app, "search", example="pebblesim search backward-qkv -n 1024 -d 64 -M 4162 --save found.py")
 def search(
-    problem: Annotated[str, typer.Argument(help="A problem, see `pebblesim list`.", autocompletion=complete_problem)],
+    problem: Annotated[str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)],
     *,
     sizes: Sizes,
     cache: Cache,
-    name: Annotated[str | None, typer.Option("--name", help="Of the schedule; found-PROBLEM if not given.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the schedule; found-PROBLEM by default.")] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", help="Keep its source; --load FILE brings it back.", metavar="FILE.py")
+        Path | None,
+        typer.Option("--save", help="Save its source to a file; `--load FILE` loads it again.", metavar="FILE.py"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for the schedule that moves least, print it, count it, and have the referee play it."""
+    """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
     from pebblesim.files import whole_file
     from pebblesim.planning.search import search as run
 
@@ -43,4 +44,4 @@ def search(
     elif found.new:
         print(f"written to {save}")
     else:
-        print(f"{save} is not written: {found.schedule.name} is in the catalogue, see `pebblesim show`")
+        print(f"{save} is not written: {found.schedule.name} is already in the catalogue, see `pebblesim show`")

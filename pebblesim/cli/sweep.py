@@ -11,8 +11,10 @@ from pebblesim.cli.options import (
     AsJson,
     Blocks,
     Dtype,
+    HeadChoice,
     MaskText,
     Problem,
+    Ranges,
     Summation,
     command,
     complete_schedule,
@@ -28,6 +30,7 @@ app = family()
 
 @command(app, "sweep", example="pebblesim sweep --schedule large-cache -n 1k:1M:x4 -d 64 -M 16k:1M:x2 -o large.csv")
 def sweep(
+    *,
     schedule: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,11 +40,7 @@ def sweep(
             autocompletion=complete_schedule,
         ),
     ] = None,
-    n: Annotated[str | None, typer.Option("-n", help="Sequence lengths.", metavar="SIZES")] = None,
-    d: Annotated[str | None, typer.Option("-d", help="Head dimensions.", metavar="SIZES")] = None,
-    size: Annotated[
-        list[str] | None, typer.Option("--size", help="A dimension by its own name.", metavar="DIM=SIZES")
-    ] = None,
+    sizes: Ranges,
     m: Annotated[
         str | None, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype.", metavar="SIZES")
     ] = None,
@@ -55,6 +54,7 @@ def sweep(
         list[str] | None, typer.Option("--block", help="Sizes of a block, e.g. B=16:256:+16.", metavar="NAME=SIZES")
     ] = None,
     mask: MaskText = None,
+    heads: HeadChoice,
     summation: Summation = "chain",
     rules: Annotated[str, typer.Option("--rules", help="Of games: hong-kung, replace or no-recompute.")] = "hong-kung",
     output: Annotated[
@@ -77,10 +77,7 @@ def sweep(
     from pebblesim.jobs.sweeps import sweep as run
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
-    short: dict[str, Any] = {name: text for name, text in (("n", n), ("d", d)) if text is not None}
-    by_name = dict(pairs(size, "--size"))
-    if short and by_name:
-        raise UsageError("give the sizes with -n and -d, or each by its name with --size, not both.")
+    axes: dict[str, Any] = {**heads.arguments, **sizes.dims}
     own = dict(pairs(block, "--block"))
     if own and blocks != "fit":
         raise UsageError(f"--blocks {blocks} chooses all blocks; leave it out to choose some yourself with --block.")
@@ -102,8 +99,8 @@ def sweep(
                 jobs=jobs,
                 dask=dask,
                 progress=progress,
-                **short,
-                **by_name,
+                dtype=dtype,
+                **axes,
             )
         except KeyboardInterrupt:
             kept = f"; the rows so far are in {store}, and the same command goes on" if store and store.exists() else ""

@@ -1,4 +1,4 @@
-"""`verify`: claims, judged."""
+"""`verify`: judge the claims."""
 
 from __future__ import annotations
 
@@ -20,19 +20,26 @@ app = family()
 @command(app, example="pebblesim verify")
 def verify(
     claims: Annotated[
-        list[str] | None, typer.Argument(help="Parts of names of claims, e.g. C.9; all claims if none.")
+        list[str] | None, typer.Argument(help="Parts of claim names, e.g. C.9; all claims by default.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Try more and larger samples: minutes, not seconds.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Try more and larger samples; this takes minutes instead of seconds.")
+    ] = False,
     errata: Annotated[
-        Path | None, typer.Option("--errata", help="Write the list of errata to a file instead.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--errata", help="Write the list of errata to a file instead of printing the claims.", metavar="FILE"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge the claims of the literature and our own: proved, holding on the tested range, or failing."""
+    """Judge the claims of the literature and our own: proved, true on the tested range, or false."""
     from pebblesim import claims as judges
 
     if errata is not None and (claims or full or as_json):
-        raise UsageError("--errata writes the whole list with the evidence of the quick run; it takes no other option.")
+        raise UsageError(
+            "--errata writes the whole list with the evidence of the quick run; leave out all other options."
+        )
     with progress_bar("verifying") as progress:
         report = judges.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
     if errata is not None:

@@ -47,6 +47,17 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
         path: the file.
         format: a name in `FORMATS`; by default told by the suffix.
 
+    Returns:
+        The graph.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "square.txt")
+    ...     _ = file.write_text("0 1\\n0 2\\n1 3\\n2 3\\n")
+    ...     load_graph(file, "edges")
+    Cdag(4 vertices, 4 edges)
+
     Raises:
         UnknownName: there is no such format.
         UsageError: the file cannot be read, or holds no acyclic graph in this format; the message says where.
@@ -73,6 +84,19 @@ def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None
 
     HyperDAG, edge lists and matrices know neither tensors nor names nor a choice of inputs and outputs: only vertices,
     edges and, in HyperDAG, the words of values survive there.
+
+    Args:
+        graph: the graph.
+        path: the file; its suffix tells the format.
+        format: a name in `FORMATS`, where the suffix does not tell it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from pebblesim.dags.generators import generate
+    >>> with TemporaryDirectory() as folder:
+    ...     save_graph(generate("fft", n=4), Path(folder, "fft.json"))
+    ...     load_graph(Path(folder, "fft.json"))
+    Cdag(12 vertices, 16 edges)
 
     Raises:
         UnknownName: there is no such format.

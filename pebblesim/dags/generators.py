@@ -60,6 +60,13 @@ def _generator(name: str, bound: str, source: str) -> Callable[[Callable[..., Cd
 def generate(name: str, /, **parameters: Any) -> Cdag:
     """A graph of a family.
 
+    Args:
+        name: the family, such as "fft"; `pebblesim generate` lists them.
+        parameters: its sizes and choices.
+
+    Returns:
+        The graph.
+
     >>> generate("fft", n=8)
     Cdag(32 vertices, 48 edges)
 

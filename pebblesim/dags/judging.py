@@ -30,17 +30,27 @@ def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "
             proc 0 in superstep 1`, `Evict 3 from proc 0`, `Send up 3 from proc 0`, `Send down 3 to proc 0`).
         M, rules: as for `referee`.
 
+    Returns:
+        The game, with its words read and written, and its `violation` if a move is illegal.
+
+    >>> from pebblesim.dags.generators import generate
+    >>> from pebblesim.dags.search import pebble
+    >>> graph = generate("pyramid", rows=3)
+    >>> found = pebble(graph, M=4, seconds=1)
+    >>> judge(graph, found.moves, M=4).io == found.io
+    True
+
     Raises:
         UsageError: the file cannot be read, or holds something else.
     """
     graph = as_cdag(graph)
-    if not isinstance(game, str | Path):
-        moves = game
-    elif Path(game).suffix == ".npy":
-        moves = load(game)
-    else:
-        moves = _text(Path(game), graph)
+    moves = saved(Path(game), graph) if isinstance(game, str | Path) else game
     return referee(graph, whole("M", M), [moves], rules, strict=False)
+
+
+def saved(path: Path, graph: Cdag) -> NDArray[np.int64]:
+    """The moves in a file; formats and errors as for `judge`."""
+    return load(path) if path.suffix == ".npy" else _text(path, graph)
 
 
 def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:

@@ -24,6 +24,7 @@ from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 
 RULES: Final = ("hong-kung", "no-recompute", "partial")
@@ -35,7 +36,7 @@ Progress = Callable[[float, int, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Optimum:
+class Optimum(Result):
     """The least I/O of a game, or an interval that holds it, and a game.
 
     Attributes:

@@ -18,6 +18,7 @@ from pebblesim.dags.starts import starts
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import RULES, Game, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
@@ -37,7 +38,7 @@ Progress = Callable[[float, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Pebbling:
+class Pebbling(Result):
     """The best game that was found on a graph, and how far it can be from the least.
 
     Attributes:
@@ -145,6 +146,9 @@ def pebble(
         progress: called now and then.
 
     Ctrl-C ends the search, not the call: the best game so far is returned.
+
+    Returns:
+        The game, the bounds, and the gap between them.
 
     >>> from pebblesim.dags.generators import generate
     >>> pebble(generate("pyramid", rows=5), M=4, rules="no-recompute", seconds=2).io

@@ -1,1 +1,1 @@
-"""The red-blue pebble game: its moves, its referee, the numbering of vertices, and the search for the least I/O."""
+"""The red-blue pebble game: moves, referee, and numbering of vertices."""

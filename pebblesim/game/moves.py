@@ -1,7 +1,7 @@
-"""The moves of the red-blue pebble game, packed into integers so that a game of 10^8 moves is a stream of arrays.
+"""The moves of the red-blue pebble game, packed into integers. A game of 10^8 moves is a stream of arrays.
 
-A *stream* is any iterable of such arrays (*chunks*). On disk it is a `.npy` file of the packed int64 numbers, or, for
-people, a `.txt` file with one move per line, such as `read A1[0,0]`.
+A *stream* is any iterable of such arrays (*chunks*). On disk it is a `.npy` file of the packed int64 numbers, or a
+readable `.txt` file with one move per line, such as `read A1[0,0]`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ DELETE: Final = 3  # take the red pebble away
 
 KINDS: Final = ("read", "write", "compute", "delete")
 
-TEXT_LIMIT: Final = 10**6  # moves in a file for people
+TEXT_LIMIT: Final = 10**6  # most moves in a .txt file
 
 
 def pack(kind: Any, vertex: Any) -> Any:
-    """One move as an integer, `vertex * 4 + kind`; works on numbers and on int64 arrays alike."""
+    """Pack a move into an integer, `vertex * 4 + kind`; works on numbers and on int64 arrays."""
     return vertex * 4 + kind
 
 
 def unpack(move: Any) -> tuple[Any, Any]:
-    """(kind, vertex) of a packed move, or of an array of them."""
+    """Return (kind, vertex) of a packed move, or of an array of packed moves."""
     return move & 3, move >> 2
 
 
 def moves(*pairs: tuple[int, int]) -> NDArray[Any]:
-    """A short stream written by hand: `moves((READ, 0), (COMPUTE, 2))`."""
+    """Make an array of packed moves by hand: `moves((READ, 0), (COMPUTE, 2))`."""
     import numpy as np
 
     return np.array([pack(kind, vertex) for kind, vertex in pairs], dtype=np.int64)
 
 
 def as_chunk(array: Any) -> NDArray[Any]:
-    """The array itself, if it can be part of a stream.
+    """Return the array if it can be part of a stream.
 
     Raises:
-        UsageError: it is no one-dimensional array of int64.
+        UsageError: it is not a one-dimensional array of int64.
     """
     import numpy as np
 
@@ -57,21 +57,21 @@ def as_chunk(array: Any) -> NDArray[Any]:
         given = f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise UsageError(
             f"a stream of moves holds one-dimensional arrays of int64, not {given}; "
-            "a single array is a stream when put in a list: [array]."
+            "put a single array into a list: [array]."
         )
     return array
 
 
 def chunks(array: NDArray[Any], size: int = 1 << 20) -> Iterator[NDArray[Any]]:
-    """Cut one long array of moves, say a file read by `load`, into a stream of `size` moves each."""
+    """Cut a long array of moves, such as a file read by `load`, into chunks of `size` moves."""
     return (array[start : start + size] for start in range(0, array.size, size))
 
 
 def load(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """The moves in a `.npy` file, left on disk until they are looked at (a read-only memory map).
+    """Load the moves in a `.npy` file as a read-only memory map.
 
     Raises:
-        UsageError: there is no such file, or it holds no packed moves.
+        UsageError: the file does not exist, or does not hold packed moves.
     """
     import numpy as np
 
@@ -86,10 +86,10 @@ def load(path: str | os.PathLike[str]) -> NDArray[Any]:
 def saving(
     path: str | os.PathLike[str], stream: Iterable[NDArray[Any]], describe: Callable[[int], str] = str
 ) -> Iterator[Iterator[NDArray[Any]]]:
-    """Save a stream while it is played: `with saving("game.npy", stream) as stream: referee(graph, M, stream)`.
+    """Save a stream while it is consumed: `with saving("game.npy", stream) as stream: referee(graph, M, stream)`.
 
-    The file appears whole when the block ends (what the block left of the stream is then fetched and saved too),
-    or not at all if the block or the stream raises.
+    The file appears as a whole when the block ends; moves that the block did not consume are then fetched and saved
+    too. If the block or the stream raises, no file appears.
 
     Args:
         path: a name ending in `.npy` or `.txt`.
@@ -97,7 +97,8 @@ def saving(
         describe: names the vertices in a `.txt` file.
 
     Raises:
-        UsageError: another ending, a folder that cannot be written, or more than `TEXT_LIMIT` moves for a `.txt` file.
+        UsageError: the name has another ending, the folder cannot be written, or there are more than `TEXT_LIMIT` moves
+            for a `.txt` file.
     """
     target = Path(path)
     formats: dict[str, type[_Packed | _Text]] = {".npy": _Packed, ".txt": _Text}
@@ -110,7 +111,7 @@ def saving(
             yield passing
             for _ in passing:
                 pass
-        if not out.whole:  # the stream raised, and the block went on
+        if not out.whole:  # the stream raised, but the block went on
             unfinished.unlink()
 
 
@@ -123,7 +124,7 @@ def _tee(stream: Iterable[NDArray[Any]], out: _Packed | _Text) -> Iterator[NDArr
 
 
 class _Packed:
-    """A `.npy` file whose length is known only at the end; numpy leaves room in the header for the number to grow."""
+    """A `.npy` file whose length is known only at the end. numpy reserves space for a longer number in the header."""
 
     def __init__(self, file: IO[bytes], describe: Callable[[int], str]) -> None:
         self.file, self.count, self.whole = file, 0, False
@@ -152,9 +153,9 @@ class _Text:
     def put(self, chunk: NDArray[Any]) -> None:
         self.count += chunk.size
         if self.count > TEXT_LIMIT:
-            raise UsageError(f"a .txt file is for people and holds at most {TEXT_LIMIT:,} moves; save to .npy instead.")
+            raise UsageError(f"a .txt file holds at most {TEXT_LIMIT:,} moves; save to .npy instead.")
         lines = (f"{KINDS[kind]} {self.describe(vertex)}\n" for kind, vertex in map(unpack, chunk.tolist()))
         self.file.write("".join(lines).encode())
 
     def end(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: the file is complete."""

@@ -1,11 +1,11 @@
-"""The referee of the red-blue pebble game: is a stream of moves legal, and how many words does it move?
+"""The referee of the red-blue pebble game: checks that a stream of moves is legal, and counts the words it moves.
 
-It knows a graph, M, a table of rules and the moves, and nothing of tiles, tensors or schedules: whoever made the
-moves can be caught by it. One word is one pebble; reads, writes and I/O are in words.
+The referee knows a graph, M, a table of rules and the moves. It knows nothing of tiles, tensors or schedules, so it can
+find any mistake in them. One word is one pebble; reads, writes and I/O are in words.
 
-A rule set is a table with one row per kind of move: what must be true of the vertex and its predecessors, and what
-changes. Every row is interpreted by the same loop, so a variant of the game is another table, not other code. Under
-`partial` alone a vertex takes its terms one by one, which needs a loop that knows the edges.
+A rule set is a table with one row for each kind of move: conditions on the vertex and its predecessors, and the
+changes. One loop interprets every row, so a variant of the game is another table, not other code. Only `partial` needs
+a second loop, because there a vertex takes its terms one by one, along the edges.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from numpy.typing import NDArray
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, unpack
 
-# What is known of a vertex. The kernel counts red pebbles by bit 0.
+# Flags of a vertex. The kernel counts red pebbles by bit 0.
 RED: Final = 1
 BLUE: Final = 2
 COMPUTED: Final = 4  # at some time
-WRITTEN: Final = 8  # at some time; known where blue pebbles can be taken away
+WRITTEN: Final = 8  # at some time; recorded if the rules can take blue pebbles away
 INPUT: Final = 16
-COMPLETE: Final = 32  # under `partial`: all terms are in
+COMPLETE: Final = 32  # under `partial`: all terms have been added
 
 
 class Graph(Protocol):
-    """What the referee asks of a graph: predecessors in CSR form, inputs, outputs, and names for its messages.
+    """The interface of a graph for the referee: predecessors in CSR form, inputs, outputs, and names for messages.
 
-    A graph may have `weights` besides, the words of each vertex; without, or if that is None, each has one.
+    A graph may also have `weights`, the number of words of each vertex. If it is missing or None, each vertex has one
+    word.
     """
 
     @property
@@ -51,7 +52,7 @@ class Graph(Protocol):
 
 
 class Rule(NamedTuple):
-    """One kind of move: flags its vertex needs, must not have, gains and loses, and those its predecessors need."""
+    """One kind of move: flags that its vertex needs, must not have, gains and loses; flags its predecessors need."""
 
     needs: int = 0
     forbids: int = 0
@@ -70,7 +71,7 @@ HONG_KUNG: Final = {
 RULES: Final[dict[str, dict[int, Rule]]] = {
     # Hong & Kung 1981: both colours may stand on a vertex, and it may be computed again.
     "hong-kung": HONG_KUNG,
-    # Def. 3.4 of arXiv 2410.09397 to the letter: a pebble is replaced by one of the other colour.
+    # Def. 3.4 of arXiv 2410.09397, taken literally: a pebble is replaced by one of the other colour.
     "replace": HONG_KUNG
     | {
         READ: Rule(needs=BLUE, sets=RED, clears=BLUE),
@@ -78,19 +79,19 @@ RULES: Final[dict[str, dict[int, Rule]]] = {
     },
     # One-shot game (Papp & Wattenhofer 2020, arXiv 2005.08609): each vertex is computed at most once.
     "no-recompute": HONG_KUNG | {COMPUTE: Rule(forbids=INPUT | COMPUTED, predecessors=RED, sets=RED | COMPUTED)},
-    # Partial computations (Papp, Sobczyk & Yzelman, arXiv 2410.22237): a compute adds one term, of an operand that is
-    # complete, once; what is in memory is then no longer the value. Its number is the edge's, in the order of the
-    # predecessors, or, for a vertex v without any, the number of edges + v.
+    # Partial computations (Papp, Sobczyk & Yzelman, arXiv 2410.22237): a compute adds one term, from a complete
+    # operand, and each term once; the copy in memory is then out of date. The move's number is that of the edge, in the
+    # order of the predecessors. For a vertex v without predecessors it is the number of edges + v.
     "partial": HONG_KUNG
     | {COMPUTE: Rule(forbids=INPUT, predecessors=RED | COMPLETE, sets=RED | COMPUTED, clears=BLUE)},
 }
 
 BY_TERM: Final = ("partial",)
-"""Rule sets under which a vertex takes its terms one by one."""
+"""Rule sets in which the terms of a vertex are added one by one."""
 
 
 def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
-    """The same rules, in which no red pebble is placed where one stands."""
+    """The same rules, except that a vertex with a red pebble must not get another one."""
     return {kind: rule._replace(forbids=rule.forbids | (rule.sets & RED)) for kind, rule in rules.items()}
 
 
@@ -98,9 +99,9 @@ def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
 class Violation:
     """The first illegal move of a game.
 
-    `number` counts moves from 1; `name` is what the graph calls the vertex; `red` are the pebbles before the move.
-    `reason` says in words which rule is broken, and `message` all of it in one line. `source` is the file and line of
-    the schedule that made the move; None if that is not known.
+    `number` counts moves from 1. `name` is the graph's name of the vertex. `red` is the number of red pebbles before
+    the move. `reason` says which rule is broken; `message` is the whole report in one line. `source` is the file and
+    line of the schedule that made the move, or None if it is not known.
     """
 
     number: int
@@ -123,10 +124,11 @@ class Game:
         M: red pebbles allowed.
         vertices, edges: size of the graph.
         moves: legal moves played, of all four kinds.
-        reads, writes: moves of these kinds.
+        reads, writes: number of these moves, in words.
         peak_red: most red pebbles on the graph at any moment.
-        missing_outputs: outputs without a blue pebble at the end, and `first_missing` the name of the first.
-        violation: the illegal move that ended the game, if there was one.
+        missing_outputs: number of outputs without a blue pebble at the end; `first_missing` is the name of the first
+            one.
+        violation: the illegal move that ended the game, or None.
     """
 
     rules: str
@@ -157,7 +159,7 @@ class Game:
         return self.legal and not self.missing_outputs
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, ready for JSON."""
+        """Return the game as plain data for JSON."""
         return asdict(self) | {"io": self.io, "legal": self.legal, "complete": self.complete}
 
     def __str__(self) -> str:
@@ -182,7 +184,10 @@ class Game:
 
 
 class IllegalMove(PebblesimError):
-    """A move that the rules do not allow. `game` is the game up to it; the other attributes are `Violation`'s."""
+    """A move is illegal under the rules.
+
+    `game` is the game up to this move; the other attributes are those of `Violation`.
+    """
 
     def __init__(self, game: Game) -> None:
         super().__init__(game)
@@ -197,21 +202,22 @@ class IllegalMove(PebblesimError):
 
 
 class Referee:
-    """A game in progress: `play` it chunk by chunk, then `finish`.
+    """A game in progress: call `play` for each chunk of moves, then `finish`.
 
     Args:
-        graph: the graph; blue pebbles stand on its inputs, and only there.
+        graph: the graph; at the start, blue pebbles are on its inputs only.
         M: most red pebbles at any moment.
         rules: a name in `RULES`.
-        idle: whether a red pebble may be placed where one stands. Such a move changes nothing, and the rules allow
-            it; but a schedule that reads or computes what it holds already is not what its count says.
+        idle: whether a vertex with a red pebble may get another one. The rules allow such a move, and it changes
+            nothing. But a schedule that reads or computes a value that is already in the cache does not match its
+            count.
 
     Attributes:
         moves: legal moves played so far.
 
     Raises:
-        UnknownName: there is no such rule set.
-        UsageError: M is no positive whole number, or the graph's arrays contradict each other.
+        UnknownName: the rule set is not known.
+        UsageError: M is not a positive whole number, or the graph's arrays are inconsistent.
     """
 
     def __init__(self, graph: Graph, M: int, rules: str = "hong-kung", *, idle: bool = True) -> None:
@@ -225,7 +231,7 @@ class Referee:
         self._table = np.array([self._rules[kind] for kind in range(len(KINDS))], dtype=np.uint8)
         self._state = np.zeros(graph.vertices, dtype=np.uint8)
         self._state[inputs] = INPUT | BLUE | COMPLETE
-        self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, and at the peak
+        self._counts = np.zeros(4, dtype=np.int64)  # reads, writes, red pebbles now, red pebbles at the peak
         self._violation: Violation | None = None
         weights = getattr(graph, "weights", None)
         self._words = None if weights is None else _readonly(weights)
@@ -247,7 +253,7 @@ class Referee:
 
     @property
     def write_takes_red(self) -> bool:
-        """Whether a write takes the red pebble away, so that nothing is left to delete."""
+        """Whether a write removes the red pebble; then no delete follows."""
         return bool(RULES[self.rules][WRITE].clears & RED)
 
     @property
@@ -259,15 +265,15 @@ class Referee:
         """Play the next moves (packed, int64).
 
         Raises:
-            IllegalMove: at the first illegal move. The game is over then, and playing on raises the same again.
-            UsageError: the chunk is no one-dimensional array of int64.
+            IllegalMove: at the first illegal move. The game is then over, and further calls raise the same error.
+            UsageError: the chunk is not a one-dimensional array of int64.
         """
         from pebblesim.game import referee_kernel as kernel
 
         chunk = _readonly(as_chunk(chunk))
         if self._violation is None:
             total = self._state.size if self._words is None else int(self._words.sum())
-            limit = min(self.M, total)  # M itself may exceed any machine integer
+            limit = min(self.M, total)  # M may be larger than any machine integer
             played = (
                 kernel.play_by_term(
                     chunk, self._indptr, self._preds, self._targets, self._state, self._table, limit, self._counts,
@@ -286,7 +292,7 @@ class Referee:
             raise IllegalMove(self.finish())
 
     def finish(self) -> Game:
-        """The outcome, as the pebbles stand now."""
+        """Return the outcome for the current pebbles."""
         needed = BLUE | COMPLETE if self.rules in BY_TERM else BLUE
         missing = self._outputs[self._state[self._outputs] & needed != needed]
         return Game(
@@ -304,13 +310,13 @@ class Referee:
         )
 
     def _explain(self, move: int) -> Violation:
-        """The story of a move that the kernel refused, from the state in which it left the vertices."""
+        """Explain why the kernel refused a move, from the state of the vertices."""
         kind, vertex = unpack(move)
         if self.rules in BY_TERM and kind == COMPUTE:
             return self._explain_term(vertex)
         name, detail = f"vertex {vertex}", f" (red {self.red} of {self.M})"
         if not 0 <= vertex < self.graph.vertices:
-            reason = f"there is no such vertex, the graph has {self.graph.vertices}, numbered from 0"
+            reason = f"this vertex does not exist; the graph has {self.graph.vertices}, numbered from 0"
         else:
             name = self.graph.describe(vertex)
             broken = self._broken(self._rules[kind], vertex)
@@ -324,10 +330,10 @@ class Referee:
         return Violation(number, KINDS[kind], vertex, name, reason, self.red, self.M, message)
 
     def _explain_term(self, number: int) -> Violation:
-        """The same of a term that cannot be added."""
+        """Explain why a term cannot be added."""
         edges, detail = self._preds.size, f" (red {self.red} of {self.M})"
         if not 0 <= number < edges + self.graph.vertices:
-            reason = f"there is no such term, the graph has {edges} edges, numbered from 0, and vertices behind them"
+            reason = f"this term does not exist; the graph has {edges} edges, numbered from 0, and vertices after them"
             return self._violated(COMPUTE, number, f"term {number}", reason, detail)
         v = int(self._targets[number]) if number < edges else number - edges
         name, state = self.graph.describe(v), int(self._state[v])
@@ -338,13 +344,13 @@ class Referee:
         if state & INPUT:
             reason = f"{self.graph.describe(v)} is an input, which can be read but not computed"
         elif number < edges and self._added[number]:
-            reason = "this term is in already"
+            reason = "this term was already added"
         elif u >= 0 and not self._state[u] & RED:
             reason = f"predecessor {self.graph.describe(u)} has no red pebble"
         elif u >= 0 and not self._state[u] & COMPLETE:
             reason = f"predecessor {self.graph.describe(u)} is not complete, it lacks {int(self._left[u])} terms"
         elif u < 0 and terms:
-            reason = f"it has {terms} terms, which are added one by one"
+            reason = f"its {terms} terms must be added one by one"
         elif u < 0 and state & COMPLETE:
             reason = f"{self.graph.describe(v)} was already computed"
         elif u >= 0 and self._left[v] < terms and not state & RED:
@@ -354,14 +360,17 @@ class Referee:
         return self._violated(COMPUTE, v, name, reason, detail)
 
     def _broken(self, rule: Rule, vertex: int) -> str | None:
-        """Which precondition of the rule fails at a vertex, in words; None if it is the limit of M pebbles."""
+        """Return in words which precondition of the rule fails at a vertex;
+
+        None if only the limit of M pebbles fails.
+        """
         state, name = int(self._state[vertex]), self.graph.describe(vertex)
         if state & rule.forbids & INPUT:
             return f"{name} is an input, which can be read but not computed"
         if state & rule.forbids & COMPUTED:
             return f"{name} was already computed, and under {self.rules!r} that is allowed only once"
         if state & rule.forbids & RED:
-            return f"{name} has a red pebble already: it is in cache, and is neither read nor computed again"
+            return f"{name} has a red pebble already: it is in the cache, so it must not be read or computed again"
         if rule.needs & BLUE & ~state:
             return f"{name} has no blue pebble: {self._why_not_blue(state)}"
         if rule.needs & RED & ~state:
@@ -393,15 +402,21 @@ def referee(
 
     Args:
         graph, M, rules: as for `Referee`.
-        stream: the moves, as arrays of packed moves of any length; only one of them is looked at at a time.
-        strict: raise at an illegal move; if False, return the game up to it, with its `violation`.
+        stream: the moves, as arrays of packed moves of any length. Only one array is used at a time.
+        strict: raise an error at an illegal move; if False, return the game up to that move, with its `violation`.
 
     Returns:
-        The game. One whose outputs are not all blue at the end is legal but not `complete`.
+        The game. If some output is not blue at the end, the game can be legal, but it is not `complete`.
+
+    >>> from pebblesim.dags.generators import generate
+    >>> from pebblesim.dags.search import pebble
+    >>> graph = generate("pyramid", rows=3)
+    >>> referee(graph, 4, [pebble(graph, M=4, seconds=1).moves]).complete
+    True
 
     Raises:
         IllegalMove: at the first illegal move, if `strict`.
-        UnknownName, UsageError: as for `Referee`, or the stream holds something else than arrays of int64.
+        UnknownName, UsageError: as for `Referee`, or the stream holds something other than arrays of int64.
     """
     game = Referee(graph, M, rules)
     try:
@@ -414,11 +429,11 @@ def referee(
 
 
 def _checked(graph: Graph) -> tuple[NDArray[Any], ...]:
-    """(indptr, preds, inputs, outputs) of a graph on which the kernel cannot leave its arrays."""
+    """Return (indptr, preds, inputs, outputs), checked so that the kernel never indexes out of bounds."""
     n, indptr, preds = graph.vertices, _readonly(graph.indptr), _readonly(graph.preds)
     inputs, outputs = np.asarray(graph.inputs, dtype=np.int64), np.asarray(graph.outputs, dtype=np.int64)
     if indptr.size != n + 1 or indptr[0] != 0 or indptr[-1] != preds.size or (indptr[1:] < indptr[:-1]).any():
-        raise UsageError(f"indptr must be {n + 1} numbers that rise from 0 to the number of edges, {preds.size}.")
+        raise UsageError(f"indptr must be {n + 1} numbers that increase from 0 to the number of edges, {preds.size}.")
     for what, ids in ("predecessors", preds), ("inputs", inputs), ("outputs", outputs):
         if ids.size and not 0 <= ids.min() <= ids.max() < n:
             raise UsageError(f"{what} must be vertices, 0 to {n - 1}; they range from {ids.min()} to {ids.max()}.")
@@ -426,7 +441,7 @@ def _checked(graph: Graph) -> tuple[NDArray[Any], ...]:
 
 
 def _readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """The same data, contiguous and read-only: one type for numba, however the array came about."""
+    """Return the same data as a contiguous, read-only array, so that numba sees one type."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""The referee's inner loop, apart so that numba is imported only when a game is played."""
+"""The referee's inner loop. It is a separate module so that numba is imported only when a game is played."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def play(
     counts: NDArray[np.int64],
     words: NDArray[np.int64] | None,
 ) -> int:
-    """Play moves until one is illegal; return how many were played, so the position of the illegal one.
+    """Play moves until one is illegal. Return the number of moves played, which is the index of the illegal one.
 
     Args:
         moves: packed moves, vertex * 4 + kind.
@@ -36,7 +36,7 @@ def play(
         table: one row per kind of move; the columns are flags (see the constants above).
         M: most red pebbles at any moment.
         counts: reads, writes, red pebbles now and at the peak, in words; changed in place.
-        words: of each vertex; None for one each, which is compiled to a loop of its own.
+        words: number of words of each vertex; None for one word each, which is compiled to a separate loop.
     """
     # Every index is unsigned: a negative vertex becomes a huge one, and numba need not handle negative indices.
     vertices, one = np.uint64(state.size), np.uint64(1)
@@ -89,14 +89,15 @@ def play_by_term(
     left: NDArray[np.int64],
     complete: int,
 ) -> int:
-    """The same where a vertex takes its terms one by one: a compute is of an edge, or behind all of them of a vertex.
+    """Like `play`, but vertices take their terms one by one. The number of a compute is an edge, or edges + v for
+    vertex v.
 
     Args:
-        targets: of each edge.
-        words: of each vertex.
-        added: whether the term of an edge is in; changed in place.
-        left: terms that each vertex lacks; changed in place.
-        complete: the flag of a vertex that lacks none.
+        targets: the vertex that each edge leads to.
+        words: number of words of each vertex.
+        added: whether the term of each edge was added; changed in place.
+        left: number of missing terms of each vertex; changed in place.
+        complete: the flag of a vertex with all its terms.
     """
     edges, vertices = preds.size, state.size
     played = 0
@@ -112,7 +113,7 @@ def play_by_term(
                 wanted = table[kind, PREDECESSORS]
                 if added[number] or state[preds[number]] & wanted != wanted:
                     break
-                if left[v] < terms and not state[v] & 1:  # a sum that is begun must be in cache
+                if left[v] < terms and not state[v] & 1:  # a partial sum must be in the cache
                     break
             elif terms > 0 or state[v] & complete:
                 break

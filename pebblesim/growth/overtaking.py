@@ -11,7 +11,7 @@ from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
     from pebblesim.growth.cones import Cone, Vector
-    from pebblesim.growth.text import Expression
+    from pebblesim.notation import Expression
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 
@@ -38,7 +38,14 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
 
 
 def bound_exponent() -> tuple[Fraction | None, str]:
-    """The same for the two regimes of the lower bound on the backward pass, for all n, d and M."""
+    """The power of d at which the two regimes of the lower bound on the backward pass cross, for all n, d and M.
+
+    Returns:
+        The exponent x of M = Θ(d^x), or None if there is none, and the proof in words.
+
+    >>> bound_exponent()[0]
+    Fraction(2, 1)
+    """
     small, large = (statement(f"Li et al., {name}") for name in ("Theorem E.10", "Theorem E.9"))
     assert small.expr and large.expr
     return overtakes(small.expr, large.expr)
@@ -87,5 +94,7 @@ def overtakes(
         words = (["no blocks" if form is None else monomial(form, names) for form in pair] for pair in pairs)
         return ", ".join(" against ".join(pair) for pair in words)
 
-    on = f"on {region}: " if region else ""
-    return x, f"{on}M ≤ d^{x}: {forms(above)}; M ≥ d^{x}: {forms(below)}"
+    plain = region.replace(">=", "≥").replace("<=", "≤").replace("*", "")
+    on = f"for {plain}: " if region else ""
+    power = monomial(tuple(x if i == d else Fraction(0) for i in range(len(names))), names)
+    return x, f"{on}up to M = {power} they grow as {forms(above)}; from there on as {forms(below)}"

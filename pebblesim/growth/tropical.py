@@ -23,9 +23,8 @@ import sympy
 from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
-from pebblesim.growth.text import Expression, comparisons_in, parse
 from pebblesim.growth.verdicts import Piece, Verdict, Witness
-from pebblesim.notation import written
+from pebblesim.notation import Expression, comparisons_in, parse, written
 
 Cells = list[tuple[Region, Vector | None]]
 """A function on a region: parts of it, with a linear function on each; None where there is no bound on that side."""
@@ -52,6 +51,9 @@ def decide(
         region: comparisons, such as "n >= d, M >= 2*d**2, M <= n*d, B >= 1"; the larger side is a monomial, or becomes
             one when the rules are put in.
         where: what stands for some of the symbols, such as block rules.
+
+    Returns:
+        The verdict, which is true if the relation holds, and prints its proof or its counterexample.
 
     >>> print(decide("2*n*ceiling(n/B) + 5*n", "O", "n**2/sqrt(M) + n", "B >= 1", {"B": "floor(sqrt(M/4))"}))
     O holds on B >= 1

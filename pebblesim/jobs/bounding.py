@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
 from typing import Any
 
 from pebblesim.errors import UsageError
-from pebblesim.jobs.arguments import BlockRule, problem_dims
+from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted
-from pebblesim.language.masks import Mask, of
-from pebblesim.language.problems import Theta, problem
+from pebblesim.jobs.heads import Heads
+from pebblesim.language.masks import Mask, of_heads
+from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import (
     Formulation,
     LowerBound,
     Pairs,
+    added_up,
     best_of_ways,
     formulation_in_words,
     largest,
@@ -30,7 +33,7 @@ from pebblesim.theory.lower_bounds import (
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Result):
     """Every bound on a problem at given sizes, in words; it prints as a table.
 
     Attributes:
@@ -38,9 +41,13 @@ class Bounds:
         pairs: Z, the number of allowed pairs under a mask; None without.
         schedule: whose way of computing the lower bounds are for; None for all ways, each bound naming its own.
         theta: the expression inside Θ; None if the problem states none.
+        theta_value: its value, to 28 digits.
         lower: the lower bounds, those that do not apply among them.
         ways: the largest lower bound on each way of computing, by its name.
         best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
+        heads: the heads and sequences. All figures here are of one head; of the heads that share keys and values; or,
+            under a mask for each head, of all heads of a sequence, which bounds are then added up.
+        times: how often all this is computed.
     """
 
     problem: str
@@ -52,20 +59,23 @@ class Bounds:
     lower: Sequence[LowerBound]
     ways: Mapping[str, LowerBound]
     best: LowerBound
+    theta_value: Decimal | None = None
+    heads: Heads = field(default_factory=Heads)
+    times: int = 1
+
+    @property
+    def total(self) -> int:
+        """The least words for all heads and sequences."""
+        return self.best.value * self.times
 
     @property
     def sizes(self) -> dict[str, int]:
         """Dimensions, Z if some pairs are forbidden, and M."""
         return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
 
-    @property
-    def theta_value(self) -> Decimal | None:
-        """Value of the expression inside Θ, to 28 digits."""
-        return None if self.theta is None else self.theta.value(self.sizes)
-
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim bounds --json`."""
-        theta = self.theta and self.theta.to_dict(self.sizes) | {"source": self.theta.source}
+        theta = self.theta and self.theta.to_dict(self.theta_value or Decimal(0)) | {"source": self.theta.source}
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "pairs": self.pairs}
         return head | {
             "schedule": self.schedule,
@@ -88,13 +98,30 @@ class Bounds:
                 }
                 for each in self.lower
             ],
+            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.said else {}),
         }
+
+    def latex(self) -> str:
+        """Θ and the closed form of every bound, with its domain and its way, as an `align*` environment of LaTeX."""
+        from pebblesim.notation import align, domain_in_latex, in_latex, text_in_latex
+
+        rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
+        for each in self.lower:
+            way = rf",\ {text_in_latex(each.way)}" if each.way else ""
+            named = rf"Q_{{{text_in_latex(each.name)}}}"
+            rows += [
+                (named, rf"\ge {in_latex(form.expr)}", rf"\text{{for }} {domain_in_latex(form.domain)}{way}")
+                for form in each.forms
+            ]
+        return align(rows)
 
     def summary(self) -> list[str]:
         """What holds, a line for each way of computing, and first the one for every way."""
         lines = [f"least: {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
+        if self.heads.said:
+            lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
         return lines
 
     def __str__(self) -> str:
@@ -109,12 +136,16 @@ class Bounds:
 
 
 def bounds(
-    problem_name: str,
+    problem_name: str = "backward",
     *,
     M: int,
     schedule: str | Schedule | None = None,
-    mask: Mask | str | Any | None = None,
+    mask: AnyMask | None = None,
     pairs: int | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> Bounds:
     """Every bound on a problem: the expression inside Θ, and all lower bounds with constants.
@@ -125,7 +156,11 @@ def bounds(
         schedule: whose way of computing is meant: what it keeps, and what its graph says; by default all ways.
         mask: which pairs are allowed, as for `count`.
         pairs: instead of a mask, Z, the number of allowed pairs; the bounds then hold for every mask with so many.
+        heads, kv_heads, batch, separate: how many there are, as for `count`; the result's `total` is for all.
         dims: the dimensions, such as n=4096, d=64.
+
+    Returns:
+        All bounds, which print as a table; `best` is the largest that applies.
 
     >>> bounds("backward", n=4096, d=64, M=65536).best.name
     'D3'
@@ -133,15 +168,26 @@ def bounds(
     Raises:
         UsageError: a name or size that is not allowed.
     """
-    solves, seen = problem(problem_name), of(mask)
-    sizes, M = problem_dims(solves, dims), whole("M", M)
+    solves, seen, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
+    M = whole("M", M)
+    if seen is not None and pairs is not None:
+        raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
+    if pairs is not None and among.together > 1:
+        raise UsageError(
+            "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
+        )
+    cases = among.cases(solves, dims, seen)
     algorithm = None if schedule is None else get(schedule)
     if algorithm is not None and algorithm.problem is not solves:
         raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
-    solves, algorithm = solves.in_dims(sizes), algorithm and algorithm.in_dims(sizes)
-    if seen is not None and pairs is not None:
-        raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
-    given = seen if pairs is None else pairs
+    solves, algorithm = solves.in_dims(cases.sizes), algorithm and algorithm.in_dims(cases.sizes)
+    each = [_bounds(solves, cases.sizes, M, algorithm, mask if pairs is None else pairs) for mask in cases.masks]
+    return replace(_together(each), heads=among, times=cases.times)
+
+
+def _bounds(
+    solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, given: Mask | int | None
+) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
     lower = lower_bounds(solves, sizes, M, formulation, given)
     ways = (
@@ -149,21 +195,42 @@ def bounds(
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
+    pairs = None if given is None else Pairs.of(given, *solves.grid(sizes)).number
+    theta = solves.theta.of_pairs() if solves.theta and given is not None else solves.theta
     return Bounds(
         problem=solves.name,
         dims=sizes,
         M=M,
-        pairs=None if given is None else Pairs.of(given, *solves.grid(sizes)).number,
+        pairs=pairs,
         schedule=None if algorithm is None else algorithm.name,
-        theta=solves.theta.of_pairs() if solves.theta and given is not None else solves.theta,
+        theta=theta,
         lower=lower,
         ways=ways,
         best=least_of_ways(ways) if formulation is None else largest(lower),
+        theta_value=theta.value({**sizes, **({} if pairs is None else {"Z": pairs}), "M": M}) if theta else None,
+    )
+
+
+def _together(each: Sequence[Bounds]) -> Bounds:
+    """The bounds of heads that have each their own mask, on all of them."""
+    first = each[0]
+    if len(each) == 1:
+        return first
+    found: dict[tuple[str, str], list[LowerBound]] = {}
+    for bound in (bound for one in each for bound in one.lower):
+        found.setdefault((bound.name, bound.way), []).append(bound)
+    return replace(
+        first,
+        pairs=sum(one.pairs or 0 for one in each),
+        lower=[added_up(bounds) for bounds in found.values()],
+        ways={way: added_up([one.ways[way] for one in each]) for way in first.ways},
+        best=added_up([one.best for one in each]),
+        theta_value=sum((one.theta_value or Decimal(0) for one in each), Decimal(0)) if first.theta else None,
     )
 
 
 @dataclass(frozen=True)
-class Gaps:
+class Gaps(Result):
     """How far the best schedule of a problem is from the best lower bound, for several M.
 
     Attributes:
@@ -210,9 +277,27 @@ class Gaps:
             "largest": {"M": self.worst.M, "gap": self.worst.gap},
         }
 
+    def latex(self) -> str:
+        """A row for each M, as a `tabular` environment of LaTeX."""
+        from pebblesim.notation import text_in_latex
+
+        head = "$M$ & schedule & $Q$ & lower bound & gap"
+        rows = [
+            f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
+            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap:.3f}"
+            for row in self.rows
+        ]
+        lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))
+        return f"\\begin{{tabular}}{{rlrrr}}\n{lines}\n\\end{{tabular}}"
+
 
 def gaps(
-    problem_name: str, *, M: Sequence[int] | None = None, blocks: BlockRule = "fit", steps: int = 4, **dims: int
+    problem_name: str = "backward",
+    *,
+    M: Sequence[int] | None = None,
+    blocks: BlockRule = "fit",
+    steps: int = 4,
+    **dims: int,
 ) -> Gaps:
     """The gap of the best schedule at each M.
 
@@ -223,14 +308,22 @@ def gaps(
         steps: by default, how many M to a doubling.
         dims: the dimensions, such as n=4096, d=64.
 
+    Returns:
+        The best schedule at each M, with its lower bound and gap.
+
+    >>> found = gaps("backward", n=4096, d=64, M=[4096, 65536])
+    >>> [row.M for row in found.rows], found.worst.gap < 3
+    ([4096, 65536], True)
+
     Raises:
         UsageError: a name or size that is not allowed, or no schedule fits at any M.
     """
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
+    shape: dict[str, Any] = dict(sizes)
     found = []
     for words in M or _range(solves.name, sizes, steps):
-        row = compare(None, problem_name=solves.name, M=words, blocks=blocks, summation="chain", **sizes)[0]
+        row = compare(solves.name, M=words, blocks=blocks, summation="chain", **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:

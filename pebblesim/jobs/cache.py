@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
-from pebblesim.jobs.count import Counted, count
+from pebblesim.jobs.count import Counted, of_heads
+from pebblesim.jobs.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, several, whole
 from pebblesim.tables import aligned
+from pebblesim.theory.lower_bounds import LowerBound
+from pebblesim.units import Traffic
 
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses
@@ -33,9 +37,13 @@ class Cached:
         M: words of cache.
         found: what each policy does, by its name.
         requests, compulsory: requests, and the words that every cache must fetch: those read before they are written.
-        counted: what the schedule moves itself, with a scratchpad of M words; None for what is no schedule.
+        counted: the schedule's count; None for what is no schedule.
         enough: the least words with which an LRU fetches at most `CLOSE` times what the schedule reads; None if none
             does, or there is no schedule.
+        own, bound: what the schedule moves itself, with a scratchpad of M words, and what it cannot go below; None for
+            what is no schedule. All figures are of one head; of heads that share keys and values, one after the other
+            if each is counted for itself; or, under a mask for each head, of all heads of a sequence.
+        heads, times: the heads and sequences, and how often all this is done.
     """
 
     name: str
@@ -45,6 +53,10 @@ class Cached:
     compulsory: int
     counted: Counted | None = None
     enough: int | None = None
+    own: Traffic | None = None
+    bound: LowerBound | None = None
+    heads: Heads = field(default_factory=Heads)
+    times: int = 1
 
     @property
     def lru(self) -> Misses:
@@ -61,29 +73,37 @@ class Cached:
         """What a FIFO does, if it was asked for."""
         return self.found["fifo"]
 
+    def total(self, policy: str) -> Traffic:
+        """What a policy fetches and writes back for all heads and sequences."""
+        return Traffic(self.found[policy].fetched * self.times, self.found[policy].written * self.times)
+
     def ratio(self, policy: str) -> float | None:
         """Words that a policy fetches for each that the schedule reads."""
-        return None if self.counted is None else self.found[policy].fetched / self.counted.reads
+        return None if self.own is None else self.found[policy].fetched / self.own.reads
 
     def to_dict(self) -> dict[str, Any]:
         """A row of `pebblesim cache --json`."""
         row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
-        if self.counted is not None:
+        if self.counted is not None and self.own is not None and self.bound is not None:
             row |= {
                 "blocks": dict(self.counted.blocks),
-                "reads": self.counted.reads,
-                "writes": self.counted.writes,
-                "lower_bound": {"value": self.counted.lower_bound.value, "source": self.counted.lower_bound.source},
+                "reads": self.own.reads,
+                "writes": self.own.writes,
+                "lower_bound": {"value": self.bound.value, "source": self.bound.source},
                 "lru_enough": self.enough,
             }
-        return row | {
+        row |= {
             policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
             for policy, each in self.found.items()
         }
+        if not self.heads.said:
+            return row
+        totals = {policy: {"words": self.total(policy).io} for policy in self.found}
+        return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
 
 
 @dataclass(frozen=True)
-class CacheTable(Sequence[Cached]):
+class CacheTable(Result, Sequence[Cached]):
     """Rows of one stream or of several, by M.
 
     Attributes:
@@ -103,7 +123,37 @@ class CacheTable(Sequence[Cached]):
     def __str__(self) -> str:
         lines = [aligned(*table(self.rows))] if self.rows else []
         lines += [f"{name} does not fit into {M:,} words; it needs {least:,}." for (name, M), least in self.notes()]
+        if self.heads.said:
+            lines += [self.title, aligned(*self.totals())]
         return "\n".join(lines)
+
+    @property
+    def heads(self) -> Heads:
+        """The heads and sequences of all rows."""
+        return self.rows[0].heads if self.rows else Heads()
+
+    @property
+    def title(self) -> str:
+        """What `totals` adds up."""
+        among, first = self.heads, self.rows[0]
+        if first.counted is not None and first.counted.parts:
+            one = ", each under its own mask"
+        else:
+            how = "one after the other" if among.separate else "counted as one"
+            one = f", {among.sharing:,} that share keys and values {how}" if among.sharing > 1 else ""
+        return f"{among}{one}: {first.times:,} times the above"
+
+    def totals(self, dtype: str | None = None) -> tuple[list[str], list[list[Any]]]:
+        """(columns, lines): what caches move for all heads and sequences, in words, and in bytes of a type."""
+        policies = list(self.rows[0].found)
+        head = ["stream", "M", *(f"{policy}, words" for policy in policies)]
+        head += [f"{policy}, bytes" for policy in policies] if dtype else []
+        lines = []
+        for row in self.rows:
+            moved = [row.total(policy) for policy in policies]
+            in_bytes = [each.in_bytes(dtype).io for each in moved] if dtype else []
+            lines.append([row.name, row.M, *(each.io for each in moved), *in_bytes])
+        return head, lines
 
     def notes(self) -> Iterable[tuple[tuple[str, int], int]]:
         """What did not fit: ((name, M), least M)."""
@@ -128,16 +178,15 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
     lines = []
     for row in rows:
         line: list[Any] = [row.name, row.M]
-        if row.counted is not None:
-            blocks = ", ".join(f"{name}={size}" for name, size in row.counted.blocks.items()) or "none"
-            line += [blocks, row.counted.reads, row.counted.writes]
+        if row.counted is not None and row.own is not None:
+            line += [row.counted.blocks_in_words, row.own.reads, row.own.writes]
         else:
             line += [row.requests, row.compulsory]
         for policy, each in row.found.items():
             share = row.ratio(policy) if row.counted is not None else each.misses / max(row.requests, 1)
             line += [each.fetched, share, each.written]
-        if row.counted is not None:
-            line += [row.counted.lower_bound.value, row.enough]
+        if row.bound is not None:
+            line += [row.bound.value, row.enough]
         lines.append(line)
     return head, lines
 
@@ -158,6 +207,9 @@ def accesses(
         schedule, M, blocks, mask, dims: as for `pebblesim.count`; M decides the blocks.
         machine: "uses": no scratchpad, each use of a word is a request; "moves": what the schedule reads and writes.
         grain: "tiles", with their sizes, or "words".
+
+    Returns:
+        The stream, an array of requests with their sizes.
 
     >>> stream = accesses("matmul-tiled", m=4, k=4, n=4, M=12, blocks={"b": 2}, machine="moves")
     >>> len(stream), int(stream.sizes.max())
@@ -189,6 +241,10 @@ def cache(
     dtype: str = "float32",
     mask: AnyMask | None = None,
     order: Any = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> CacheTable:
     """What automatic caches fetch and write back.
@@ -199,9 +255,16 @@ def cache(
         M: words of cache (of a trace: units of its sizes): one number, several, or a text such as "256:1M:x2".
         policy: "lru", "opt" (the best possible, Belady) and "fifo", one or several.
         machine, grain, blocks, mask, dims: of a schedule, as for `accesses`; blocks that M decides differ from M to M.
-        line: bytes of a line, for a schedule; words of `dtype` are then looked at one by one.
+        line: bytes of a line, for a schedule; words are then looked at one by one.
+        dtype: type of a word, which says how many make a line.
         ways: lines in a set; without it the cache is one set.
         order: of a graph, the order in which its vertices are computed.
+        heads, kv_heads, batch, separate: of a schedule, as for `pebblesim.count`: a cache sees one head, and the totals
+            are for all. Heads that share keys and values are one with all their queries; if `separate`, they use the
+            cache one after the other, and find there what the one before has left of keys and values.
+
+    Returns:
+        A row for each M, with what each policy fetches and writes.
 
     >>> found = cache([1, 2, 3, 1, 2, 3], M=2)[0]
     >>> found.lru.misses, found.opt.misses
@@ -212,6 +275,7 @@ def cache(
         UsageError: a name, size or file that is not allowed.
     """
     from pebblesim.caches.policies import POLICIES, in_lines
+    from pebblesim.caches.streams import one_after_another
     from pebblesim.errors import UnknownName
 
     sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
@@ -228,47 +292,68 @@ def cache(
             raise UsageError(f"a line of {line} bytes is no whole number of words of {dtype}.")
     if ways is not None:
         whole("ways", ways)
-    algorithm = _schedule(source)
+    algorithm, among, seen = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     if algorithm is None:
-        if dims or words is not None or mask is not None:
-            raise UsageError("sizes, lines and masks are for a schedule; a stream, a graph or a trace has its own.")
+        if dims or words is not None or mask is not None or among.said:
+            raise UsageError(
+                "sizes, heads, lines and masks are for a schedule; a stream, a graph or a trace has its own."
+            )
         name, stream = _given(source, order)
         return CacheTable(tuple(_rows(name, stream, sizes, policies, ways)))
     if order is not None:
         raise UsageError("an order of computation is for a graph; a schedule has its own.")
     rows: list[Cached] = []
     small: dict[tuple[str, int], int] = {}
-    alike: dict[tuple[tuple[str, int], ...], list[Counted]] = {}
-    shape: dict[str, Any] = {"mask": mask, **dims}
+    alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
     for size in sizes:
         try:
-            counted = count(algorithm, M=size, blocks=blocks, **shape)
+            counted = of_heads(algorithm, among, dims, size, blocks, "chain", seen)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
             small[algorithm.name, size] = error.least_M
             continue
-        alike.setdefault(tuple(counted.blocks.items()), []).append(counted)
-    for sides, group in alike.items():
-        stream = accesses(
-            algorithm,
-            M=group[0].M,
-            machine=machine,
-            grain="words" if words or (ways and grain == "tiles") else grain,
-            blocks=dict(sides) if sides else "fit",
-            **shape,
-        )
+        sides = tuple(tuple(part.blocks.items()) for part in counted.parts or (counted,))
+        alike.setdefault(sides, []).append(counted)
+    shares = among.sharing if separate else 1
+    for group in alike.values():
+        first = group[0]
+        finer: Grain = "words" if words or (ways and grain == "tiles") else grain
+        streams = [_of_counted(algorithm, part, machine, finer) for part in first.parts or (first,) * shares]
+        stream = streams[0]
+        if len(streams) > 1:
+            stream = one_after_another(streams, shares, shared(algorithm.problem).keys if shares > 1 else ())
         if words is not None:
             stream = in_lines(stream, words)
-        for row, counted in zip(
-            _rows(algorithm.name, stream, [c.M for c in group], policies, ways), group, strict=True
-        ):
-            enough = _enough(stream, counted) if ways is None else None
-            rows.append(Cached(row.name, row.M, row.found, row.requests, row.compulsory, counted, enough))
+        found = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
+        for row, counted in zip(found, group, strict=True):
+            times = 1 if counted.parts else shares
+            own = Traffic(counted.reads * times, counted.writes * times)
+            bound = counted.lower_bound
+            if shares > 1:
+                bound = of_heads(
+                    algorithm, replace(among, separate=False), dims, counted.M, blocks, "chain", seen, or_smallest=True
+                ).lower_bound
+            rows.append(
+                replace(
+                    row,
+                    counted=counted,
+                    enough=_enough(stream, own.reads) if ways is None else None,
+                    own=own,
+                    bound=bound,
+                    heads=among,
+                    times=counted.times // times,
+                )
+            )
     if not rows:
         least = min(small.values())
         raise Infeasible(f"{algorithm.name} fits into none of these caches; it needs {least:,} words.", least)
     return CacheTable(tuple(sorted(rows, key=lambda row: sizes.index(row.M))), small)
+
+
+def _of_counted(algorithm: Schedule, counted: Counted, machine: Machine, grain: Grain) -> Stream:
+    shape: dict[str, Any] = {"mask": counted.only_mask, "blocks": dict(counted.blocks) or "fit", **counted.dims}
+    return accesses(algorithm, M=counted.M, machine=machine, grain=grain, **shape)
 
 
 def _several(M: Any) -> Iterable[Any]:
@@ -309,7 +394,7 @@ def _rows(
         yield Cached(name, M, found, len(stream), fresh)
 
 
-def _enough(stream: Stream, counted: Counted) -> int | None:
+def _enough(stream: Stream, reads: int) -> int | None:
     from pebblesim.caches.policies import enough
 
-    return enough(stream, int(CLOSE * counted.reads))
+    return enough(stream, int(CLOSE * reads))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, overload
 
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
-from pebblesim.jobs.count import Counted, counted
+from pebblesim.errors import UsageError
+from pebblesim.jobs.arguments import AnyMask, BlockRule
+from pebblesim.jobs.count import Counted, of_heads
+from pebblesim.jobs.heads import Heads
+from pebblesim.jobs.totals import Totals
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.results import Result
 from pebblesim.sizes import whole
 from pebblesim.tables import aligned
-from pebblesim.theory.lower_bounds import LowerBound, best
+from pebblesim.theory.lower_bounds import LowerBound, added_up, best
 
 
 @dataclass(frozen=True)
-class Comparison(Sequence[Counted]):
+class Comparison(Result, Sequence[Counted]):
     """Schedules of one problem for the same sizes: a sequence of rows, least I/O first, then what does not fit.
 
     Attributes:
@@ -33,7 +36,7 @@ class Comparison(Sequence[Counted]):
     dims: Mapping[str, int]
     M: int
     blocks: BlockRule
-    mask: Mask | None
+    mask: AnyHeads | None
     rows: tuple[Counted, ...]
 
     @overload
@@ -54,53 +57,73 @@ class Comparison(Sequence[Counted]):
     @property
     def lower_bound(self) -> LowerBound:
         """What no game with M pebbles can go below on any graph of the problem, whatever its way of computing."""
-        return best(problem(self.problem).in_dims(self.dims), self.dims, self.M, None, self.mask)
+        solves, first = problem(self.problem).in_dims(self.dims), self.rows[0]
+        allowed = [part.only_mask for part in first.parts or (first,)]
+        return added_up([best(solves, self.dims, self.M, None, mask) for mask in allowed])
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """As printed by `pebblesim count --json`; with a data type, with arithmetic intensities in that type."""
         first = self.rows[0]
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "blocks": self.blocks}
-        head |= {"bound": first.bound and first.bound.to_dict(first.sizes)}
+        head |= {"bound": first.bound and first.bound.to_dict(first.bound_value or Decimal(0))}
         head |= {"lower_bound": self.lower_bound.to_dict()}
         head |= {} if self.mask is None else {"mask": str(self.mask), "pairs": first.pairs}
-        return head | {"rows": [row.to_dict(dtype) for row in self.rows]}
+        head |= {"rows": [row.to_dict(dtype) for row in self.rows]}
+        return head | (Totals(self.rows, dtype).to_dict() if first.heads.said else {})
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size:,}" for name, size in {**self.dims, "M": self.M}.items())
         under = "" if self.mask is None else f", mask {self.mask}"
         lines = [
-            (row.schedule, ", ".join(f"{name}={size}" for name, size in row.blocks.items()) or "none", row.io, row.gap)
+            (row.schedule, row.blocks_in_words, row.io, row.gap)
             if row.least_M is None
             else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None)
             for row in self.rows
         ]
-        return f"{self.problem}: {sizes} words{under}\n{aligned(('schedule', 'blocks', 'I/O', 'gap'), lines)}"
+        table = f"{self.problem}: {sizes} words{under}\n{aligned(('schedule', 'blocks', 'I/O', 'gap'), lines)}"
+        return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.said else "")
 
 
 def compare(
-    names: Iterable[str] | None = None,
+    problem_name: str | None = None,
     *,
-    problem_name: str = "backward",
+    schedules: Iterable[str | Schedule] | None = None,
     M: int,
     blocks: BlockRule = "fit",
     summation: str = "chain",
     mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> Comparison:
     """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
 
     A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
     those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
-    such blocks.
+    such blocks. Heads and sequences are as for `count`.
+
+    Args:
+        problem_name: what is computed; that of the schedules by default, and "backward" if none are given.
+        schedules: names of schedules, or schedules; all of the problem by default.
+        M, blocks, summation, mask, heads, kv_heads, batch, separate, dims: as for `count`.
+
+    Returns:
+        A row for each schedule, least I/O first.
+
+    >>> compare(n=4096, d=64, M=16384).best.schedule
+    'row-stationary-fused'
 
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.
     """
-    solves = problem(problem_name)
-    if isinstance(names, str):
-        names = [names]
-    algorithms = [get(name) for name in dict.fromkeys(names)] if names else of_problem(problem_name, mask is not None)
-    if not names:
+    if isinstance(schedules, str | Schedule):
+        schedules = [schedules]
+    algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
+    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    if not algorithms:
+        algorithms = of_problem(solves.name, mask is not None)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
         if not algorithms:
             raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
@@ -110,18 +133,11 @@ def compare(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 f"add --problem {algorithm.problem.name}."
             )
-    sizes, M, mask = problem_dims(solves, dims), whole("M", M), masks.of(mask)
-    rows = []
-    for algorithm in (each.in_dims(sizes) for each in algorithms):
-        try:
-            sides = block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
-            rows.append(counted(algorithm, sizes, M, sides, summation, mask))
-        except Infeasible as error:
-            given = {} if isinstance(blocks, str) else blocks
-            smallest = block_rules.smallest(algorithm) | dict(given)
-            rows.append(counted(algorithm, sizes, M, smallest, summation, mask, error.least_M))
+    among, seen = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    M = whole("M", M)
+    rows = [of_heads(each, among, dims, M, blocks, summation, seen, or_smallest=True) for each in algorithms]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-    return Comparison(solves.name, sizes, M, blocks, mask, tuple(rows))
+    return Comparison(solves.name, rows[0].dims, M, blocks, rows[0].mask, tuple(rows))
 
 
 def _follows(algorithm: Schedule, rule: BlockRule) -> bool:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pebblesim.errors import BelowBound
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
+from pebblesim.errors import BelowBound, Infeasible
+from pebblesim.jobs import blocks as block_rules
+from pebblesim.jobs.arguments import AnyMask, BlockRule
+from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
-from pebblesim.language.registry import Schedule
+from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.work import work
-from pebblesim.theory.lower_bounds import Formulation, LowerBound, best
+from pebblesim.results import Result
+from pebblesim.sizes import whole
+from pebblesim.theory.lower_bounds import Formulation, LowerBound, added_up, best
 from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Result):
     """What a schedule moves and holds for given sizes; all numbers of words are exact.
 
     Attributes:
@@ -38,6 +42,12 @@ class Counted:
         mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
             exceeds.
         formulation: how it computes, as far as lower bounds can tell.
+        heads: the heads and sequences it was counted for. All figures here are of one head; of the heads that share
+            keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
+        parts: where each head has its own mask, the figures of each; else empty.
+        times: how often all this is done; see `total`.
+        each_for_itself: words moved for all where heads share keys and values and each is counted for itself; None
+            where nothing is shared.
     """
 
     schedule: str
@@ -54,8 +64,24 @@ class Counted:
     by_tensor: Mapping[str, tuple[int, int]]
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
-    mask: Mask | None = None
+    mask: AnyHeads | None = None
     formulation: Formulation = field(default_factory=Formulation)
+    heads: Heads = field(default_factory=Heads)
+    parts: tuple[Counted, ...] = ()
+    times: int = 1
+    each_for_itself: int | None = None
+
+    @property
+    def blocks_in_words(self) -> str:
+        """Block sizes as a line of text."""
+        if any(part.blocks != self.blocks for part in self.parts):
+            return "each head its own"
+        return ", ".join(f"{name}={size}" for name, size in self.blocks.items()) or "none"
+
+    @property
+    def total(self) -> Traffic:
+        """Words moved for all heads and sequences; `.in_bytes(dtype)` are the bytes."""
+        return Traffic(self.reads * self.times, self.writes * self.times)
 
     @property
     def operations(self) -> int:
@@ -77,15 +103,23 @@ class Counted:
         return problem(self.problem).in_dims(self.dims)
 
     @property
+    def only_mask(self) -> Mask | None:
+        """The mask, where it is not one for each head."""
+        assert self.mask is None or isinstance(self.mask, Mask)
+        return self.mask
+
+    @property
     def pairs(self) -> int | None:
         """Z, the number of pairs that the mask allows; None without a mask."""
-        return None if self.mask is None else self.mask.pairs(*self._solves.grid(self.dims))
+        if self.parts:
+            return sum(part.pairs or 0 for part in self.parts)
+        return self.mask.pairs(*self._solves.grid(self.dims)) if isinstance(self.mask, Mask) else None
 
     @property
     def all_pairs(self) -> int:
         """The number of pairs, allowed or not."""
         queries, keys = self._solves.grid(self.dims)
-        return queries * keys
+        return queries * keys * max(1, len(self.parts))
 
     @property
     def io(self) -> int:
@@ -106,6 +140,8 @@ class Counted:
     @property
     def bound_value(self) -> Decimal | None:
         """Its value for these sizes."""
+        if self.parts and self.bound is not None:
+            return Decimal(sum(part.bound_value or 0 for part in self.parts))
         return None if self.bound is None else self.bound.value(self.sizes)
 
     @property
@@ -121,12 +157,17 @@ class Counted:
     @cached_property
     def lower_bound(self) -> LowerBound:
         """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
-        return best(self._solves, self.dims, max(self.M, self.peak_red), self.formulation, self.mask)
+        return self._bounded(self.formulation)
 
     @cached_property
     def every_way(self) -> LowerBound:
         """The lower bound for every way of computing, with as many pebbles."""
-        return best(self._solves, self.dims, max(self.M, self.peak_red), None, self.mask)
+        return self._bounded(None)
+
+    def _bounded(self, formulation: Formulation | None) -> LowerBound:
+        if self.parts:
+            return added_up([part._bounded(formulation) for part in self.parts])
+        return best(self._solves, self.dims, max(self.M, self.peak_red), formulation, self.only_mask)
 
     @property
     def gap(self) -> float:
@@ -145,7 +186,10 @@ class Counted:
         return float(Fraction(self.io, least.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
-        """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too."""
+        """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too.
+
+        Where each head has a mask of its own, `heads` has the same of each.
+        """
         per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
         return {
             "schedule": self.schedule,
@@ -165,6 +209,7 @@ class Counted:
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
             "work": dict(self.work),
             **per_byte,
+            **({"heads": [part.to_dict(dtype) for part in self.parts]} if self.parts else {}),
         }
 
     def __str__(self) -> str:
@@ -180,6 +225,7 @@ class Counted:
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
             "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound}",
+            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.said else {}),
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
@@ -191,6 +237,10 @@ def count(
     blocks: BlockRule = "fit",
     summation: str = "chain",
     mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     **dims: int,
 ) -> Counted:
     """Count the I/O of a schedule, exactly, for sizes however large.
@@ -202,18 +252,91 @@ def count(
         summation: shape of the summation trees; it decides the peak of red pebbles.
         mask: which pairs of queries and keys are allowed: "causal", "window:256", a file such as "mask.npy", an array
             of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
-        dims: the dimensions of the problem, such as n=4096, d=64.
+            An array or a file of three dimensions is a mask for each head.
+        heads, batch: how many heads of queries, and sequences, there are. The figures of the result are of one; its
+            `total` is of all.
+        kv_heads: heads of keys and values, as many by default. Heads that share them are one head with all their
+            queries, and counted so.
+        separate: count each head for itself, though heads share keys and values.
+        dims: the dimensions of the problem, such as n=4096, d=64: those of one head.
+
+    Returns:
+        Words read and written, by phase and by tensor, the peak, the work, and the gap.
 
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
     254021632
+    >>> decoding = count("flash2-forward", n_q=1, n_k=32768, d=128, M=2**16, heads=32, kv_heads=8)
+    >>> decoding.total.in_bytes("bf16").io
+    134234176
 
     Raises:
         Infeasible: M is too small; the message and `least_M` say what works.
         UsageError: a name or size that is not allowed.
     """
-    seen = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
-    return counted(algorithm, sizes, M, sides, summation, seen)
+    among, seen = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, seen)
+
+
+def of_heads(
+    algorithm: Schedule,
+    among: Heads,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: BlockRule,
+    summation: str,
+    mask: AnyHeads | None,
+    or_smallest: bool = False,
+) -> Counted:
+    """The same, of arguments that are checked; what does not fit is counted with its smallest blocks `or_smallest`."""
+    cases = among.cases(algorithm.problem, dims, mask)
+    view = algorithm.in_dims(cases.sizes)
+
+    def of_one(mask: Mask | None) -> Counted:
+        least_M = None
+        try:
+            sides = block_rules.choose(view, cases.sizes, M, blocks, summation, mask)
+        except Infeasible as error:
+            if not or_smallest:
+                raise
+            sides = block_rules.smallest(view) | ({} if isinstance(blocks, str) else dict(blocks))
+            least_M = error.least_M
+        return counted(view, cases.sizes, M, sides, summation, mask, least_M)
+
+    found = [of_one(each) for each in cases.masks]
+    alone = None
+    if among.together > 1 and found[0].least_M is None:
+        alone = of_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, or_smallest=True)
+    return replace(
+        found[0] if len(found) == 1 else _together(found),
+        heads=among,
+        mask=cases.masks[0] if len(found) == 1 else mask,
+        times=cases.times,
+        each_for_itself=None if alone is None or alone.least_M is not None else alone.total.io,
+    )
+
+
+def _together(parts: Sequence[Counted]) -> Counted:
+    """All heads of a sequence, one after the other in the same cache."""
+    first = parts[0]
+
+    def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+        names = dict.fromkeys(name for part in parts for name in of(part))
+        each = {name: [of(part).get(name, (0, 0)) for part in parts] for name in names}
+        return {name: (sum(r for r, _ in found), sum(w for _, w in found)) for name, found in each.items()}
+
+    kinds: Iterable[str] = dict.fromkeys(kind for part in parts for kind in part.work)
+    return replace(
+        first,
+        blocks=first.blocks if all(part.blocks == first.blocks for part in parts) else {},
+        reads=sum(part.reads for part in parts),
+        writes=sum(part.writes for part in parts),
+        peak_words=max(part.peak_words for part in parts),
+        peak_red=max(part.peak_red for part in parts),
+        by_tensor=traffic(lambda part: part.by_tensor),
+        phases=traffic(lambda part: part.phases),
+        work={kind: sum(part.work.get(kind, 0) for part in parts) for kind in kinds},
+        parts=tuple(parts),
+    )
 
 
 def counted(

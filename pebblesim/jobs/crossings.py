@@ -7,23 +7,25 @@ forth included, though it looks at few of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
-from math import inf, isqrt
+from functools import cache, cached_property
+from itertools import pairwise
+from math import inf, isqrt, prod
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.bisection import last_that
+from pebblesim.errors import Infeasible, UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.arguments import problem_dims
+from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
-from pebblesim.sizes import LARGEST
+from pebblesim.results import Result
+from pebblesim.sizes import LARGEST, axis, whole
 from pebblesim.theory.lower_bounds import best
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
@@ -34,6 +36,10 @@ OVER_D = (8, 16, 32, 64, 128, 256)
 
 RATIO = 64
 """n/d where a crossing is measured over many d."""
+
+
+BOTH, NEITHER = "both", "neither"
+"""Who leads where two schedules move the same, or do not fit."""
 
 
 class Curve:
@@ -59,69 +65,138 @@ class Curve:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the second of two schedules moves fewer words than the first.
+    """Which of two schedules moves fewer words, over the cache or over a dimension.
 
     Attributes:
-        schedules: the two.
-        d: the head dimension.
-        M: the least M from which on the second moves fewer words for all larger M; None if there is none.
-        first: the least M where it does so at all.
-        changes: every M at which the lead changes, in order.
-        feasible: whether both are feasible just below M: if not, they do not cross, the second just starts there.
+        schedules: the two; the second is the one that moves fewer in the end, in whichever order they were named.
+        dims, M: the sizes; of the one along which was looked, the last.
+        along: that size, "M" or a dimension.
+        leads: from which size on which of the two moves fewer words, by name; "both" where they move the same, and
+            "neither" where neither fits.
+        fits: whether both fit just below `at`: if not, they do not cross, the second just starts there.
+        words: what the two move at `at`, for all heads and sequences; empty if there is none.
         exponent: x, if the crossing is M = Θ(d^x).
         proof: what proves the exponent, or why nothing does.
     """
 
     schedules: tuple[str, str]
-    d: int
-    M: int | None
-    first: int | None
-    changes: tuple[int, ...]
-    feasible: bool
-    exponent: Fraction | None
-    proof: str
+    dims: Mapping[str, int]
+    along: str
+    leads: tuple[tuple[int, str], ...]
+    fits: bool
+    words: tuple[int | None, ...]
+    exponent: Fraction | None = None
+    proof: str = ""
+
+    @property
+    def at(self) -> int | None:
+        """The least size from which on the second schedule moves fewer words for good; None if it does not."""
+        last, leader = self.leads[-1]
+        return last if leader == self.schedules[1] else None
+
+    @property
+    def M(self) -> int | None:
+        """The same, where it is an M."""
+        return self.at if self.along == "M" else None
+
+    @property
+    def first(self) -> int | None:
+        """The least size where the second moves fewer words at all."""
+        return next((size for size, leader in self.leads if leader == self.schedules[1]), None)
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """Every size at which the lead changes, in order."""
+        return tuple(size for size, _ in self.leads[1:])
+
+    @property
+    def d(self) -> int | None:
+        """The head dimension; None if keys and values have rows of different lengths."""
+        return _head_dimension(self.dims)
 
     @property
     def M_over_d2(self) -> Fraction | None:
-        """M in units of d²."""
-        return None if self.M is None else Fraction(self.M, self.d**2)
+        """M in units of d²; None if there is no one d."""
+        return None if self.M is None or self.d is None else Fraction(self.M, self.d**2)
 
     def to_dict(self) -> dict[str, Any]:
         """An entry of `pebblesim crossover --json`."""
         return {
             "schedules": list(self.schedules),
+            "along": self.along,
+            "at": self.at,
             "M": self.M,
             "M_over_d2": None if self.M_over_d2 is None else float(self.M_over_d2),
             "first": self.first,
             "changes": list(self.changes),
-            "feasible_below": self.feasible,
+            "leads": [{"from": size, "schedule": leader} for size, leader in self.leads],
+            "feasible_below": self.fits,
+            "words": list(self.words),
             "exponent": _number(self.exponent),
             "proof": self.proof,
         }
 
     def __str__(self) -> str:
-        a, b = self.schedules
-        if self.M is None:
-            return f"{b} never stays below {a}" + (f"; it is below at M = {self.first:,}" if self.first else "")
-        text = f"{b} moves fewer words than {a} from M = {self.M:,} on, {float(self.M_over_d2 or 0):.3f} d²"
-        if len(self.changes) > 1:
-            text += f"; the lead changes {len(self.changes)} times, at M = {', '.join(f'{M:,}' for M in self.changes)}"
-        return text + ("" if self.feasible else f" ({b} or {a} does not fit below)")
+        """Who moves fewer words where, and how many at the last change."""
+        (start, leader), *changes = self.leads
+        if not changes:
+            where = f"M from {start:,} on" if self.along == "M" else f"{self.along} looked at"
+            return f"{self._says(leader)} at every {where}"
+        last, after = changes[-1]
+        before = self.leads[-2][1]
+        then = f"{after} does" if {before, after} == {*self.schedules} else self._says(after)
+        text = f"{self._says(before)} up to {self.along} = {last - 1:,}"
+        text += f"; from {self.along} = {last:,} on{self._in_d2(last)} {then}"
+        if len(changes) > 1:
+            turns = (f"{leader} from {size:,}" for size, leader in self.leads)
+            text = f"the lead changes {len(changes)} times ({', '.join(turns)}): in the end {text}"
+        if not self.fits:
+            text += f" ({self._other(after)} or {after} does not fit below)"
+        if self.words and None not in self.words:
+            a, b = (f"{words:,}" for words in self.words)
+            text += f"\n  there {self.schedules[1]} moves {b} words, and {self.schedules[0]} {a}"
+        return text
+
+    def _says(self, leader: str) -> str:
+        if leader in self.schedules:
+            return f"{leader} moves fewer words than {self._other(leader)}"
+        both = " and ".join(self.schedules)
+        return f"{both} move the same" if leader == BOTH else f"neither {' nor '.join(self.schedules)} fits"
+
+    def _other(self, name: str) -> str:
+        return self.schedules[self.schedules[0] == name]
+
+    def _in_d2(self, M: int) -> str:
+        return f" ({M / self.d**2:.3f} d²)" if self.along == "M" and self.d else ""
+
+
+def _head_dimension(dims: Mapping[str, int]) -> int | None:
+    widths = {size for name, size in dims.items() if name.startswith("d")}
+    return widths.pop() if len(widths) == 1 else None
 
 
 @dataclass(frozen=True)
-class Crossover:
-    """The crossings of pairs of schedules at one n and d, and over many d at n = 64 d.
+class Crossover(Result):
+    """The crossings of pairs of schedules at one size, and over many d at n = 64 d.
 
     Attributes:
-        dims: the sizes.
+        dims, M: the sizes, as given and with M if the crossings are along a dimension.
+        looked_at: the sizes of that dimension at which the schedules were compared; between two of them with different
+            leads all sizes were halved. Empty if they are along M, where every M is covered.
+        heads, times: the heads and sequences, and how often what is counted is done; see `pebblesim.count`.
         crossings: one for each pair, in order.
         bounds: the exponent at which the two regimes of the lower bound cross, with its proof.
         regimes: which lower bound with constants, for every way of computing, is the largest, each from an M on.
         measured: crossings of every pair over many d.
     """
 
+    part = "crossings"
+
     dims: Mapping[str, int]
+    M: int | None
+    looked_at: tuple[int, ...]
+    heads: Heads
+    times: int
     crossings: tuple[Crossing, ...]
     bounds: tuple[Fraction | None, str]
     regimes: tuple[tuple[int, str], ...]
@@ -132,6 +207,18 @@ class Crossover:
         """All that are compared, each once."""
         return tuple(dict.fromkeys(name for crossing in self.crossings for name in crossing.schedules))
 
+    @property
+    def along(self) -> str:
+        """The size along which they were compared."""
+        return self.crossings[0].along
+
+    def sizes(self, at: int) -> tuple[dict[str, int], int]:
+        """(dimensions, M) of what is counted at an M, or at a size of the dimension."""
+        if self.M is None:
+            return dict(self.dims), at
+        solves = get(self.schedules[0]).problem
+        return self.heads.cases(solves, {**self.dims, self.along: at}, None).sizes, self.M
+
     @cached_property
     def exponent(self) -> Fraction | None:
         """The exponent that all pairs and the lower bound have in common."""
@@ -140,19 +227,24 @@ class Crossover:
 
     def to_dict(self) -> dict[str, Any]:
         """As printed by `pebblesim crossover --json`."""
-        proofs = [f"{' and '.join(c.schedules)}: {c.proof}" for c in self.crossings]
+        proofs = [f"{' and '.join(c.schedules)}: {c.proof}" for c in self.crossings if c.proof]
+        proofs += [f"lower bounds: {self.bounds[1]}"] if self.bounds[1] else []
+        d = _head_dimension(self.dims)
         return {
             **self.dims,
+            **({} if self.M is None else {"M": self.M}),
+            "along": self.along,
+            "looked_at": list(self.looked_at),
+            **({**self.heads.to_dict(), "times": self.times} if self.heads.said else {}),
             "crossings": [crossing.to_dict() for crossing in self.crossings],
-            "exponent": {
-                "value": _number(self.exponent),
-                "proof": "; ".join([*proofs, f"lower bounds: {self.bounds[1]}"]),
-            },
-            "lower_bounds": [{"name": name, "M": M, "M_over_d2": M / self.dims["d"] ** 2} for M, name in self.regimes],
+            "exponent": {"value": _number(self.exponent), "proof": "; ".join(proofs)},
+            "lower_bounds": [
+                {"name": name, "M": M, "M_over_d2": None if d is None else M / d**2} for M, name in self.regimes
+            ],
             "measured": [
                 {
                     "schedules": list(c.schedules),
-                    "n": RATIO * c.d,
+                    "n": c.dims["n"],
                     "d": c.d,
                     "M": c.M,
                     "M_over_d2": _number(c.M_over_d2),
@@ -161,14 +253,34 @@ class Crossover:
             ],
         }
 
+    @property
+    def title(self) -> str:
+        """The sizes that are the same everywhere."""
+        fixed = {name: size for name, size in self.dims.items() if name != self.along}
+        words = [f"{name} = {size:,}" for name, size in fixed.items()]
+        return ", ".join([*words, *([] if self.M is None else [f"M = {self.M:,} words"])])
+
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
-        lines = [f"{sizes}, blocks: fit"]
+        head = f"{self.title}, blocks: fit"
+        if self.looked_at:
+            head += f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}"
+        lines = [head]
         for crossing in self.crossings:
-            lines += [str(crossing), f"  {crossing.proof}"]
-        lines.append(f"lower bounds: {self.bounds[1]}")
-        largest = (f"{name} from M = {M:,} on, {M / self.dims['d'] ** 2:.3f} d²" for M, name in self.regimes)
-        lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
+            lines.append(str(crossing))
+            lines += [f"  {'why, ' if crossing.exponent else ''}{crossing.proof}"] if crossing.proof else []
+        if self.heads.said:
+            lines.append(f"{self.heads}: what moves is for all, {self.times:,} times what is counted")
+        if self.looked_at:
+            lines.append(
+                f"looked for at {len(self.looked_at):,} sizes, and between two that differ in their lead by halving; a "
+                "lead that comes and goes between two is not seen"
+            )
+        if self.bounds[1]:
+            lines.append(f"lower bounds: {self.bounds[1]}")
+        if self.regimes:
+            d = _head_dimension(self.dims)
+            largest = (f"{name} from M = {M:,} on" + (f" ({M / d**2:.3f} d²)" if d else "") for M, name in self.regimes)
+            lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
         if self.measured:
             lines.append(f"measured at n = {RATIO} d:")
         for crossing in self.measured:
@@ -177,83 +289,217 @@ class Crossover:
         return "\n".join(lines)
 
 
-def crossover(*schedules: str | Schedule, over_d: Iterable[int] | None = None, **dims: int) -> Crossover:
-    """Where the second schedule of each pair begins to move fewer words than the first.
+def crossover(
+    *schedules: str | Schedule,
+    M: int | None = None,
+    over_d: Iterable[int] | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    **dims: int | str | Iterable[int],
+) -> Crossover:
+    """Which schedule of each pair moves fewer words, and where the lead changes: over M, or over a dimension.
 
     Args:
-        schedules: pairs, one after the other; by default those of `PAIRS`.
-        over_d: head dimensions for which to measure it too, at n = 64 d; those of `OVER_D` by default.
-        dims: n and d.
+        schedules: pairs, one after the other, in either order; by default those of `PAIRS`.
+        M: words of cache, for a crossing along a dimension; without it, the crossing is in M, and exact for all M.
+        over_d: head dimensions for which to measure a crossing in M too, at n = 64 d; those of `OVER_D` by default
+            where n and d are given alone.
+        heads, kv_heads, batch, separate: as for `count`: heads that share keys and values cross elsewhere.
+        dims: the sizes: n and d, or all dimensions of the problem. With M, one of them is several sizes, such as
+            n="1k:1M:x2": the one along which the lead is looked for.
+
+    Returns:
+        A crossing for each pair, the exponent with its proof, and what was measured over d.
 
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223
+    >>> crossover("flash2-forward", "standard-forward", n="64:1024:x2", d=64, M=3000).crossings[0].leads
+    ((64, 'flash2-forward'),)
 
     Raises:
-        UsageError: schedules that do not come in pairs or do not solve the same problem, or sizes that are not allowed.
+        UsageError: schedules that do not come in pairs or do not solve the same problem; sizes that are not allowed;
+            or several for none of them, or for more than one.
     """
     named = [get(name) for name in schedules] or [get(name) for pair in PAIRS for name in pair]
     if len(named) % 2:
         raise UsageError(f"{len(named)} schedules were given; a crossing is between two, so name them in pairs.")
     pairs = list(zip(named[::2], named[1::2], strict=True))
-    for a, b in pairs:
+    for a, b in pairwise(named):
         if a.problem is not b.problem:
             raise UsageError(
                 f"{a.name} solves {a.problem.name!r} and {b.name} {b.problem.name!r}; they do not compare."
             )
-    if any(set(a.problem.dims) != {"n", "d"} for a, _ in pairs):
-        raise UsageError("a crossing is measured in d², so the problem must have the sizes n and d.")
-    sizes = problem_dims(named[0].problem, dims)
-    proofs = [crossing_exponent(a, b) for a, b in pairs]
-    many = ({"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d))
+    solves, among = named[0].problem, Heads(heads, kv_heads, batch, separate)
+    axes = {name: axis(name, sizes) for name, sizes in dims.items()}
+    several = [name for name, sizes in axes.items() if len(sizes) > 1]
+    if len(several) > 1 or bool(several) != (M is not None):
+        raise UsageError(_what_is_open(several, M))
+    last = {name: sizes[-1] for name, sizes in axes.items()}
+    cases = among.cases(solves, last, None)
+    if several:
+        (along,), at = several, whole("M", M)
+        ascending = tuple(sorted(axes[along]))
+
+        @cache
+        def shape(size: int) -> dict[str, int]:
+            return among.cases(solves, {**last, along: size}, None).sizes
+
+        compared = tuple(_along(a, b, shape, at, along, ascending, cases.times) for a, b in pairs)
+        given = {**last, along: ascending[-1]}
+        return Crossover(given, at, ascending, among, cases.times, compared, (None, ""), (), ())
+    square = set(cases.sizes) == {"n", "d"}
+    found: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
+    many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
+    measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
+    if square:
+        found, measured = (_with_proofs(each, pairs) for each in (found, measured))
     return Crossover(
-        sizes,
-        tuple(_crossing(a, b, sizes, *proof) for (a, b), proof in zip(pairs, proofs, strict=True)),
-        bound_exponent(),
-        tuple(regimes(named[0].problem, sizes)),
-        tuple(_crossing(a, b, size, *proof) for size in many for (a, b), proof in zip(pairs, proofs, strict=True)),
+        cases.sizes,
+        None,
+        (),
+        among,
+        cases.times,
+        tuple(found),
+        bound_exponent() if square and solves.bounds == "backward" else (None, ""),
+        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes)),
+        tuple(measured),
     )
 
 
-def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], exponent: Fraction | None, proof: str) -> Crossing:
-    of_a, of_b = Curve(a, dims), Curve(b, dims)
+def _what_is_open(several: Sequence[str], M: int | None) -> str:
+    if len(several) > 1:
+        return (
+            f"{' and '.join(several)} have several sizes each; a crossing is looked for along one, so give one size "
+            "for the others."
+        )
+    if several:
+        return (
+            f"{several[0]} has several sizes, so that the crossing is along it: give the cache, too, as M; or one "
+            f"{several[0]}, for the crossing in M."
+        )
+    return (
+        f"M = {M} and one size for each dimension were given, which leaves nothing to look along; leave M out, or give "
+        "several sizes for a dimension, such as n = 1k:1M:x2."
+    )
+
+
+def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> Crossing:
+    """In M, over all M."""
+    of_a, of_b = (Curve(each.in_dims(dims), dims) for each in (a, b))
     low = min(of_a.least_M, of_b.least_M)
     high = max(of_a.most_M, of_b.most_M, low + 1)
-    changes = tuple(_changes(of_a, of_b, low, high))
-    at_first = of_b(low) < of_a(low)
-    ends_below = at_first == (len(changes) % 2 == 0)
-    M = (changes[-1] if changes else low) if ends_below else None
-    first = low if at_first else changes[0] if changes else None
-    feasible = M is None or max(of_a(M - 1), of_b(M - 1)) < inf
-    return Crossing((a.name, b.name), dims["d"], M, first, changes, feasible, exponent, proof)
+    leads = [(low, _lead(of_a(low), of_b(low))), *_changes(of_a, of_b, low, high)]
+    return _made((a.name, b.name), (of_a, of_b), leads, "M", dims, times)
+
+
+def _with_proofs(found: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
+    """The same with exponents, which are the same for all sizes."""
+    named = {each.name: each for pair in pairs for each in pair}  # some may not be registered
+    known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
+    for crossing in found:
+        if crossing.schedules not in known:
+            known[crossing.schedules] = crossing_exponent(*(named[name] for name in crossing.schedules))
+        exponent, proof = known[crossing.schedules]
+        yield replace(crossing, exponent=exponent, proof=proof)
+
+
+def _along(
+    a: Schedule,
+    b: Schedule,
+    shape: Callable[[int], dict[str, int]],
+    M: int,
+    along: str,
+    sizes: Sequence[int],
+    times: int,
+) -> Crossing:
+    """Along a dimension, from one of the sizes to the next."""
+
+    def moved_by(schedule: Schedule) -> Callable[[int], int | float]:
+        @cache
+        def moved(size: int) -> int | float:
+            dims = shape(size)
+            words = _words(schedule.in_dims(dims), dims, M)
+            return inf if words is None else words
+
+        return moved
+
+    of_a, of_b = moved_by(a), moved_by(b)
+
+    def lead(size: int) -> int:
+        return _lead(of_a(size), of_b(size))
+
+    found = [(sizes[0], lead(sizes[0]))]
+    for low, high in pairwise(sizes):
+        while lead(high) != found[-1][1]:
+            now = found[-1][1]
+            low = last_that(lambda size, now=now: lead(size) == now, low, high) + 1  # type: ignore[misc]
+            found.append((low, lead(low)))
+    return _made((a.name, b.name), (of_a, of_b), found, along, shape(sizes[-1]), times)
+
+
+def _made(
+    names: tuple[str, str],
+    curves: tuple[Callable[[int], int | float], Callable[[int], int | float]],
+    leads: Sequence[tuple[int, int]],
+    along: str,
+    dims: Mapping[str, int],
+    times: int,
+) -> Crossing:
+    """The crossing of two schedules whose order says nothing: the second is the one that leads last."""
+    led = tuple((size, (*names, BOTH, NEITHER)[leader]) for size, leader in leads)
+    second = next((leader for _, leader in reversed(led) if leader in names), max(names))
+    order = (1, 0) if names[0] == second else (0, 1)
+    at = led[-1][0] if led[-1][1] == second else None
+    words: tuple[int | None, ...] = ()
+    fits = True
+    if at is not None:
+        fits = at == led[0][0] or max(curve(at - 1) for curve in curves) < inf
+        moved = [curves[which](at) for which in order]
+        words = tuple(None if each == inf else int(each) * times for each in moved)
+    return Crossing((names[order[0]], names[order[1]]), dims, along, led, fits, words)
+
+
+def _lead(a: int | float, b: int | float) -> int:
+    """Which of the two moves fewer words, 0 or 1; 2 for both, 3 for neither."""
+    if a == b:
+        return 3 if a == inf else 2
+    return int(b < a)
 
 
 def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
     """(M, name) of the lower bound for every way of computing, as it is from there on.
 
-    Looked for at every half power of 2 up to 4nd; where neighbours differ the change is found by halving.
+    Looked for at every half power of 2 up to four times the largest input; where neighbours differ the change is found
+    by halving.
     """
 
     def name(M: int) -> str:
         return best(problem, dims, M).name
 
-    most = 4 * dims["n"] * dims["d"]
     low, now = 1, name(1)
     yield low, now
-    for high in (isqrt(2**power) for power in range(2, 2 * most.bit_length())):
+    for high in (isqrt(2**power) for power in range(2, 2 * _most(problem, dims).bit_length())):
         while name(high) != now:
-            first = low + 1 + bisect_left(range(low + 1, high), True, key=lambda M, now=now: name(M) != now)  # type: ignore[misc]
-            low, now = first, name(first)
+            low = last_that(lambda M, now=now: name(M) == now, low, high) + 1  # type: ignore[misc]
+            now = name(low)
             yield low, now
         low = high
 
 
-def _changes(a: Curve, b: Curve, low: int, high: int) -> Iterator[int]:
-    """Every M in (low, high] where b begins or ceases to be below a; both fall, so their ends bound them."""
-    if b(low) < a(high) or b(high) >= a(low) or (a(low), b(low)) == (a(high), b(high)):
+def _most(problem: Problem, dims: Mapping[str, int]) -> int:
+    """Four times the words of the largest input: in the square case 4nd."""
+    return 4 * max(prod(dims[dim] for dim in shape) for shape in problem.inputs.values())
+
+
+def _changes(a: Curve, b: Curve, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Every M in (low, high] where the lead changes, with the new one; both fall, so their ends bound them."""
+    if b(low) < a(high) or a(low) < b(high) or (a(low), b(low)) == (a(high), b(high)):
         return
     if high - low == 1:
-        if (b(low) < a(low)) != (b(high) < a(high)):
-            yield high
+        if (lead := _lead(a(high), b(high))) != _lead(a(low), b(low)):
+            yield high, lead
         return
     middle = (low + high) // 2
     yield from _changes(a, b, low, middle)
@@ -268,38 +514,47 @@ def _number(value: Fraction | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """I/O over M, in words: what the picture of a crossover shows.
+    """I/O over M, or over a dimension, in words of what is counted: what the picture of a crossover shows.
 
     Attributes:
-        dims: the sizes.
-        M: cache sizes, rising.
-        io: for each schedule its I/O at each M, None where it is not feasible.
-        theta: the expression inside Θ at each M; empty if the problem states none.
-        lower: the lower bound for every way of computing at each M.
-        crossings: where the schedules cross.
+        found: the crossings.
+        at: sizes of the cache, or of the dimension, rising.
+        io: for each schedule its I/O at each, None where it is not feasible.
+        theta: the expression inside Θ at each; empty if the problem states none.
+        lower: the lower bound for every way of computing at each.
     """
 
-    dims: Mapping[str, int]
-    M: Sequence[int]
+    found: Crossover
+    at: Sequence[int]
     io: Mapping[str, Sequence[int | None]]
     theta: Sequence[float]
     lower: Sequence[int]
-    crossings: tuple[Crossing, ...]
 
 
 def sweep(found: Crossover, points: int = 160) -> Sweep:
-    """The I/O of the schedules of a crossover, from the least M that one of them can use to 4nd."""
-    curves = {name: Curve(get(name), found.dims) for name in found.schedules}
-    low = min(curve.least_M for curve in curves.values())
-    high = max(4 * found.dims["n"] * found.dims["d"], 2 * low)
+    """The I/O of the schedules of a crossover: over M from the least that one of them can use to four times the largest
+    input, or over the sizes of the dimension that were looked at."""
+    solves = get(found.schedules[0]).problem
+    if found.looked_at:
+        low, high = found.looked_at[0], found.looked_at[-1]
+    else:
+        low = min(Curve(get(name).in_dims(found.dims), found.dims).least_M for name in found.schedules)
+        high = max(_most(solves.in_dims(found.dims), found.dims), 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
-    solves = next(iter(curves.values())).schedule.problem
-    theta = solves.theta
+    cases = [found.sizes(at) for at in steps]
+    theta = solves.in_dims(cases[0][0]).theta
     return Sweep(
-        found.dims,
+        found,
         steps,
-        {name: [None if curve.least_M > M else int(curve(M)) for M in steps] for name, curve in curves.items()},
-        [] if theta is None else [float(theta.value({**found.dims, "M": M})) for M in steps],
-        [best(solves, found.dims, M).value for M in steps],
-        found.crossings,
+        {name: [_words(get(name).in_dims(dims), dims, M) for dims, M in cases] for name in found.schedules},
+        [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
+        [best(solves.in_dims(dims), dims, M).value for dims, M in cases],
     )
+
+
+def _words(schedule: Schedule, dims: Mapping[str, int], M: int) -> int | None:
+    """I/O with the block rule `fit`; None where no blocks are feasible."""
+    try:
+        return io(schedule.program, {**dims, **block_rules.choose(schedule, dims, M)})
+    except Infeasible:
+        return None

@@ -22,6 +22,15 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
         summation: "chain", "balanced" or "blocked:b".
         mask: as for `count`; a graph under a mask has chains only.
         options: the dimensions, and what the graph's builder takes besides (see `pebblesim.graphs`).
+
+    Returns:
+        The graph, one vertex for each input, product, partial sum and other value.
+
+    >>> graph("matmul", m=2, k=2, n=2)
+    Cdag(20 vertices, 24 edges, tensors A B C)
+
+    Raises:
+        UsageError: a name or size that is not allowed, or the graph does not fit into this machine's memory.
     """
     from pebblesim import graphs
 
@@ -58,6 +67,9 @@ def optimum(
         options: of a problem, its dimensions and what else `graph` takes.
 
     Ctrl-C ends the search, not the call: the interval so far is returned.
+
+    Returns:
+        The least I/O, or an interval: `io` of the best game found, and `bound`, which none goes below.
 
     >>> optimum("matmul", m=2, k=1, n=2, M=4).io
     8

@@ -6,18 +6,26 @@ The rows of one position stand together, so that a mask allows each of them what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pebblesim.errors import UsageError
-from pebblesim.jobs.arguments import BlockRule, problem_dims
-from pebblesim.jobs.compare import compare
-from pebblesim.jobs.count import Counted
-from pebblesim.language.masks import Mask
+from pebblesim.jobs.arguments import problem_dims
+from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
 from pebblesim.language.problems import Problem
 from pebblesim.sizes import whole
-from pebblesim.units import Traffic
+
+
+class Cases(NamedTuple):
+    """What is counted: problems of one size, each under its own mask, all of them so many times.
+
+    Where all heads are alike there is one mask (None for no mask), and `times` is how often the problem is solved.
+    """
+
+    sizes: dict[str, int]
+    masks: tuple[Mask | None, ...]
+    times: int
 
 
 @dataclass(frozen=True)
@@ -61,34 +69,47 @@ class Heads:
         """How many problems there are that share nothing."""
         return self.heads // self.together * self.batch
 
+    @property
+    def said(self) -> bool:
+        """Whether anything was said of heads or sequences."""
+        return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
+
     def alone(self) -> Heads:
         """The same, each head for itself."""
         return Heads(self.heads, self.kv_heads, self.batch, separate=True)
 
-    def of(self, solves: Problem, dims: Mapping[str, int], mask: Mask | None) -> tuple[dict[str, int], Mask | None]:
-        """The sizes and the mask of the heads that are counted as one.
+    def cases(self, solves: Problem, dims: Mapping[str, int], mask: AnyHeads | None) -> Cases:
+        """What is counted for sizes and a mask, or masks, of a head.
 
         Raises:
-            UsageError: sizes that are not allowed, or the problem has other inputs than queries, keys and values.
+            UsageError: sizes that are not allowed; heads share keys and values, and the problem has other inputs than
+                those and queries; or masks of other heads or other sizes than these.
         """
         sizes = problem_dims(solves, dims)
-        if self.together == 1:
-            return sizes, mask
-        own = solves.rectangle
-        if own is None or own.pairs is None or set(own.inputs) - {*own.queries, *own.keys}:
-            raise UsageError(
-                f"problem {solves.name!r} has more inputs than queries, keys and values, which heads could share; "
-                "leave out the number of heads of keys and values, or count each head for itself."
-            )
-        sizes = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
-        grid = own.grid(sizes)
-        sizes[own.pairs[0]] *= self.together
-        return sizes, mask and mask.grouped(self.together, grid)
+        if isinstance(mask, HeadMasks) and not solves.maskable:
+            raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys, so it takes no mask.")
+        counted = sizes if self.together == 1 else self._grouped(solves, sizes)
+        if mask is None:
+            return Cases(counted, (None,), self.times)
+        if self.together == 1 and not isinstance(mask, HeadMasks):
+            return Cases(counted, (mask,), self.times)
+        grid = solves.in_dims(sizes).grid(sizes)
+        if isinstance(mask, HeadMasks):
+            mask.check(grid, self.heads)
+            return Cases(counted, mask.among(self.together, grid), self.batch)
+        return Cases(counted, (mask.grouped(self.together, grid),), self.times)
+
+    def _grouped(self, solves: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
+        own = shared(solves)
+        assert own.pairs is not None
+        grouped = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
+        grouped[own.pairs[0]] *= self.together
+        return grouped
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, for `--json`."""
         given = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
-        return {**given, "separate": self.separate, "times": self.times}
+        return {**given, "separate": self.separate}
 
     def __str__(self) -> str:
         shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"
@@ -96,88 +117,16 @@ class Heads:
         return f"{self.heads:,} head{'s' * (self.heads > 1)}{shared}{sequences}"
 
 
-@dataclass(frozen=True)
-class Totals:
-    """What schedules move for all heads and sequences.
+def shared(solves: Problem) -> Problem:
+    """The problem in all its dimensions, if heads can share its keys and values.
 
-    Attributes:
-        heads: how many there are.
-        rows: what each schedule moves for those that are counted as one.
-        alone: words that it moves for all, each head for itself; None where nothing is shared, or it does not fit.
-        dtype: type of a word; None for words alone.
+    Raises:
+        UsageError: they cannot, since it has other inputs than those and queries.
     """
-
-    heads: Heads
-    rows: Sequence[Counted]
-    alone: Sequence[int | None]
-    dtype: str | None
-
-    @classmethod
-    def of(
-        cls,
-        rows: Sequence[Counted],
-        heads: Heads,
-        dims: Mapping[str, int],
-        mask: Mask | None,
-        blocks: BlockRule,
-        summation: str,
-        dtype: str | None,
-    ) -> Totals:
-        """From what was counted, and the sizes and the mask of a head alone."""
-        fit = [row for row in rows if row.least_M is None]
-        alone: dict[str, int] = {}
-        if heads.together > 1 and fit:
-            options: dict[str, Any] = {"M": fit[0].M, "blocks": blocks, "summation": summation, "mask": mask, **dims}
-            each = compare([row.schedule for row in fit], problem_name=fit[0].problem, **options)
-            alone = {row.schedule: row.io * heads.alone().times for row in each if row.least_M is None}
-        return cls(heads, fit, [alone.get(row.schedule) for row in fit], dtype)
-
-    def words(self, row: Counted) -> Traffic:
-        """What a schedule moves for all."""
-        return Traffic(row.reads * self.heads.times, row.writes * self.heads.times)
-
-    @property
-    def title(self) -> str:
-        """What is added up."""
-        one = "" if self.heads.together == 1 else f", {self.heads.together:,} that share keys and values counted as one"
-        return f"{self.heads}{one}: {self.heads.times:,} times the above"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Of the table."""
-        in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
-        return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
-
-    @property
-    def lines(self) -> list[tuple[str, ...]]:
-        """Of the table, as text."""
-        found = []
-        for row, alone in zip(self.rows, self.alone, strict=True):
-            words = self.words(row)
-            cells = [row.schedule, f"{words.reads:,}", f"{words.writes:,}", f"{words.io:,}"]
-            cells += [f"{words.in_bytes(self.dtype).io:,}"] if self.dtype else []
-            if self._compares:
-                cells += ["", ""] if alone is None else [f"{alone:,}", f"{(alone - words.io) / alone:.1%}"]
-            found.append(tuple(cells))
-        return found
-
-    @property
-    def _compares(self) -> bool:
-        return any(alone is not None for alone in self.alone)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As printed with `--json`."""
-        return {
-            **self.heads.to_dict(),
-            "totals": [
-                {
-                    "schedule": row.schedule,
-                    "reads": (words := self.words(row)).reads,
-                    "writes": words.writes,
-                    "io": words.io,
-                    "bytes": words.in_bytes(self.dtype).io if self.dtype else None,
-                    "each_for_itself": alone,
-                }
-                for row, alone in zip(self.rows, self.alone, strict=True)
-            ],
-        }
+    own = solves.rectangle or solves
+    if own.pairs is None or own.pairs[0] == own.pairs[1] or set(own.inputs) - {*own.queries, *own.keys}:
+        raise UsageError(
+            f"problem {solves.name!r} has more inputs than queries, keys and values, which heads could share; leave "
+            "out the number of heads of keys and values, or count each head for itself."
+        )
+    return own

@@ -8,9 +8,11 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
+from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.language.registry import Schedule
+from pebblesim.language.registry import Schedule, get
+from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, whole
 
 AT_ONCE = 132
@@ -18,11 +20,12 @@ AT_ONCE = 132
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(Result):
     """Traffic through L2, in bytes, for all heads.
 
     Attributes:
-        schedule, dims, blocks, heads, mask: what was launched.
+        schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
+            one unless each is for itself.
         order, at_once, size, chiplets: how, and on what: `size` bytes of L2 on each chiplet.
         requested: what all blocks move to and from L2.
         read, written: what L2 moves from and to the memory behind it.
@@ -75,6 +78,9 @@ def l2(
     size: int,
     order: str = "head-first",
     heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
     at_once: int = AT_ONCE,
     chiplets: int = 1,
     contiguous: bool = False,
@@ -90,11 +96,15 @@ def l2(
             that are independent, or share nothing but sums in memory, are thread blocks; other loops run in one.
         size: bytes of L2, on each chiplet.
         order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
-        heads: how many problems of that size there are, each with tensors of its own.
+        heads, kv_heads, batch, separate: as for `pebblesim.count`. Heads that share keys and values are launched as
+            one with all their queries, or, if `separate`, each for itself, and find in L2 what others of them read.
         at_once: thread blocks that run at once, on all chiplets together.
         chiplets: parts of the chip with an L2 of their own, to which blocks go in turn.
         contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
         dtype: type of a word.
+
+    Returns:
+        What all blocks ask for, and what the memory behind the L2 then moves, in bytes.
 
     >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
     >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
@@ -104,21 +114,25 @@ def l2(
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`; or there is no such order, or there are too many tiles.
     """
-    from pebblesim.caches.l2 import Chip, order_of, traffic
+    from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
 
-    algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
-    wanted, seen = order_of(order), masks.of(mask)
+    wanted, among, solves = order_of(order), Heads(heads, kv_heads, batch, separate), get(schedule).problem
+    cases = among.cases(solves, dims, masks.of(mask))
+    algorithm, sizes, _, sides = chosen(schedule, cases.sizes, M, blocks)
+    (seen,) = cases.masks
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
     chip = Chip(whole("at_once", at_once), whole("size", size), whole("chiplets", chiplets), contiguous)
     program = algorithm.program if seen is None else algorithm.masked
     kernels = _kernels(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
-    found = traffic(kernels, whole("heads", heads), bytes_of(dtype), wanted, chip)
+    shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
+    at_once_heads = HeadsAtOnce(cases.times, among.sharing if separate else 1, shared_keys)
+    found = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
     return L2(
         algorithm.name,
         sizes,
         sides,
-        heads,
+        cases.times,
         order,
         at_once,
         size,

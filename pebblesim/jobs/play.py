@@ -14,6 +14,7 @@ from pebblesim.language.registry import Schedule
 from pebblesim.language.source import where_is
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.totals import totals
+from pebblesim.results import Result
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
@@ -89,7 +90,7 @@ def set_up(
 
 
 @dataclass(frozen=True)
-class Played:
+class Played(Result):
     """A game that a schedule played, and what else was checked on the way.
 
     Attributes:
@@ -185,6 +186,13 @@ def play(
         save: file to keep the moves in, .npy (packed) or .txt (for people).
         strict: raise at an illegal move; if False, return the game up to it.
         progress: called now and then with the fraction of the I/O that is done.
+
+    Returns:
+        The game, what `count` predicts of it, and whether its values are those of the reference.
+
+    >>> played = play("small-cache", n=8, d=4, M=24)
+    >>> played.io, played.game.complete
+    (1840, True)
 
     Raises:
         IllegalMove: the rules do not allow a move; the message tells the whole story, with the schedule's line.

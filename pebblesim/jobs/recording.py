@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.errors import UsageError
-from pebblesim.game.moves import unpack
-from pebblesim.game.referee import BLUE, RED, RULES, Game, IllegalMove, Referee
+from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.play import Setup, set_up
@@ -35,41 +35,43 @@ class Recording:
     """A game from its first move to its last legal one. Moves are numbered from 1; "at move t" is behind move t.
 
     Attributes:
-        setup: what was played.
+        name: what was played, such as "small-cache, n = 8, d = 4".
+        graph: what it was played on.
         game: the referee's outcome.
         moves: the legal moves, packed (see `pebblesim.game.moves`).
-        text: the pseudo-code, line by line.
-        starts, lines: a step is the moves of one primitive in turn; how many moves are in front of each step, and the
-            index in `text` of its line.
+        text: the pseudo-code, line by line; none of a game that no schedule made.
+        starts, lines: a step is the moves of one primitive in turn, or, without a schedule, those up to the next
+            compute; how many moves are in front of each step, and the index in `text` of its line.
         turns: one row for each iteration of a loop: moves in front of it, index of the loop's line, number of the tile.
+        setup: the schedule and its sizes; None if no schedule made the game.
     """
 
-    setup: Setup
+    name: str
+    graph: Cdag
     game: Game
     moves: Ints
     text: tuple[str, ...]
     starts: Ints
     lines: Ints
     turns: Ints
-
-    @property
-    def graph(self) -> Cdag:
-        """The graph it was played on."""
-        return self.setup.graph
+    setup: Setup | None = None
 
     @property
     def title(self) -> str:
-        """Schedule and sizes, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
-        sizes = {**self.setup.dims, "M": self.setup.M, **self.setup.blocks}
-        parts = [self.setup.schedule.name, *(f"{name} = {size:,}" for name, size in sizes.items())]
-        parts += [f"mask {self.setup.mask}"] if self.setup.mask else []
-        parts += [f"summation {self.setup.summation}"] if self.setup.summation != "chain" else []
+        """Name, sizes and rules, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
+        parts = [self.name, f"M = {self.game.M:,}"]
+        if self.setup:
+            parts += [f"{name} = {size:,}" for name, size in self.setup.blocks.items()]
+            parts += [f"mask {self.setup.mask}"] if self.setup.mask else []
+            parts += [f"summation {self.setup.summation}"] if self.setup.summation != "chain" else []
         parts += [f"rules {self.game.rules}"] if self.game.rules != "hong-kung" else []
         return ", ".join(parts)
 
     @cached_property
     def phases(self) -> tuple[tuple[str, int], ...]:
         """The name of each phase, and how many moves are in front of it."""
+        if not self.text:
+            return ()
         heads = [index for index, line in enumerate(self.text) if not line.startswith(" ")]
         phase = np.searchsorted(heads, self.lines, side="right") - 1  # of each step
         first = np.append(self.starts, len(self.moves))[np.searchsorted(phase, np.arange(len(heads)))]
@@ -81,11 +83,21 @@ class Recording:
 
     @cached_property
     def red(self) -> Ints:
-        """Red pebbles after each move; their largest number is the game's peak."""
+        """Words in cache after each move; their largest number is the game's peak."""
         change = np.zeros(len(self.moves), np.int64)
-        at, change_there = self._changes[1:]
-        change[at] = change_there
+        vertex, at, change_there = self._changes
+        change[at] = change_there if self.graph.weights is None else change_there * self.graph.weights[vertex]
         return np.cumsum(change)
+
+    @cached_property
+    def acted(self) -> tuple[Ints, Ints]:
+        """(kind, vertex) of each move; where terms are added one by one, the vertex that a term is added to."""
+        kind, number = unpack(self.moves)
+        if self.game.rules in BY_TERM:
+            target = np.repeat(np.arange(self.graph.vertices), np.diff(self.graph.indptr))
+            by_number = np.append(target, np.arange(self.graph.vertices))
+            number = np.where(kind == COMPUTE, by_number[np.where(kind == COMPUTE, number, 0)], number)
+        return kind, number
 
     @cached_property
     def intervals(self) -> tuple[Ints, Ints, Ints]:
@@ -109,7 +121,7 @@ class Recording:
         """
         if not 0 <= move <= len(self.moves):
             raise UsageError(f"move {move} was asked for; this game has moves 0 (the start) to {len(self.moves)}.")
-        kind, vertex = unpack(self.moves[:move])
+        kind, vertex = (column[:move] for column in self.acted)
         red, blue = (np.zeros(self.graph.vertices, bool) for _ in range(2))
         blue[self.graph.inputs] = True
         for flag, standing in ((RED, red), (BLUE, blue)):
@@ -117,11 +129,6 @@ class Recording:
             touched = after >= 0
             standing[vertex[touched]] = after[touched] > 0  # of several moves on a vertex, the last one counts
         return red, blue
-
-    @property
-    def after(self) -> dict[str, list[int]]:
-        """What each kind of move does to the pebbles of its vertex, by colour: 1 puts one, 0 takes it, -1 neither."""
-        return {"red": self._after(RED).tolist(), "blue": self._after(BLUE).tolist()}
 
     def _after(self, flag: int) -> Ints:
         """For each kind of move: 1 if it sets the flag, 0 if it clears it, -1 if it leaves it alone."""
@@ -131,7 +138,7 @@ class Recording:
     @cached_property
     def _changes(self) -> tuple[Ints, Ints, Ints]:
         """The moves that put a red pebble where none was (+1) or take one away (-1), by vertex and then by time."""
-        kind, vertex = unpack(self.moves)
+        kind, vertex = self.acted
         after = self._after(RED)[kind]
         at = np.flatnonzero(after >= 0)
         at = at[np.argsort(vertex[at], kind="stable")]
@@ -192,6 +199,8 @@ def record(
         done = illegal.game.moves
     kept = [number for number, start in enumerate(starts) if start < done]
     return Recording(
+        name=", ".join([setup.schedule.name, *(f"{name} = {size:,}" for name, size in setup.dims.items())]),
+        graph=setup.graph,
         setup=setup,
         game=referee.finish(),
         moves=moves[:done],
@@ -200,6 +209,30 @@ def record(
         lines=np.array(lines, np.int64)[kept],
         turns=np.array([turn for turn in turns if turn[0] <= done], np.int64).reshape(-1, 3),
     )
+
+
+def record_moves(
+    name: str, graph: Cdag, moves: Ints, *, M: int, rules: str = "hong-kung", most: int = MOST_MOVES
+) -> Recording:
+    """Keep a game on any graph, whoever made it.
+
+    Args:
+        name: what the graph is called.
+        graph, M, rules: as for `referee`.
+        moves: packed.
+        most: longest game that is allowed, in moves.
+
+    Raises:
+        UsageError: as for `referee`, or the game is too long.
+    """
+    if max(len(moves), graph.vertices) > most:
+        raise _too_long(f"it has {len(moves):,} moves on {graph.vertices:,} vertices", most)
+    game = judge(graph, M, [moves], rules, strict=False)
+    moves = np.asarray(moves[: game.moves])
+    starts = np.append(0, np.flatnonzero(moves & 3 == COMPUTE) + 1)
+    starts = starts[starts < len(moves)]
+    none = np.empty((0, 3), np.int64)
+    return Recording(name, graph, game, moves, (), starts, np.zeros(len(starts), np.int64), none)
 
 
 def _too_long(why: str, most: int) -> UsageError:

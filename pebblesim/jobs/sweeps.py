@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -25,14 +25,15 @@ from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.arguments import AnyMask, dims_meant
 from pebblesim.jobs.count import count
 from pebblesim.jobs.derive import formula
+from pebblesim.jobs.heads import Heads, shared
 from pebblesim.jobs.play import play
 from pebblesim.jobs.row_store import RowStore, StoredRow
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import AnyHeads, HeadMasks
 from pebblesim.language.problems import problem
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.sizes import several, whole
+from pebblesim.sizes import axis, bytes_of
 from pebblesim.tables import Table, format_of
 
 FORMAT = 1
@@ -69,7 +70,7 @@ class Point:
         schedule: its name, or the schedule itself where another process would not know the name.
         dims, M: the sizes; no M where nothing depends on it.
         blocks: a rule, or sizes by name.
-        mask, summation, rules: as for `count` and `play`.
+        mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
         program: a hash of what the schedule does under the mask.
     """
 
@@ -78,7 +79,8 @@ class Point:
     dims: Mapping[str, int]
     M: int | None
     blocks: str | Mapping[str, int]
-    mask: Mask | None
+    mask: AnyHeads | None
+    heads: Heads
     summation: str
     rules: str
     program: str
@@ -86,20 +88,27 @@ class Point:
     def key(self) -> str:
         """A hash of everything that defines the row: the sizes, and the program itself rather than its name alone."""
         sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
+        sizes += [self.heads.to_dict()] if self.heads.said else []
         text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _described(algorithm: Schedule, mask: Mask | None) -> str:
+def _described(algorithm: Schedule, mask: AnyHeads | None) -> str:
     """A schedule, what it does under a mask, and the bounds that its rows are compared with, as a hash."""
     program = fingerprint(algorithm.program if mask is None else algorithm.masked)
     solves = algorithm.problem
     shapes = (solves.name, solves.dims, *map(dict, (solves.inputs, solves.kept, solves.outputs, solves.extra)))
     rules = (algorithm.name, shapes, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
-    pairs: object = str(mask)
-    if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):  # a name of a file says nothing
-        pairs = (mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest())
-    return hashlib.sha256(repr((rules, program, pairs, _bounds())).encode()).hexdigest()
+    return hashlib.sha256(repr((rules, program, _allowed(mask), _bounds())).encode()).hexdigest()
+
+
+def _allowed(mask: AnyHeads | None) -> object:
+    """What a mask allows, as text or hashes: the name of a file says nothing."""
+    if isinstance(mask, HeadMasks):
+        return [_allowed(each) for each in mask.each]
+    if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
+        return mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest()
+    return str(mask)
 
 
 @cache
@@ -130,6 +139,11 @@ def sweep(
     jobs: int | None = None,
     dask: str | None = None,
     progress: Callable[[float], None] | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    dtype: str | None = None,
     **dims: Sizes,
 ) -> Table:
     """A row for each schedule and each combination of sizes.
@@ -147,7 +161,13 @@ def sweep(
         jobs: processes; as many as there are cores by default.
         dask: address of a Dask scheduler whose workers compute the rows.
         progress: called now and then with the fraction that is done.
+        heads, kv_heads, batch, separate: as for `count`; the columns that begin with total are for all heads and
+            sequences, the others for one head, or for those that are counted as one.
+        dtype: type of a word, for totals in bytes.
         dims: sizes of the dimensions of the problem, such as n="1k:1M:x4", d=(64, 128).
+
+    Returns:
+        The table, in the order of the points.
 
     >>> table = sweep("small-cache", what="formula", n="1k:4k:x2", d=64, blocks={"B": (32, 64)})
     >>> table.columns["io"][:3].tolist()
@@ -163,11 +183,20 @@ def sweep(
     algorithms = list({get(name).name: get(name) for name in named}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
     algorithms = algorithms or of_problem(solves.name, mask is not None)
-    axes = {name: _axis(name, sizes) for name, sizes in dims.items()}
+    axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)
-    axes = axes if M is None else {**axes, "M": _axis("M", M)}
-    own = {} if isinstance(blocks, str) else {name: _axis(name, sizes) for name, sizes in blocks.items()}
-    pairs = masks.of(mask)
+    axes = axes if M is None else {**axes, "M": axis("M", M)}
+    own = {} if isinstance(blocks, str) else {name: axis(name, sizes) for name, sizes in blocks.items()}
+    pairs, among = masks.of_heads(mask), Heads(heads, kv_heads, batch, separate)
+    if among.together > 1:
+        own_dims = shared(solves)
+        meant = {dim: meant.get(dim, own_dims.from_nd[dim]) for dim in own_dims.dims}
+    if what == "formula" and pairs is not None and (among.together > 1 or isinstance(pairs, HeadMasks)):
+        raise UsageError(
+            f"closed forms under a mask, here {pairs}, are of a head for itself; sweep by count, or leave one out."
+        )
+    if what == "play" and isinstance(pairs, HeadMasks):
+        raise UsageError(f"a game is of one head, and mask {pairs}; sweep by count, or give one mask for all.")
     for algorithm in algorithms:
         if algorithm.problem is not solves:
             raise UsageError(
@@ -192,21 +221,15 @@ def sweep(
     for algorithm in (each.in_dims(meant) for each in algorithms):
         ours = algorithm.function.__module__.startswith("pebblesim.")
         program = _described(algorithm, pairs)
-        common = Point(what, algorithm.name if ours else algorithm, {}, None, rule, pairs, summation, rules, program)
+        common = Point(
+            what, algorithm.name if ours else algorithm, {}, None, rule, pairs, among, summation, rules, program
+        )
         swept.append(_Swept(algorithm, axes, meant, own, common))
     table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
+    table = _with_totals(table, swept[0].common, dtype)
     if output is not None:
         table.save(Path(output))
     return table
-
-
-def _axis(name: str, sizes: Sizes) -> tuple[int, ...]:
-    if isinstance(sizes, str):
-        return several(name, sizes)
-    axis = tuple(dict.fromkeys(whole(name, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
-    if not axis:
-        raise UsageError(f"no sizes were given for {name}.")
-    return axis
 
 
 @dataclass(frozen=True)
@@ -331,14 +354,19 @@ def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, 
 def _row(point: Point) -> StoredRow:
     """What is computed for a point, with its blocks; where M is too small, the least that works."""
     try:
+        cases = point.heads.cases(get(point.schedule).problem, point.dims, point.mask)
         if point.what == "formula":
-            algorithm, M = get(point.schedule).in_dims(point.dims), point.M or 0
-            return {"blocks": block_rules.choose(algorithm, point.dims, M, point.blocks, mask=point.mask)}
+            algorithm, M = get(point.schedule).in_dims(cases.sizes), point.M or 0
+            return {"blocks": block_rules.choose(algorithm, cases.sizes, M, point.blocks, mask=cases.masks[0])}
         assert point.M is not None
-        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation, "mask": point.mask, **point.dims}
+        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation}
         if point.what == "count":
+            same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
             counted = count(point.schedule, M=point.M, **same)
-            return {name: getattr(counted, name) for name in RESULTS["count"]} | {"blocks": dict(counted.blocks)}
+            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
+            found = {name: getattr(counted, name) for name in RESULTS["count"]}
+            return found | {"blocks": dict(counted.blocks)} | shared
+        same |= {"mask": cases.masks[0], **cases.sizes}
         played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
         game = played.game.to_dict()
         game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
@@ -356,9 +384,29 @@ def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
     columns["M"] = [point.M for point in points]
     for name in _blocks(swept):
         columns[f"block_{name}"] = [row["blocks"].get(name) for row in rows]
-    for name in (*RESULTS[swept[0].common.what], "least_M"):
+    compared = ("each_for_itself",) if any("each_for_itself" in row for row in rows) else ()
+    for name in (*RESULTS[swept[0].common.what], "least_M", *compared):
         columns[name] = [row.get(name) for row in rows]
     return Table(columns)
+
+
+def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
+    """The same with what is moved for all heads and sequences, if anything was said of them."""
+    if not common.heads.said:
+        return table
+    columns: dict[str, Any] = dict(table.columns)
+    apart = {"each_for_itself": columns.pop("each_for_itself")} if "each_for_itself" in columns else {}
+    times = common.heads.batch if isinstance(common.mask, HeadMasks) else common.heads.times
+
+    def all_heads(name: str, factor: int) -> list[int | None]:
+        return [None if words is None else int(words) * factor for words in table.columns[name]]
+
+    totals = {f"total_{name}": all_heads(name, times) for name in ("reads", "writes", "io")}
+    totals |= {} if dtype is None else {"total_bytes": all_heads("io", times * bytes_of(dtype))}
+    said = {name: [value] * len(table) for name, value in (common.heads.to_dict() | {"times": times}).items()}
+    names = list(columns)
+    before = names[: names.index("problem") + 1]
+    return Table({**{name: columns[name] for name in before}, **said, **columns, **totals, **apart})
 
 
 def _blocks(swept: Sequence[_Swept]) -> list[str]:
@@ -400,12 +448,17 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
     points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
     columns = {dim: points[name] for dim, name in each.meant.items()}
+    counted = dict(columns)
+    if (together := each.common.heads.together) > 1:
+        pairs = shared(each.algorithm.problem).pairs
+        assert pairs is not None
+        counted[pairs[0]] = _array([size * together for size in columns[pairs[0]].tolist()])
     columns |= {"M": points["M"]} if "M" in points else {}
     blocks, least_M = _chosen(each, run, points)
     columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
     feasible = least_M == np.array(None)
     closed = formula(each.algorithm, each.common.mask)
-    sizes = {name: (columns | blocks)[name] for name in closed.variables}
+    sizes = {name: (columns | counted | blocks)[name] for name in closed.variables}
     if not feasible.all():
         sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
     for name, form in (("reads", closed.reads), ("writes", closed.writes), ("peak_words", closed.peak_words)):

@@ -34,7 +34,7 @@ class _Symbol:
 
 
 class Block(_Symbol):
-    """A block size."""
+    """A block size: the annotation of an argument that `tiles` cuts a dimension by."""
 
     _what = "a block size"
 
@@ -169,42 +169,98 @@ class Tile(Value):
 
 
 def exp(x: Value) -> Value:
-    """The exponential, element by element."""
+    """The exponential, element by element.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("exp", x)
 
 
 def log(x: Value) -> Value:
-    """The natural logarithm, element by element."""
+    """The natural logarithm, element by element.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("log", x)
 
 
 def relu(x: Value) -> Value:
-    """max(x, 0), element by element."""
+    """max(x, 0), element by element.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("relu", x)
 
 
 def step(x: Value) -> Value:
-    """1 where x is positive and 0 elsewhere: the derivative of relu."""
+    """1 where x is positive and 0 elsewhere: the derivative of relu.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("step", x)
 
 
 def sigmoid(x: Value) -> Value:
-    """1 / (1 + exp(-x)), element by element."""
+    """1 / (1 + exp(-x)), element by element.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("sigmoid", x)
 
 
 def maximum(x: Value, y: Value) -> Value:
-    """The larger of two, element by element."""
+    """The larger of two, element by element.
+
+    Args:
+        x, y: tiles, or expressions of tiles, of one shape.
+
+    Returns:
+        An expression of the same shape, for `m.compute` or an assignment.
+    """
     return _elementwise("max", x, y)
 
 
 def rowsum(x: Value) -> Value:
-    """The sum of each row, the paper's x · 1."""
+    """The sum of each row, the paper's x · 1.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        A column, one entry for each row of x, for `m.compute` or an assignment.
+    """
     return _reduced("rowsum", x)
 
 
 def rowmax(x: Value) -> Value:
-    """The maximum of each row."""
+    """The maximum of each row.
+
+    Args:
+        x: a tile, or an expression of tiles.
+
+    Returns:
+        A column, one entry for each row of x, for `m.compute` or an assignment.
+    """
     return _reduced("rowmax", x)
 
 

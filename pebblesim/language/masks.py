@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -240,7 +241,7 @@ class Packed(Mask):
     band: Band | None = None
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
-        return int(self.met(grid, rows, columns).sum())
+        return _tiles_of_packed(self, grid, rows, columns)
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         """Each tile meets one interval of the others in each sequence, and intervals may end and begin in one tile."""
@@ -312,6 +313,11 @@ class Packed(Mask):
         return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
 
 
+@lru_cache(maxsize=2**15)  # the schedules of a problem ask for the same tiles
+def _tiles_of_packed(mask: Packed, grid: Grid, rows: TileRange, columns: TileRange) -> int:
+    return int(mask.met(grid, rows, columns).sum())
+
+
 @dataclass(frozen=True, eq=False)
 class BigBird(BlockMask):
     """Zaheer et al. 2020: in blocks, a window about the diagonal, a few global rows and columns, and random ones."""
@@ -326,6 +332,57 @@ class BigBird(BlockMask):
         if grid[0] != grid[1]:
             raise UsageError(f"mask {self.name} is for as many queries as keys, and these are {grid[0]} and {grid[1]}.")
         return _bigbird(-(-grid[0] // self.block), self.window, self.globals, self.random, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMasks:
+    """A mask for each head: each head is counted under its own.
+
+    Attributes:
+        name: as a text.
+        each: the masks, all of one shape.
+    """
+
+    name: str
+    each: tuple[BlockMask, ...] = field(repr=False)
+
+    def check(self, grid: Grid, heads: int) -> None:
+        """
+        Raises:
+            UsageError: they are not for so many heads, or not for that grid.
+        """
+        if len(self.each) != heads:
+            shape = ", ".join(map(str, (heads, *grid)))
+            raise UsageError(
+                f"mask {self.name} is of {len(self.each):,} head{'s' * (len(self.each) > 1)}, and there "
+                f"{'is' if heads == 1 else 'are'} {heads:,}; give an array of shape (heads, n_q, n_k) = ({shape}), or "
+                f"say how many heads there are."
+            )
+        try:
+            self.each[0]._size(grid)
+        except UsageError as error:
+            raise UsageError(f"{str(error).removesuffix('.')}, behind a first dimension of {heads} heads.") from None
+
+    def among(self, sharing: int, grid: Grid) -> tuple[BlockMask, ...]:
+        """The same where so many heads are one, the rows of one position side by side: a mask for each such head."""
+        groups = (self.each[first : first + sharing] for first in range(0, len(self.each), sharing))
+        return self.each if sharing == 1 else tuple(_side_by_side(self.name, group, grid) for group in groups)
+
+    def __str__(self) -> str:
+        return f"{self.name}, one for each head"
+
+
+def _side_by_side(name: str, heads: Sequence[BlockMask], grid: Grid) -> BlockMask:
+    """The mask of heads whose rows alternate: row i of the first, of the second, ..., then row i + 1 of the first."""
+    import numpy as np
+
+    height, width = heads[0]._size(grid)
+    rows = [mask._table(grid).repeat(height, axis=0)[: grid[0]] for mask in heads]
+    return BlockMask(name, np.stack(rows, axis=1).reshape(len(heads) * grid[0], -1), (1, width))
+
+
+AnyHeads = Mask | HeadMasks
+"""One mask for all heads, or one for each."""
 
 
 def from_text(text: str) -> Mask | None:
@@ -371,10 +428,13 @@ def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None 
 
     booleans = np.asarray(table)
     if booleans.ndim != 2 or 0 in booleans.shape:
+        heads = "; `count`, `bounds`, `sweep` and `cache` take a mask for each head" if booleans.ndim == 3 else ""
         raise UsageError(
-            f"mask {name} has shape {booleans.shape}; it must have rows and columns, one for each block of pairs."
+            f"mask {name} has shape {booleans.shape}; it must have rows and columns, one for each block of pairs"
+            f"{heads}."
         )
-    if booleans.dtype.kind not in "biuf" or not np.isin(booleans, (0, 1)).all():
+    kind = booleans.dtype.kind
+    if kind != "b" and (kind not in "iuf" or not np.isin(booleans, (0, 1)).all()):
         raise UsageError(f"mask {name} holds {booleans.dtype} values other than 0 and 1; it must be booleans.")
     return BlockMask(name, booleans.astype(bool), size)
 
@@ -384,6 +444,25 @@ def of(mask: Mask | str | Array | None) -> Mask | None:
     if mask is None or isinstance(mask, Mask):
         return mask
     return from_text(mask) if isinstance(mask, str) else from_array(mask)
+
+
+def of_heads(mask: AnyHeads | str | Array | None) -> AnyHeads | None:
+    """The same; an array, or a file, of three dimensions is a mask for each head.
+
+    Raises:
+        UsageError: as for `of`.
+    """
+    import numpy as np
+
+    if isinstance(mask, str) and mask.endswith(".npy"):
+        name, table = Path(mask).name, _load(mask)
+    elif mask is None or isinstance(mask, str | Mask | HeadMasks):
+        return mask if isinstance(mask, HeadMasks) else of(mask)
+    else:
+        name, table = "blocks", np.asarray(mask)
+    if table.ndim != 3 or 0 in table.shape:
+        return from_array(table, name)
+    return HeadMasks(name, tuple(from_array(each, f"{name}[{head}]") for head, each in enumerate(table)))
 
 
 def _number(text: str, number: str) -> int:

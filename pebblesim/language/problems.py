@@ -10,15 +10,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.arithmetic import Arithmetic, function_of
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
 
+if TYPE_CHECKING:
+    from sympy import Expr
+
 Array = Any
 Shape = tuple[str, ...]
+
+Scale = float | str
+"""What scores are multiplied by: a number, or one of `ROOTS`."""
+
+ROOTS = ("1/sqrt(d_k)", "1/sqrt(d)", "1/√d_k", "1/√d")
+"""Names of one over the square root of the words in a row of queries and keys, the scale of practice."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +46,20 @@ class Theta:
         """The expression in the problem's own dimensions; None if that is not known."""
         return Theta(self.rectangle, f"{self.source}; schedules and bounds for n_q ≠ n_k") if self.rectangle else None
 
+    @property
+    def sympy(self) -> Expr:
+        """The expression as a `sympy.Expr`, its symbols without assumptions."""
+        from pebblesim.notation import parse
+
+        return parse(self.expr)
+
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Its value, a real number to 28 digits, of any magnitude."""
         decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
         return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
-    def to_dict(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The expression and its value: as a whole number where a float would lose digits, or overflow."""
-        value = self.value(sizes)
+    def to_dict(self, value: Decimal) -> dict[str, Any]:
+        """The expression and a value of it: as a whole number where a float would lose digits, or overflow."""
         return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
 
     def of_pairs(self) -> Theta:
@@ -76,6 +92,11 @@ class Problem:
             whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
         totals: sizes that may be given in the place of one of two dimensions, which add up to it; the first of both is
             then given, too.
+        scaled: inputs that take in a factor of all scores, and outputs that it comes out of again: softmax(s Q Kᵀ) is
+            that of s Q and K, and the gradient of Q is s times that of s Q. Empty if there are no scores.
+        glossary: of each tensor, inputs and those on the way to the outputs, (formula, meaning): what it is equal to,
+            in terms of the others, and one line of what it stands for. The formula of an input is empty. Schedules may
+            compute a tensor in another way, and to a formula that is equal.
         rectangle: of the square case of a problem, the problem with all its dimensions.
 
     Raises:
@@ -98,6 +119,8 @@ class Problem:
     theta: Theta | None = None
     bounds: Any = field(default=None, repr=False)
     totals: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    scaled: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    glossary: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     rectangle: Problem | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +193,33 @@ class Problem:
         """The numbers of queries and of keys."""
         return grid(self.pairs, sizes)
 
-    def reference(self, inputs: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
+    def factor(self, scale: Scale, dims: Mapping[str, int]) -> float:
+        """What scores are multiplied by: a number, or "1/sqrt(d_k)", where d_k words are in a row of queries and keys.
+
+        Raises:
+            UsageError: it is neither, or it is not 1 and the problem has no scores.
+        """
+        names, _ = self.scaled
+        if scale in ROOTS and names:
+            return float(sum(dims[self.inputs[name][-1]] for name in names)) ** -0.5
+        try:
+            factor = 0.0 if scale in ROOTS else float(scale)
+        except (TypeError, ValueError):
+            factor = nan
+        if not isfinite(factor):
+            raise UsageError(f"scale = {scale!r} was given; it is a finite number, or {ROOTS[0]} by this name.")
+        if factor != 1 and not names:
+            raise UsageError(f"problem {self.name!r} has no scores that could be scaled; leave the scale out.")
+        return factor
+
+    def with_scale(self, tensors: Mapping[str, Array], factor: float, outputs: bool = False) -> dict[str, Array]:
+        """Inputs that have taken in a factor of the scores; or outputs made of such, for the inputs as they were."""
+        names = self.scaled[outputs] if factor != 1 else ()
+        return {name: value * factor if name in names else value for name, value in tensors.items()}
+
+    def reference(
+        self, inputs: Mapping[str, Array], allowed: Array | None = None, scale: Scale = 1
+    ) -> dict[str, Array]:
         """Outputs from inputs, both by name, in float64; also the `kept` and `extra` values it passes on its way.
 
         Args:
@@ -178,29 +227,43 @@ class Problem:
             allowed: booleans of shape (n_q, n_k), the pairs that may meet; None for all. The others have probability,
                 or activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
                 without any has zeros in dK and dV.
+            scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice.
 
         Raises:
-            UsageError: `allowed` is no such array, or the problem has no pairs.
+            UsageError: `allowed` is no such array, or the problem has no pairs; or it has no scores, or the scale is
+                none.
         """
         import numpy as np
 
         inputs = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
+        shapes = {name: inputs[name].shape for name in self.inputs if name in inputs}
+        sizes = {
+            dim: size for name, shape in shapes.items() for dim, size in zip(self.inputs[name], shape, strict=True)
+        }
+        factor = self.factor(scale, sizes)
+        inputs = self.with_scale(inputs, factor)
         if allowed is None:
-            return self.values(inputs)
+            return self.with_scale(self.values(inputs), factor, outputs=True)
         if not self.maskable:
             raise UsageError(f"problem {self.name!r} has no pairs that a mask could forbid; leave the mask out.")
         grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
         if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
             given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
             raise UsageError(f"allowed pairs are booleans of shape {grid}, one for each pair; got {given}.")
-        return self.values(inputs, allowed)
+        return self.with_scale(self.values(inputs, allowed), factor, outputs=True)
 
     def random_inputs(
-        self, dims: Mapping[str, int], seed: int = 0, kept: tuple[str, ...] = (), allowed: Array | None = None
+        self,
+        dims: Mapping[str, int],
+        seed: int = 0,
+        kept: tuple[str, ...] = (),
+        allowed: Array | None = None,
+        scale: Scale = 1,
     ) -> dict[str, Array]:
         """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for.
 
-        These are what the forward pass keeps where only the `allowed` pairs meet, as for `reference`.
+        These are what the forward pass keeps where only the `allowed` pairs meet and scores are scaled, as for
+        `reference`.
         """
         import numpy as np
 
@@ -210,7 +273,7 @@ class Problem:
             for name, shape in self.inputs.items()
         }
         if kept:
-            values = self.reference(inputs, allowed)
+            values = self.reference(inputs, allowed, scale)
             inputs |= {name: values[name] for name in kept}
         return inputs
 
@@ -223,6 +286,13 @@ def problem(name: str, **declared: Any) -> Problem:
 
     A new one takes the place of one that was defined in the same file, or in a notebook. Of one whose queries and keys
     differ in number this is the square case, in n and d; its `rectangle` is as declared.
+
+    Args:
+        name: the problem's.
+        declared: fields of a `Problem`, for a new one.
+
+    Returns:
+        The problem.
 
     >>> problem("matmul").outputs
     {'C': ('m', 'n')}

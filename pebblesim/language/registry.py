@@ -148,6 +148,20 @@ def schedule(
         closed: block sizes in closed form that growth is proved for, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
             samples that they are feasible and that `fit` moves no more words.
 
+    Returns:
+        A decorator, which makes a `Schedule` of the function.
+
+    >>> from pebblesim import Block, count, schedule
+    >>> @schedule(problem="matmul", source="an example")
+    ... def by_rows(m, A, B, *, b: Block):
+    ...     C = m.tensor("C", A.shape[0], B.shape[1])
+    ...     for i in m.tiles(A.shape[0], b):
+    ...         A_i = m.read(A[i, :])
+    ...         for j in m.tiles(B.shape[1], 1):
+    ...             m.write(C[i, j], m.compute(A_i @ m.read(B[:, j])))
+    >>> count("by-rows", m=4, k=3, n=5, M=30).io
+    47
+
     Raises:
         UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
     """

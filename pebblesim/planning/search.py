@@ -15,6 +15,7 @@ from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+from pebblesim.results import Result
 from pebblesim.sizes import LARGEST, whole
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SMALL = (7, 3, 4, 5)
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Result):
     """What a search found.
 
     Attributes:
@@ -135,12 +136,15 @@ def search(
         progress: called now and then with the part that is done.
         dims: as for `count`.
 
-    Raises:
-        UsageError: the problem has no graph of plain sums; a name that is taken, or a size that is not allowed.
-        Infeasible: no sequence of passes fits into M words.
+    Returns:
+        The schedule that moves least, its source, its count and its game.
 
     >>> search("matmul", m=30, k=20, n=40, M=100).counted.io <= 6_960
     True
+
+    Raises:
+        UsageError: the problem has no graph of plain sums; a name that is taken, or a size that is not allowed.
+        Infeasible: no sequence of passes fits into M words.
     """
     solves = problem(problem_name)
     sizes: dict[str, Any] = dict(problem_dims(solves, dims))
@@ -198,7 +202,7 @@ def _known(problem_name: str, M: int, sizes: Mapping[str, Any]) -> Counted | Non
     """The best of the catalogue, with its best blocks; None if no schedule fits."""
     if not of_problem(problem_name):
         return None
-    first = compare(problem_name=problem_name, M=M, blocks="best", **sizes).rows[0]
+    first = compare(problem_name, M=M, blocks="best", **sizes).rows[0]
     return first if first.least_M is None else None
 
 

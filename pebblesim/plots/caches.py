@@ -37,8 +37,8 @@ def fetched(rows: Sequence[Cached], ax: Axes) -> Axes:
                 linewidth=1.4,
                 label=f"{name}, {policy.upper()}",
             )
-        if each[0].counted is not None:
-            reads = [row.counted.reads for row in each if row.counted is not None]
+        if each[0].own is not None:
+            reads = [row.own.reads for row in each if row.own is not None]
             ax.plot(M, reads, color=colour, linewidth=6, alpha=0.25, label=f"{name}, its own reads")
         else:
             ax.plot(M, [row.compulsory for row in each], color="black", linewidth=0.9, label="compulsory")

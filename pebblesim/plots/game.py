@@ -30,7 +30,7 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
         game: a game that was played and kept, see `pebblesim.jobs.recording.record`.
         ax: where to draw.
     """
-    red, M = np.append(0, game.red), game.setup.M
+    red, M = np.append(0, game.red), game.game.M
     starts = _bins(len(red))
     at = np.append(starts, len(red))
     low, high = np.minimum.reduceat(red, starts), np.maximum.reduceat(red, starts)

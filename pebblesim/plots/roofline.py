@@ -37,7 +37,7 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
 
     rows = sorted((row for row in rows if row.feasible), key=lambda row: -row.io)
     width, best = bytes_of(dtype), rows[-1]
-    useful = useful_operations(best.problem, best.dims, best.mask)
+    useful = sum(useful_operations(best.problem, best.dims, one.only_mask) for one in best.parts or (best,))
 
     def intensity(words: int) -> float:
         return float(Fraction(useful, words * width))

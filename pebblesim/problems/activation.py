@@ -43,17 +43,33 @@ def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None
     return {"g": x["A1"].T @ (p if allowed is None else p * allowed) @ x["A2"]}
 
 
+ON_THE_WAY = {
+    "relu": {"slope": ("step(Z)", "derivative of relu at the scores: 1 where they are positive, else 0")},
+    "sigmoid": {
+        "A": ("sigmoid(Z)", "weights that stand for probabilities; rows do not add up to 1"),
+        "AA": ("A ∘ A", "squares of the weights"),
+        "slope": ("A − A ∘ A", "derivative of the sigmoid at the scores"),
+    },
+}
+"""(formula, meaning) of what only the backward pass of an activation needs."""
+
 for activation in ACTIVATIONS:
     problem(
         f"forward-{activation}",
         **forward.SHAPES,
         queries=("Q",),
+        scaled=(("Q",), ()),
         keys=("K", "V"),
         values=partial(forward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:forward_{activation}",
         theta=THETA(rectangle=OF_QKV),
         bounds="forward",
+        glossary=forward.GLOSSARY
+        | {
+            "A": (f"{activation}(S)", "weights that stand for probabilities; rows do not add up to 1"),
+            "O": ("A V", "the result: for each query, values in these proportions"),
+        },
     )
 
 for activation in ACTIVATIONS:
@@ -62,9 +78,13 @@ for activation in ACTIVATIONS:
         **backward.SHAPES,
         queries=("A1", "dO"),
         keys=("A2", "A3"),
+        scaled=(("X",), ("g",)),
         values=partial(backward_with, activation),
         source=SOURCE,
         graph=f"pebblesim.graphs.activation:backward_{activation}",
         theta=THETA(rectangle=OF_BACKWARD),
         bounds="backward",
+        glossary=backward.GLOSSARY
+        | {"p": ("slope ∘ q", "gradient with respect to the scores Z")}
+        | ON_THE_WAY[activation],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems import forward
+from pebblesim.problems import forward, softmax
 from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
@@ -27,9 +27,25 @@ problem(
     outputs={"dQ": ("n_q", "d_k"), "dK": ("n_k", "d_k"), "dV": ("n_k", "d_v")},
     queries=("Q", "dO", "O", "l", "m", "l_m", "L"),
     keys=("K", "V"),
+    scaled=(("Q",), ("dQ",)),
     values=reference,
     source="Dao et al. 2022, arXiv 2205.14135, appendix B.2",
     graph="pebblesim.graphs.backward_qkv:declare",
     theta=repaired("Li et al., Theorem 1.1", f"Li et al., Theorem 1.1 for its core, {COMPULSORY}", rectangle=OF_QKV),
     bounds="backward-qkv",
+    glossary=forward.GLOSSARY
+    | softmax.GLOSSARY
+    | {
+        "O": ("P V", "output of attention, kept from the forward pass"),
+        "dO": ("", "gradient of the loss with respect to O"),
+        "dP": ("dO Vᵀ", "gradient with respect to the probabilities P"),
+        "PdP": ("P ∘ dP", "probabilities times their gradients, entry by entry"),
+        "dOO": ("dO ∘ O", "output times its gradient, entry by entry; its row sums are those of P ∘ dP"),
+        "v": ("(P ∘ dP) · 1", "row sums of P ∘ dP: the mean of dP under the probabilities of the row"),
+        "dPv": ("dP − v 1ᵀ", "dP with the mean v of its row taken off"),
+        "dS": ("P ∘ (dP − v 1ᵀ)", "gradient with respect to the scores S"),
+        "dQ": ("dS K", "a result: the gradient with respect to the queries"),
+        "dK": ("dSᵀ Q", "a result: the gradient with respect to the keys"),
+        "dV": ("Pᵀ dO", "a result: the gradient with respect to the values"),
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, softmax
 from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
@@ -23,15 +23,38 @@ SHAPES = {
 }
 """What goes in and comes out, whatever stands for the softmax."""
 
+GLOSSARY = {
+    "Q": ("", "queries, one row for each"),
+    "K": ("", "keys, one row for each"),
+    "V": ("", "values, one row for each key"),
+    "S": ("Q Kᵀ", "scores: how well each query matches each key"),
+}
+"""(formula, meaning) of each tensor that is there whatever stands for the softmax."""
+
 problem(
     "forward",
     **SHAPES,
     extra=dict.fromkeys(("l", "m", "l_m", "L"), ("n_q",)) | {"P": ("n_q", "n_k")},
     queries=("Q",),
+    scaled=(("Q",), ()),
     keys=("K", "V"),
     values=reference,
     source="Saha & Ye 2024, arXiv 2402.07443; Dao et al. 2022, arXiv 2205.14135",
     graph="pebblesim.graphs.forward:declare",
     theta=repaired("Saha & Ye, Theorem 3.1", f"Saha & Ye 2024, Theorems 3.1 and 3.7, {COMPULSORY}", rectangle=OF_QKV),
     bounds="forward",
+    glossary=GLOSSARY
+    | OF_SOFTMAX
+    | ONLINE
+    | {
+        "O": ("P V", "the result: for each query, the mean of the values under its probabilities"),
+        "f": ("exp(S − L 1ᵀ)", "probabilities, from every score again once L is known"),
+        "AV": ("A V", "the output, not divided by the row sums; of one block of columns in FlashAttention-1"),
+        "l_block": ("A_block · 1", "row sums over one block of columns"),
+        "down_block": ("m_block − m", "how far the maximum of this block is below the running one"),
+        "a_block": ("exp(m_block − m)", "factor that makes the block's sums relative to the running maximum"),
+        "al_block": ("a_block ∘ l_block", "the block's row sums, relative to the running maximum"),
+        "aAV": ("diag(a_block) A_block V_block", "the block's output, relative to the running maximum"),
+        "alO": ("diag(a ∘ l_m_prev) O_prev", "the older output, multiplied by its row sums again"),
+    },
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, softmax
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -28,7 +28,21 @@ problem(
     extra={"L": ("n_q",)},
     queries=("Q_C", "Q_R"),
     keys=("C", "R"),
+    scaled=(("Q_C", "Q_R"), ()),
     values=reference,
     source="DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (absorbed)",
     graph="pebblesim.graphs.latent:declare",
+    glossary={
+        "Q_C": ("", "queries, the part that meets the latent keys"),
+        "Q_R": ("", "queries, the rotary part"),
+        "C": ("", "latent keys, which are the values, too"),
+        "R": ("", "rotary part of the keys, which only scores need"),
+        "S_C": ("Q_C Cᵀ", "scores, the part of the latent keys"),
+        "S_R": ("Q_R Rᵀ", "scores, the rotary part"),
+        "S": ("S_C + S_R", "scores: how well each query matches each key"),
+        **{name: OF_SOFTMAX[name] for name in ("A", "m", "l_m", "L", "Sm")},
+        **ONLINE,
+        "lO": ("diag(a) lO_prev + A_block C_block", "running output, not yet divided by the row sums"),
+        "O": ("softmax(S) C", "the result: for each query, the mean of the latent keys under its probabilities"),
+    },
 )

@@ -23,4 +23,18 @@ problem(
     graph="pebblesim.graphs.linear:declare",
     theta=Theta("d*n + d**2*n/sqrt(M)", "products with d x d matrices alone: Hong & Kung 1981 (for n ≥ d)"),
     bounds="linear",
+    glossary={
+        "A1": ("", "what queries are made from, one row for each"),
+        "A2": ("", "what keys are made from, one row for each"),
+        "A3": ("", "what values are made from, one row for each"),
+        "X": ("", "weights of queries and keys in one, W_Q W_Kᵀ"),
+        "Y": ("", "weights of the values, W_V"),
+        "W": ("A2ᵀ A3", "keys times values, summed over all of them before any query comes"),
+        "XW": ("X W", "W with the weights of queries and keys"),
+        "XWY": ("X W Y", "all that the queries are multiplied by: a d × d matrix"),
+        "S": ("A1 X", "queries, with the weights of the keys in them"),
+        "h": ("A3 Y", "values"),
+        "Z": ("S A2ᵀ", "scores: how well each query matches each key"),
+        "O": ("A1 X A2ᵀ A3 Y", "the result: attention without a softmax"),
+    },
 )

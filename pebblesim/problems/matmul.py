@@ -23,4 +23,9 @@ problem(
     graph="pebblesim.graphs.matmul:declare",
     theta=repaired("Hong & Kung, Corollary 6.2", "Hong & Kung 1981, Corollary 6.2, with the compulsory terms added"),
     bounds="matmul",
+    glossary={
+        "A": ("", "left factor"),
+        "B": ("", "right factor"),
+        "C": ("A B", "the result: the product of two matrices"),
+    },
 )

@@ -19,6 +19,19 @@ def projected(
     return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}, allowed)
 
 
+GLOSSARY = {
+    "A1": ("", "what queries are made from, one row for each query"),
+    "A2": ("", "what keys are made from, one row for each key"),
+    "A3": ("", "what values are made from, one row for each key"),
+    "W_Q": ("", "weights of the queries"),
+    "W_K": ("", "weights of the keys"),
+    "W_V": ("", "weights of the values"),
+    "Q": ("A1 W_Q", "queries, one row for each"),
+    "K": ("A2 W_K", "keys, one row for each"),
+    "V": ("A3 W_V", "values, one row for each key"),
+}
+"""(formula, meaning) of the tensors that projections add."""
+
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
 
 for core in (problem(name).rectangle for name in THEOREMS):
@@ -33,6 +46,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
         outputs=core.outputs,
         queries=("A1", *core.queries[1:]),
         keys=("A2", "A3"),
+        scaled=(("W_Q",), core.scaled[1]),
         kept=core.kept,
         extra=core.extra,
         values=partial(projected, core.values),
@@ -45,4 +59,5 @@ for core in (problem(name).rectangle for name in THEOREMS):
             OF_PROJECTED,
         ),
         bounds=core.bounds,
+        glossary=dict(core.glossary) | GLOSSARY,
     )

@@ -1,4 +1,4 @@
-"""The softmax that references share."""
+"""The softmax that references share, and what its tensors are called."""
 
 from __future__ import annotations
 
@@ -22,3 +22,27 @@ def softmax(scores: Array, allowed: Array | None) -> dict[str, Array]:
     with np.errstate(over="ignore"):
         l = np.exp(m) * l_m
     return {"l": l, "m": m, "l_m": l_m, "L": L, "P": A / np.where(some, l_m, 1)[:, None]}
+
+
+GLOSSARY = {
+    "A": ("exp(S)", "numerators of the softmax; exp(S − m 1ᵀ) where row maxima m are taken off"),
+    "l": ("exp(S) · 1", "row sums, by which the softmax divides"),
+    "m": ("rowmax(S)", "row maxima of the scores; taken off before exp, so that it cannot overflow"),
+    "l_m": ("exp(S − m 1ᵀ) · 1", "row sums of the numerators where the maxima m are taken off"),
+    "L": ("m + log(l_m)", "logarithm of the row sums l: one number for each row from which P follows"),
+    "P": ("diag(l)⁻¹ exp(S)", "probabilities, the softmax of the scores: each row adds up to 1"),
+    "Sm": ("S − m 1ᵀ", "scores with the row maxima taken off"),
+    "SL": ("S − L 1ᵀ", "scores with the logarithm of the row sums taken off; exp of it is P"),
+}
+"""(formula, meaning) of each tensor of a softmax of scores S."""
+
+ONLINE = {
+    "m_block": ("rowmax(S_block)", "row maxima over one block of columns"),
+    "down": ("m_prev − m", "how far the running maximum has risen with this block, as a number that is not positive"),
+    "a": ("exp(m_prev − m)", "factor that makes older sums relative to the new maximum"),
+    "al": ("a ∘ l_m_prev", "the older row sums, relative to the new maximum"),
+    "lO": ("diag(a) lO_prev + A_block V_block", "running output, not yet divided by the row sums"),
+    "aO": ("diag(a) lO_prev", "the older running output, relative to the new maximum"),
+    "log_l": ("log(l_m)", "logarithm of the row sums where the maxima are taken off"),
+}
+"""The same of the online softmax, which takes the columns block by block; prev is the block before."""

@@ -21,6 +21,7 @@ import sympy
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
+from pebblesim.notation import align, in_latex
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.masked_sums import MaskSums, plain, size, symbol
 from pebblesim.units import Traffic
@@ -56,6 +57,11 @@ class Formula:
     def evaluate(self) -> Callable[..., Any]:
         """`evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or an array of them for arrays of sizes."""
         return compile_exact(self.io, self.variables)
+
+    def latex(self) -> str:
+        """Reads, writes, I/O and peak words, as an `align*` environment of LaTeX."""
+        lines = {"reads": self.reads, "writes": self.writes, "I/O": self.io, "peak words": self.peak_words}
+        return align((rf"\text{{{name}}}", f"= {in_latex(expr)}") for name, expr in lines.items())
 
     @cached_property
     def evaluate_peak_words(self) -> Callable[..., Any]:

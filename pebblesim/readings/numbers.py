@@ -7,7 +7,6 @@ row that has seen no pair yet has -inf for its maximum and 0 for its sum; there 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
     "max": np.maximum,
     "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: np.where(x > 0, 1.0, 0.0),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": lambda x: np.where(x < 0, t := np.exp(-np.abs(x)), 1) / (1 + t),  # never overflows
 }
 _REDUCTIONS: dict[str, Callable[..., Array]] = {"rowsum": np.sum, "rowmax": np.max}
 
@@ -50,6 +49,39 @@ def numbers(
         The outputs, by name, in the inputs' common type; in float64 if that is a type of integers.
 
     Raises:
+        UsageError: an input is missing, has another shape, or does not hold real numbers; or exponentials of scores
+            overflow, or all of a row vanish.
+    """
+    given = checked(program, sizes, inputs)
+    dtype = np.result_type(*given.values())
+    memory = {
+        name: given[name].astype(dtype, copy=False)
+        if name in given
+        else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
+        for name, tensor in program.tensors.items()
+    }
+    run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))
+    faults: Any = dict.fromkeys(("over", "invalid", "divide"), "raise" if mask is None else "ignore")
+    try:
+        with np.errstate(**faults):
+            for phase in program.phases:
+                run.body(phase.body)
+        run.check()
+    except FloatingPointError as error:
+        hint = (
+            '; it takes the exponential of scores as they are: take a smaller scale, such as scale="1/sqrt(d_k)", or a '
+            "schedule that subtracts the maximum of each row first, as flash2-forward does"
+        )
+        raise UsageError(
+            f"{program.name} cannot be run on these numbers in {dtype}: {error}{hint if run.exponentials else ''}."
+        ) from None
+    return {name: memory[name] for name in program.outputs}
+
+
+def checked(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs of a program as arrays of one floating type: float64 if they are integers.
+
+    Raises:
         UsageError: an input is missing, has another shape, or does not hold real numbers.
     """
     given = {name: np.asarray(inputs[name]) for name in program.inputs if name in inputs}
@@ -62,17 +94,7 @@ def numbers(
             raise UsageError(f"{program.name} needs real numbers for input {name}, and got {given[name].dtype}.")
     common = np.result_type(*given.values())
     dtype = common if common.kind == "f" else np.dtype(np.float64)
-    memory = {
-        name: given[name].astype(dtype, copy=False)
-        if name in given
-        else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
-        for name, tensor in program.tensors.items()
-    }
-    run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))
-    with nullcontext() if mask is None else np.errstate(invalid="ignore", divide="ignore"):
-        for phase in program.phases:
-            run.body(phase.body)
-    return {name: memory[name] for name in program.outputs}
+    return {name: array.astype(dtype, copy=False) for name, array in given.items()}
 
 
 class _Run(EveryTile):
@@ -81,6 +103,10 @@ class _Run(EveryTile):
         self.memory, self.allowed = memory, allowed
         self.dtype = np.result_type(*memory.values())
         self.cache: dict[ir.Tile, Array] = {}
+        self.exponentials = False
+        rows = 0 if allowed is None else len(allowed)
+        self.seen = np.zeros(rows, bool)  # under a mask, rows with an exponential above 0
+        self.doubtful = np.zeros(rows, bool)  # rows in which 0/0 was taken for 0, since no pair had been seen
 
     def _full(self, tile: ir.Tile, value: float) -> Array:
         lengths = [stop - start for start, stop in map(self.bounds, tile.ranges)]
@@ -101,11 +127,31 @@ class _Run(EveryTile):
                 return self._reduced(op, operand)
             case ir.Elementwise(op=op, operands=operands, shape=shape):
                 values = [self._value(operand) for operand in operands]
+                self.exponentials |= op == "exp"
                 vectors_as_columns = [v[:, None] if v.ndim < len(shape) else v for v in values]
                 result = _OPERATIONS[op](*vectors_as_columns)
-                if self.allowed is not None and op in ("sub", "div"):
-                    result = np.where(np.isnan(result) & _nothing_yet(*vectors_as_columns), 0, result)
-                return self._masked(result, shape)
+                if self.allowed is None:
+                    return result
+                if op in ("sub", "div"):
+                    nothing = np.isnan(result) & _nothing_yet(*vectors_as_columns)
+                    result = np.where(nothing, 0, result)
+                    if op == "div" and shape[0].pairs and shape[0].dim == shape[0].pairs[0]:
+                        self.doubtful[self.part(shape[:1])] |= nothing.reshape(len(nothing), -1).any(axis=1)
+                result = self._masked(result, shape)
+                if op == "exp":
+                    if np.isposinf(result).any():
+                        raise FloatingPointError("overflow encountered in exp")
+                    if ir.over_pairs(shape):
+                        self.seen[self.part(shape[:1])] |= (result > 0).any(axis=1)
+                return result
+
+    def check(self) -> None:
+        """
+        Raises:
+            FloatingPointError: a row was taken for one without pairs, and it has some.
+        """
+        if self.allowed is not None and (self.doubtful & ~self.seen & self.allowed.any(axis=1)).any():
+            raise FloatingPointError("all exponentials of a row vanish")
 
     def _reduced(self, op: str, operand: ir.Expr) -> Array:
         entries = self._value(operand)

@@ -67,6 +67,9 @@ def backlite(
         scale: of the scores; 1/√d by default.
         progress: called now and then with the fraction that is done.
 
+    Returns:
+        A row for each parameter: words saved, and how far the gradients move.
+
     >>> found = backlite(n=96, d=4, blocks={"B_r": 8, "B_c": 8}, parameters=[0, 0.05])
     >>> [(row.dropped, row.counted.io) for row in found.rows]
     [(0, 23520), (101, 8528)]

@@ -48,6 +48,12 @@ def synthetic_head(
 
     Returns:
         Q, K, V and dO, float64 of shape (n, d).
+
+    >>> synthetic_head(16, 4)["K"].shape
+    (16, 4)
+
+    Raises:
+        UsageError: a size or a width is not allowed.
     """
     n, d = whole("n", n), whole("d", d)
     rng = np.random.default_rng(seed)
@@ -75,6 +81,17 @@ def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -
         head: which of the leading dimensions to take, where an array has more than two: (head,) of (heads, n, d) and
             (batch, head) of (batch, heads, n, d).
         seed: of a dO that is not given.
+
+    Returns:
+        The arrays by name, float64 of shape (n, d).
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import numpy as np
+    >>> with TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder, "head.npz"), Q=np.ones((3, 2)), K=np.ones((3, 2)), V=np.ones((3, 2)))
+    ...     sorted(load_head([str(Path(folder, "head.npz"))]))
+    ['K', 'Q', 'V', 'dO']
 
     Raises:
         UsageError: a file is missing or no such file, or an array is missing, given twice, or not what `checked` asks

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from pebblesim.jobs.count import Counted
+from pebblesim.results import Result
 from pebblesim.sparsity.similarity import Similarity
 
 
@@ -113,7 +114,7 @@ class Calibrated:
 
 
 @dataclass(frozen=True)
-class BackLite:
+class BackLite(Result):
     """Dynamic sparsity of one head: a row for each value of the rule's parameter.
 
     Attributes:

@@ -8,11 +8,14 @@ both operands of a product together, R2 of the product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pebblesim.errors import UnknownName
+
+if TYPE_CHECKING:
+    from sympy import Expr
 
 SOURCES = {
     "Li et al.": "On Fine-Grained I/O Complexity of Attention Backward Passes, arXiv 2410.09397",
@@ -81,6 +84,24 @@ class Statement:
     by: str | None = None
     note: str = ""
     erratum: Erratum | None = None
+
+    @property
+    def sympy(self) -> Expr | None:
+        """The bound as a `sympy.Expr`, its symbols without assumptions; None if it is no expression in sizes."""
+        from pebblesim.notation import parse
+
+        return None if self.expr is None else parse(self.expr)
+
+    @property
+    def latex(self) -> str:
+        r"""The bound in LaTeX's mathematics, such as `\Omega\left(d^{2}\right)`; empty if it is no expression."""
+        from pebblesim.notation import in_latex
+
+        if self.expr is None:
+            return ""
+        sign = {"Θ": r"\Theta", "Ω": r"\Omega", "≥": r"\ge"}.get(self.relation, self.relation)
+        inner = in_latex(self.expr)
+        return f"{sign} {inner}" if self.relation == "≥" else rf"{sign}\left({inner}\right)"
 
     @property
     def title(self) -> str:
@@ -287,6 +308,21 @@ def statement(title: str) -> Statement:
     if title not in _BY_TITLE:
         raise UnknownName("statement", title, _BY_TITLE)
     return _BY_TITLE[title]
+
+
+def latex(statements: Iterable[Statement]) -> str:
+    """What the statements say of sizes, each with its title and domain, as an `align*` environment of LaTeX."""
+    from pebblesim.notation import align, domain_in_latex, text_in_latex
+
+    return align(
+        (
+            text_in_latex(each.title),
+            each.latex,
+            rf"\text{{for }} {domain_in_latex(each.domain)}" if each.domain else "",
+        )
+        for each in statements
+        if each.expr
+    )
 
 
 def region_in_words(domain: str) -> str:

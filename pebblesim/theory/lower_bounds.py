@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
@@ -19,11 +20,15 @@ from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forwar
 from pebblesim.theory.capacities import Cube, least_words, least_words_of_light_trees
 from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Pairs
 
+if TYPE_CHECKING:
+    from sympy import Expr
+
 __all__ = [
     "Form",
     "Formulation",
     "LowerBound",
     "Pairs",
+    "added_up",
     "best",
     "formulation_in_words",
     "largest",
@@ -49,6 +54,13 @@ class Form:
 
     expr: str
     domain: str
+
+    @property
+    def sympy(self) -> Expr:
+        """The closed form as a `sympy.Expr`, its symbols without assumptions."""
+        from pebblesim.notation import parse
+
+        return parse(self.expr)
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,22 @@ def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:
 def largest(bounds: Sequence[LowerBound]) -> LowerBound:
     """The largest of several bounds that applies, the first of equals."""
     return max(bounds, key=lambda bound: bound.value)
+
+
+def added_up(bounds: Sequence[LowerBound]) -> LowerBound:
+    """A bound on several problems that share nothing, in one cache: a game on all of them is one on each."""
+    first = bounds[0]
+    if len(bounds) == 1:
+        return first
+    names, sources = (list(dict.fromkeys(each)) for each in zip(*((b.name, b.source) for b in bounds), strict=True))
+    return replace(
+        first,
+        name=" + ".join(names),
+        value=sum(bound.value for bound in bounds),
+        source=f"{'; '.join(sources)}; the sum over {len(bounds):,} heads",
+        form=None,
+        why_not=first.why_not if all(bound.why_not for bound in bounds) else "",
+    )
 
 
 def formulation_in_words(problem: Problem, formulation: Formulation) -> str:

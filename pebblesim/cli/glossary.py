@@ -1,0 +1,43 @@
+"""Explain the names: `glossary`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from pebblesim.cli.options import AsJson, command, complete_problem, family
+from pebblesim.cli.printing import print_json, print_rules, print_tensors
+
+app = family()
+
+
+@command(app, example="pebblesim glossary backward")
+def glossary(
+    problem: Annotated[
+        str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)
+    ] = "backward",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the names: each tensor of a problem, the parts of its sums, and the rules of the game."""
+    from pebblesim.game.words import in_words
+    from pebblesim.graphs.summation import PARTS
+    from pebblesim.jobs.glossary import glossary as entries
+    from pebblesim.language.problems import problem as find
+
+    solves = find(problem)
+    if as_json:
+        parts = {kind: {"example": example, "meaning": meaning} for kind, (example, meaning) in PARTS.items()}
+        tensors = [asdict(entry) for entry in entries(problem)]
+        print_json({"problem": solves.name, "tensors": tensors, "parts": parts, "rules": list(in_words())})
+        return
+    print(f"{solves.name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  ({solves.source})")
+    print_tensors(entries(problem))
+    print("\nparts of a sum; a game shows them after an element's name, such as S[0,1] (product 2 of 4)")
+    wide = max(len(example) for example, _ in PARTS.values())
+    for example, meaning in PARTS.values():
+        if example:
+            print(f"  {example:<{wide}}  {meaning}")
+    print_rules("hong-kung")

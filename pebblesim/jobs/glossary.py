@@ -1,0 +1,65 @@
+"""What the letters stand for: each tensor of a problem with its shape, its formula and its meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pebblesim.language.problems import Problem, problem
+
+WORD: Final = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a problem.
+
+    Attributes:
+        name: as in pseudo-code, graphs and tables.
+        role: "input", "kept" (an input that only some schedules ask for), "output", or "" on the way.
+        shape: names of its dimensions; empty where the problem does not declare one.
+        formula: what it is equal to; empty for an input.
+        meaning: one line.
+    """
+
+    name: str
+    role: str
+    shape: tuple[str, ...]
+    formula: str
+    meaning: str
+
+    def __str__(self) -> str:
+        """The formula, if there is one, and the meaning."""
+        return f"{self.name} = {self.formula}: {self.meaning}" if self.formula else f"{self.name}: {self.meaning}"
+
+
+def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Entry, ...]:
+    """The tensors of a problem, inputs first.
+
+    Args:
+        of: the problem, or its name.
+        names: those that are wanted, in this order; all by default. One of which nothing is known is left out.
+
+    >>> print(glossary("backward", ["p"])[0])
+    p = f ∘ q − diag(v) f: gradient with respect to the scores Z
+
+    Raises:
+        UnknownName: there is no such problem.
+    """
+    solves = (problem(of).rectangle or problem(of)) if isinstance(of, str) else of
+    roles = dict.fromkeys(solves.extra, "output") | dict.fromkeys(solves.kept, "kept")
+    roles |= dict.fromkeys(solves.inputs, "input") | dict.fromkeys(solves.outputs, "output")
+    shapes = {**solves.extra, **solves.kept, **solves.inputs, **solves.outputs}
+    if names is None:
+        rank = ("input", "kept", "", "output")
+        names = sorted(solves.glossary, key=lambda name: rank.index(roles.get(name, "")))
+    known = (name for name in names if name in solves.glossary)
+    return tuple(Entry(name, roles.get(name, ""), shapes.get(name, ()), *solves.glossary[name]) for name in known)
+
+
+def named_in(text: str, of: Problem) -> tuple[Entry, ...]:
+    """The tensors of a problem that a pseudo-code names, in its order; S_ij and S_i are tiles of S."""
+    words = (re.sub(r"_[a-z]{1,2}$", "", word) if word not in of.glossary else word for word in WORD.findall(text))
+    return glossary(of, dict.fromkeys(words))

@@ -1,0 +1,131 @@
+"""What the page teaches with: the tour of a tiny product, boards to play on, and the par of a board."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from pebblesim.dags.search import pebble
+from pebblesim.errors import Infeasible
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.jobs.count import count
+from pebblesim.jobs.graph import graph, optimum
+from pebblesim.jobs.recording import Recording, record_moves
+from pebblesim.language.problems import problem
+from pebblesim.replay.content import of_game
+
+EXACT: Final = 64
+"""Vertices of the largest graph whose least I/O is searched for."""
+
+SEARCHED: Final = 20_000
+"""Vertices of the largest graph that a better game is searched for on."""
+
+LEAST, BETTER = 2.0, 0.5
+"""Seconds in which the least I/O is searched for, and a better game."""
+
+BOARDS: Final = (
+    ("a tiny product", {"m": 1, "k": 2, "n": 1}, 4),
+    ("a tiny product, short of cache", {"m": 1, "k": 2, "n": 1}, 3),
+    ("a 2 × 2 product", {"m": 2, "k": 2, "n": 2}, 5),
+)
+"""Products to play on: a name, sizes, and M."""
+
+FIRST: Final = {
+    READ: "In the game, a red pebble is put on a vertex that has a blue one. Words that are moved are what we count.",
+    COMPUTE: "In the game, a red pebble is put on a vertex if all vertices that its arrows come from are red. Nothing "
+    "is moved, so it costs nothing. But the new value takes room in cache, too.",
+    WRITE: "In the game, a blue pebble is put on a vertex that has a red one. This, too, moves a word.",
+    DELETE: "In the game, the red pebble is taken away. A value without a blue pebble is lost then, and must be "
+    "computed again if it is needed once more.",
+}
+"""What is said of each kind of move when it comes for the first time."""
+
+
+def par(game: Recording) -> dict[str, Any] | None:
+    """What is known of the least I/O on the graph of a game: {"bound", "source", "best"}, the best game's I/O or None.
+
+    On a small graph the least is searched for, on others a better game; both for a moment.
+    """
+    on, M, rules = game.graph, game.game.M, game.game.rules
+    best = [game.game.io] if game.game.complete else []
+    bounds = []
+    if game.setup:
+        setup = game.setup
+        sizes: dict[str, Any] = {**setup.dims, "M": M, "blocks": setup.blocks, "mask": setup.mask}
+        counted = count(setup.schedule, **sizes).lower_bound
+        bounds.append((counted.value, counted.source))
+    try:
+        if on.vertices <= EXACT and on.weights is None and rules != "replace":
+            least = optimum(on, M=M, rules=rules, seconds=LEAST)
+            bounds.append((least.bound, "the proven least" if least.proven else least.proof))
+            best.append(least.io)
+        elif on.vertices <= SEARCHED:
+            found = pebble(on, M=M, rules=rules, seconds=BETTER)
+            bounds.append((found.bound.value, found.bound.source))
+            best.append(found.io)
+    except Infeasible:
+        return None  # no game can be won with so few pebbles
+    if not bounds:
+        return None
+    bound, source = max(bounds)
+    return {"bound": bound, "source": source, "best": min(best, default=None)}
+
+
+@cache
+def boards() -> tuple[dict[str, Any], ...]:
+    """Small products to play on."""
+    games = [_best(*board) for board in BOARDS]
+    known = [{"bound": game.game.io, "source": "the proven least", "best": game.game.io} for game in games]
+    return tuple(of_game(game, least, problem("matmul")) for game, least in zip(games, known, strict=True))
+
+
+def _best(name: str, sizes: Mapping[str, int], M: int) -> Recording:
+    """A game of least I/O on a product."""
+    on = graph("matmul", **dict[str, Any](sizes))
+    found = optimum(on, M=M)
+    assert found.proven
+    return record_moves(name, on, found.moves, M=M)
+
+
+INTRODUCTION: Final = (
+    (
+        "A computation is a graph",
+        "Each circle is a value. An arrow says: this value is needed for that one. Here is the product of a row A with "
+        "a column B: two products, and their sum C.",
+    ),
+    (
+        "Two places for values",
+        "Memory is large and far away; the cache is near, but holds only M = {M} values. A blue square says: the value "
+        "is in memory. At the start, that is where the inputs are.",
+    ),
+    (
+        "What it is about",
+        "Only what is in cache can be computed with. Each word that moves between memory and cache costs 1. The "
+        "question is: with how few words can it be done?",
+    ),
+)
+"""What is said before the first move: headings and texts."""
+
+END: Final = (
+    "Done, with {io} words",
+    "The output is in memory: the game is won. {io} is the least, since {inputs} inputs must be read and {outputs} "
+    "output must be written. With less cache, values must be moved more than once; that is where it becomes a game. "
+    "Try it yourself!",
+)
+"""What is said behind the last one."""
+
+
+@cache
+def tour() -> dict[str, Any]:
+    """A game on the smallest of these boards, told move by move: `cards` of (move, heading, text)."""
+    game = _best(*BOARDS[0])
+    cards = [(0, heading, text.format(M=game.game.M)) for heading, text in INTRODUCTION]
+    seen = set()
+    for number, kind in enumerate(unpack(game.moves)[0].tolist(), 1):
+        cards.append((number, "", "" if kind in seen else FIRST[kind]))
+        seen.add(kind)
+    known = {"io": game.game.io, "inputs": len(game.graph.inputs), "outputs": len(game.graph.outputs)}
+    heading, text = (each.format(**known) for each in END)
+    cards.append((len(game.moves), heading, text))
+    return {**of_game(game, None, problem("matmul")), "cards": cards}
