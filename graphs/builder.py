@@ -23,7 +23,7 @@ from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots
 from pebblesim.graphs.filling import element_edges, fill
 from pebblesim.graphs.masked import Masking, Unplaced
-from pebblesim.graphs.memory import available_memory, readable
+from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, UNARY
 
 Mask: TypeAlias = NDArray[np.bool_] | None  # the allowed pairs, (n_q, n_k); None if all are allowed
@@ -204,8 +204,7 @@ class Builder:
         """
         names = tuple(dict.fromkeys(self.outputs if outputs is None else outputs))
         results = [self._family(name) for name in names]
-        available = available_memory()
-        if self.bytes_needed > available:
+        if (available := shortage(self.bytes_needed)) is not None:
             raise UsageError(
                 f"a graph of {self.vertices:,} vertices and {self.edges:,} edges needs {readable(self.bytes_needed)} "
                 f"of memory, but {readable(available)} are available; use smaller sizes, or use `count` and "

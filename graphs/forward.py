@@ -12,7 +12,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums")
 
 
 def declare(
@@ -38,8 +38,10 @@ def declare(
         softmax: "early" for P = A / l before the product with V, "late" for O = (A V) / l, both with A = exp(S) and l
             its row sums; "safe" with the row maximum m subtracted first, as in frameworks; "flash1" and "flash2" for
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
-            sums as in FlashAttention-2.
-        column_block: columns in each step of the online softmax.
+            sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
+            then merged by their weights, as in FlashDecoding; "split-sums" for "late" with sums of each block of
+            columns by itself, which are then added up.
+        column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
             allowed pair; without a mask row_block has no effect.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
@@ -51,6 +53,24 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
+    blocks = checked(softmax, column_block, row_block, mask)
+    b = Builder(summation, mask)
+    b.outputs = outputs
+    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
+    b.matmul("S", "Q", "K.T", pairs=True)
+    output(b, softmax, n_q, n_k, d_v, blocks, "V")
+    return b
+
+
+Blocks = tuple[int | None, int | None]  # columns and rows of a tile of an online softmax, if it is one
+
+
+def checked(softmax: str, column_block: int | None, row_block: int | None, mask: Mask) -> Blocks:
+    """A softmax and its blocks, if they go together.
+
+    Raises:
+        UsageError: they do not.
+    """
     if softmax not in SOFTMAX:
         raise UnknownName("softmax", softmax, SOFTMAX)
     online = softmax in ONLINE
@@ -60,19 +80,22 @@ def declare(
         raise UsageError(
             f"row_block is required under a mask with softmax {', '.join(ONLINE)}, and not allowed with any other."
         )
-    b = Builder(summation, mask)
-    b.outputs = outputs
-    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
-    b.matmul("S", "Q", "K.T", pairs=True)
+    return (
+        None if column_block is None else whole("column_block", column_block),
+        None if row_block is None else whole("row_block", row_block),
+    )
+
+
+def output(b: Builder, softmax: str, n_q: int, n_k: int, d_v: int, blocks: Blocks, values: str) -> None:
+    """O from the scores S and the values."""
+    column_block, row_block = blocks
     if column_block is None:
-        _whole_rows(b, softmax)
+        _whole_rows(b, softmax, values)
     else:
-        blocks = whole("column_block", column_block), None if row_block is None else whole("row_block", row_block)
-        ONLINE[softmax](b, n_q, n_k, d_v, *blocks)
-    return b
+        ONLINE[softmax](b, n_q, n_k, d_v, column_block, row_block, values)
 
 
-def _whole_rows(b: Builder, softmax: str) -> None:
+def _whole_rows(b: Builder, softmax: str, values: str) -> None:
     """Compute the row sums over all columns, then divide."""
     if softmax == "safe":
         b.rowmax("m", "S")
@@ -83,14 +106,14 @@ def _whole_rows(b: Builder, softmax: str) -> None:
     l = "l_m" if softmax == "safe" else "l"
     b.rowsum(l, "A")
     if softmax == "late":
-        b.matmul("AV", "A", "V")
+        b.matmul("AV", "A", values)
         b.elementwise("O", "div", "AV", l)
     else:
         b.elementwise("P", "div", "A", l)
-        b.matmul("O", "P", "V")
+        b.matmul("O", "P", values)
 
 
-def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum;
 
     O is divided by l after each block.
@@ -112,7 +135,7 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.elementwise("al_block", "mul", "a_block", "l_block")
         b.elementwise("l_m", "add", "al", "al_block")
-        b.matmul("AV", "A", "V")
+        b.matmul("AV", "A", values)
         b.elementwise("aAV", "mul", "a_block", "AV")
         b.elementwise("alO", "mul", "al", "O.prev")
         b.elementwise("lO", "add", "alO", "aAV")
@@ -131,7 +154,7 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int 
     b.elementwise("A", "exp", "Sm")
 
 
-def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str = "V") -> None:
+def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
@@ -146,7 +169,7 @@ def flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None) -> None:
+def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
     """Compute L from a running maximum and running sums, then compute every score again."""
     _running_maximum(b, n_q, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
@@ -157,8 +180,58 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.elementwise("L", "add", "m.last", "log_l")
     b.elementwise("SL", "sub", "S", "L")
     b.elementwise("f", "exp", "SL")
-    b.matmul("O", "f", "V")
+    b.matmul("O", "f", values)
 
 
-ONLINE: Final = {"flash1": _flash1, "flash2": flash2, "logsumexp": _logsumexp}
-"""The kinds of softmax that keep a running maximum over blocks of columns."""
+def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+    with b.loop(n_k, block, row_block):
+        b.rowmax("m_s", "S")
+    b.elementwise("Sm", "sub", "S", "m_s")
+    b.elementwise("A", "exp", "Sm")
+    with b.loop(n_k, block, row_block):
+        b.rowsum("l_s", "A")
+        b.matmul("AV", "A", values)
+        b.elementwise("O_s", "div", "AV", "l_s")
+        b.elementwise("log_l_s", "log", "l_s")
+        b.elementwise("L_s", "add", "m_s", "log_l_s")
+    with b.loop(n_k, block, row_block):
+        b.running("top", (n_q,), float("-inf"))
+        b.running("W", (n_q,), 0.0)
+        b.running("WO", (n_q, d_v), 0.0)
+        b.elementwise("top", "max", "top.prev", "L_s")
+        b.elementwise("down_top", "sub", "top.prev", "top")
+        b.elementwise("fade", "exp", "down_top")
+        b.elementwise("down_s", "sub", "L_s", "top")
+        b.elementwise("w", "exp", "down_s")
+        b.elementwise("fadeW", "mul", "fade", "W.prev")
+        b.elementwise("W", "add", "fadeW", "w")
+        b.elementwise("fadeO", "mul", "fade", "WO.prev")
+        b.elementwise("wO", "mul", "w", "O_s")
+        b.elementwise("WO", "add", "fadeO", "wO")
+    b.elementwise("O", "div", "WO.last", "W.last")
+    b.elementwise("log_W", "log", "W.last")
+    b.elementwise("L", "add", "top.last", "log_W")
+
+
+def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+    """A, its row sums and A V for each block of columns, without a maximum; then the sums of these sums."""
+    b.elementwise("A", "exp", "S")
+    with b.loop(n_k, block, row_block):
+        b.running("l", (n_q,), 0.0)
+        b.running("AV", (n_q, d_v), 0.0)
+        b.rowsum("l_s", "A")
+        b.matmul("AV_s", "A", values)
+        b.elementwise("l", "add", "l.prev", "l_s")
+        b.elementwise("AV", "add", "AV.prev", "AV_s")
+    b.elementwise("O", "div", "AV.last", "l.last")
+
+
+ONLINE: Final = {
+    "flash1": _flash1,
+    "flash2": _flash2,
+    "logsumexp": _logsumexp,
+    "split": _split,
+    "split-sums": _split_sums,
+}
+"""The kinds of softmax that go through blocks of columns."""

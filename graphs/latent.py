@@ -1,9 +1,9 @@
-"""The graph of attention whose values are the first part of its keys, with FlashAttention-2's online softmax."""
+"""The graph of attention whose values are the first part of its keys, with any softmax of the forward pass."""
 
 from __future__ import annotations
 
-from pebblesim.graphs.builder import Builder, Mask, sizes, whole
-from pebblesim.graphs.forward import flash2
+from pebblesim.graphs.builder import Builder, Mask, sizes
+from pebblesim.graphs.forward import checked, output
 
 
 def declare(
@@ -13,8 +13,9 @@ def declare(
     d_r: int,
     summation: str = "chain",
     *,
-    column_block: int = 1,
-    row_block: int = 1,
+    softmax: str = "early",
+    column_block: int | None = None,
+    row_block: int | None = None,
     outputs: tuple[str, ...] = ("O",),
     mask: Mask = None,
 ) -> Builder:
@@ -23,12 +24,13 @@ def declare(
     Args:
         n_q, n_k: numbers of queries and of keys.
         d_v, d_r: words of a key that are also its value; words of a key that only the scores use.
-        summation, column_block, row_block, outputs, mask: as for the graph of the forward pass.
+        summation, softmax, column_block, row_block, outputs, mask: as for the graph of the forward pass.
 
     Raises:
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_v, d_r = sizes(n_q=n_q, n_k=n_k, d_v=d_v, d_r=d_r)
+    blocks = checked(softmax, column_block, row_block, mask)
     b = Builder(summation, mask)
     b.outputs = outputs
     for name, shape in {"Q_C": (n_q, d_v), "Q_R": (n_q, d_r), "C": (n_k, d_v), "R": (n_k, d_r)}.items():
@@ -36,5 +38,5 @@ def declare(
     b.matmul("S_C", "Q_C", "C.T", pairs=True)
     b.matmul("S_R", "Q_R", "R.T", pairs=True)
     b.elementwise("S", "add", "S_C", "S_R")
-    flash2(b, n_q, n_k, d_v, whole("column_block", column_block), whole("row_block", row_block), values="C")
+    output(b, softmax, n_q, n_k, d_v, blocks, "C")
     return b

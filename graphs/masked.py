@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
-from pebblesim.graphs.memory import available_memory, readable
+from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
@@ -146,7 +146,7 @@ class Masking:
         if family.op == "input":
             return None
         size = family.blocks * family.elements * BYTES
-        if size > (available := available_memory()):
+        if (available := shortage(size)) is not None:
             raise UsageError(
                 f"{family.name} needs {readable(size)} of memory to know its place under the mask, but "
                 f"{readable(available)} are available; take smaller sizes, or use `count`."

@@ -10,6 +10,15 @@ from pathlib import Path
 
 CONTROL = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """Where control groups are mounted, and which ones this process is in."""
+NEGLIGIBLE = 2**20
+"""Bytes that are not worth asking for: to read what there is takes longer than to fill them."""
+
+
+def shortage(size: int) -> int | None:
+    """The bytes of memory that are available where so many are more than that, None where they fit."""
+    if size <= NEGLIGIBLE or size <= (available := available_memory()):
+        return None
+    return available
 
 
 def available_memory() -> int:

@@ -24,6 +24,33 @@ CHUNK = 50_000
 
 
 @dataclass(frozen=True)
+class Sheet:
+    """A table for people, in the middle of a text.
+
+    Attributes:
+        columns, rows: what it says; cells are text, numbers, or None for an empty one.
+        first: the columns that matter most, in that order, for where there is no room for all.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    first: Sequence[str] = ()
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The cells as text."""
+        return [list(map(_shown, row)) for row in self.rows]
+
+    @property
+    def words(self) -> list[bool]:
+        """Whether a column holds text, and is aligned left."""
+        return [all(isinstance(row[number], str) for row in self.rows) for number in range(len(self.columns))]
+
+    def __str__(self) -> str:
+        return aligned(self.columns, self.rows)
+
+
+@dataclass(frozen=True)
 class Table(Result):
     """A table: columns of equal length. None stands for a missing value.
 
@@ -60,14 +87,20 @@ class Table(Result):
             parts = (column[start : start + CHUNK] for column in self.columns.values())
             yield [part.tolist() if hasattr(part, "tolist") else list(part) for part in parts]
 
-    def __str__(self) -> str:
+    def parts(self, first: Sequence[str] = ()) -> list[str | Sheet]:
+        """What is printed: what all rows have in common, the first rows, and how many there are more.
+
+        Columns named in `first` matter most.
+        """
         rows = [row for row, _ in zip(self, range(SHOWN), strict=False)]
         same = {name: rows[0][name] for name in rows[0] if self._constant(name)} if len(rows) > 1 else {}
         names = [name for name in self.columns if name not in same and any(row[name] is not None for row in rows)]
-        above = ", ".join(f"{name} {value}" for name, value in same.items())
-        text = aligned(names, [[row[name] for name in names] for row in rows])
-        more = f"\n… and {len(self) - SHOWN:,} more rows" if len(self) > SHOWN else ""
-        return (f"{above}\n" if above else "") + text + more
+        parts: list[str | Sheet] = [", ".join(f"{name} {value}" for name, value in same.items())] if same else []
+        parts.append(Sheet(names, [[row[name] for name in names] for row in rows], first))
+        return parts + ([f"… and {len(self) - SHOWN:,} more rows"] if len(self) > SHOWN else [])
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
 
     def _constant(self, name: str) -> bool:
         """Whether a column holds the same text in every row; it is then printed once, not in every row."""
@@ -87,8 +120,8 @@ class Table(Result):
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format a table as text: text aligned left, numbers aligned right."""
-    lines = [list(map(_shown, row)) for row in rows]
-    left = [all(isinstance(row[number], str) for row in rows) for number in range(len(head))]
+    sheet = Sheet(head, list(rows))
+    lines, left = sheet.lines, sheet.words
     widths = [max(len(line[number]) for line in (head, *lines)) for number in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:

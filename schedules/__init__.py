@@ -23,6 +23,7 @@ from pebblesim.schedules import (
     row_stationary,
     small_cache,
     small_cache_streamed,
+    split_keys,
     standard,
     stored_pairs,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "row_stationary",
     "small_cache",
     "small_cache_streamed",
+    "split_keys",
     "standard",
     "stored_pairs",
 ]

@@ -42,7 +42,7 @@ def define(activation):
         name=f"small-cache-forward-{activation}",
         problem=f"forward-{activation}",
         source=SOURCE.format("matmul-streamed, twice,"),
-        io=f"{streamed('n', 'd', 'n')} + {streamed('n', 'n', 'd')}",
+        io=f"{streamed('n_q', 'd_k', 'n_k')} + {streamed('n_q', 'n_k', 'd_v')}",
         fit=[("a", "b")],
         closed=CLOSED_STREAMED,
     )
@@ -64,7 +64,7 @@ def define(activation):
         name=f"row-stationary-forward-{activation}",
         problem=f"forward-{activation}",
         source=SOURCE.format("row-stationary-forward"),
-        io="2*n*d + 2*n*d*ceiling(n/B_r)",
+        io="n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v",
         closed=CLOSED_ROWS_FORWARD,
     )
     def row_stationary_forward(m, Q, K, V, *, B_r):

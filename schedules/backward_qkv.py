@@ -13,7 +13,7 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 @schedule(
     problem="backward-qkv",
     source="Dao et al. 2022 (FlashAttention), Algorithm 4",
-    io="5*n*d + ceiling(n/B_c)*(5*n*d + 2*n)",
+    io="2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + 2*d_v + 2)",
     paper=PRINTED,
     fit=["B_c", "B_r"],
     closed={"B_r": "1", "B_c": "floor((M - 4*d - 8)/(4*d + 4))"},
@@ -46,7 +46,7 @@ def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="Dao 2023 (FlashAttention-2), Algorithm 2",
-    io="7*n*d + n + ceiling(n/B_c)*(4*n*d + 2*n)",
+    io="2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + n_q*d_k + ceiling(n_k/B_c)*n_q*(3*d_k + d_v + 2)",
     fit=["B_c", "B_r"],
     closed={"B_r": "1", "B_c": "floor((M - 3*d - 8)/(4*d + 6))"},
     graph={"kept": "L", "dQ_block": "B_c"},
@@ -83,7 +83,10 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
 @schedule(
     problem="backward-qkv",
     source="ours: rows stationary for dQ, columns for dK and dV",
-    io="4*n*d + 2*n + 2*n*d*ceiling(n/B_r) + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n)",
+    io=(
+        "2*n_q*(d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
+        " + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
+    ),
     fit=["B_r", "B_c"],
     closed={"B_r": "floor((M - d - 4)/(3*d + 8))", "B_c": "floor((M - 2*d - 6)/(4*d + 6))"},
     graph={"kept": "l"},
@@ -129,8 +132,9 @@ def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
     problem="backward-qkv",
     source="ours: streamed operands, P and dS through memory",
     io=(
-        f"2*n*d + n + 2*({streamed('n', 'd', 'n')} + n*ceiling(n/b)) + n**2"
-        f" + {streamed('n', 'n', 'd')} + 2*{streamed('n', 'n', 'd', 'b', 'a')}"
+        f"2*n_q*d_v + n_q + {streamed('n_q', 'd_k', 'n_k')} + {streamed('n_q', 'd_v', 'n_k')} + 2*n_q*ceiling(n_k/b)"
+        f" + n_q*n_k + {streamed('n_q', 'n_k', 'd_k')}"
+        f" + {streamed('n_k', 'n_q', 'd_k', 'b', 'a')} + {streamed('n_k', 'n_q', 'd_v', 'b', 'a')}"
     ),
     fit=[("a", "b")],
     closed=CLOSED_STREAMED,

@@ -58,9 +58,7 @@ def matmul_blocked(m, A, B, *, a, b, c):
 @schedule(
     problem="forward",
     source="ours: scores made twice with a depth block, for L and for f, and f through memory",
-    io=(
-        f"{streamed('n', 'd', 'n')} - n**2 + n + {streamed('n', 'd', 'n')} + n*ceiling(n/b) + {streamed('n', 'n', 'd')}"
-    ),
+    io=(f"2*{streamed('n_q', 'd_k', 'n_k')} - n_q*n_k + n_q + n_q*ceiling(n_k/b) + {streamed('n_q', 'n_k', 'd_v')}"),
     fit=[("a", "b"), "c"],
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
 )
@@ -101,8 +99,9 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     problem="backward-qkv",
     source="ours: the small-cache schedule with a depth block, P and dS through memory",
     io=(
-        "2*n*d + n + 4*n*d*ceiling(n/b) + 3*n*d*ceiling(n/a) + 2*n*ceiling(n/b) + 3*n**2"
-        " + n**2*ceiling(d/b) + 2*n**2*ceiling(d/a) + 3*n*d"
+        f"2*n_q*d_v + n_q + {streamed('n_q', 'd_k', 'n_k')} + {streamed('n_q', 'd_v', 'n_k')} + 2*n_q*ceiling(n_k/b)"
+        f" + n_q*n_k + {streamed('n_q', 'n_k', 'd_k')}"
+        f" + {streamed('n_k', 'n_q', 'd_k', 'b', 'a')} + {streamed('n_k', 'n_q', 'd_v', 'b', 'a')}"
     ),
     fit=[("a", "b"), "c"],
     graph={"kept": "L"},
@@ -147,7 +146,10 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
 @schedule(
     problem="backward-qkv",
     source="ours: two passes, rows stationary for dQ and columns for dK and dV, with tiles for matrix units",
-    io="9*n*d + 3*n + 2*n*d*ceiling(n/B_r) + (2*n*d + 2*n)*ceiling(n/B_c)",
+    io=(
+        "2*n_q*d_v + n_q + n_q*(2*d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
+        " + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
+    ),
     fit=["B_r", "B_c", "b_c", "b_r"],
     graph={"kept": "L"},
 )
@@ -193,7 +195,10 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
     problem="backward-qkv",
     source="ours: columns stationary for dK and dV, dS through memory, with tiles for matrix units",
     name="dS-stored-blocked",
-    io="7*n*d + n + (2*n*d + 2*n)*ceiling(n/B_c) + n**2 + n**2*ceiling(d/b) + n*d*ceiling(n/b_r)",
+    io=(
+        "2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2) + n_q*n_k"
+        f" + {streamed('n_q', 'n_k', 'd_k', 'b_r', 'b')}"
+    ),
     fit=["B_c", "b_r", "b", "c"],
     graph={"kept": "L"},
 )

@@ -6,6 +6,7 @@ are used.
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
+from pebblesim.schedules.forward import BY_ROWS
 
 INFINITY = float("inf")
 PRINTED = {  # of FlashAttention-1, Algorithm 1
@@ -17,7 +18,7 @@ PRINTED = {  # of FlashAttention-1, Algorithm 1
 @schedule(
     problem="forward",
     source="Dao et al. 2022 (FlashAttention), Algorithm 1",
-    io="2*n*d + ceiling(n/B_c)*(3*n*d + 4*n) + n*d + 2*n",
+    io="n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + 2*d_v + 4) + n_q*d_v + 2*n_q",
     paper=PRINTED,
     fit=["B_c", "B_r"],
     closed={"B_r": "1", "B_c": "floor((M - 2*d - 8)/(2*d + 4))"},
@@ -60,7 +61,7 @@ def flash1_forward(machine, Q, K, V, *, B_r, B_c):
 @schedule(
     problem="forward",
     source="Dao 2023 (FlashAttention-2), Algorithm 1",
-    io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
+    io=BY_ROWS,
     paper=PRINTED,
     fit=["B_r", "B_c"],
     closed={"B_r": "floor((M - d - 6)/(2*d + 8))", "B_c": "1"},

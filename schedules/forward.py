@@ -2,15 +2,17 @@
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.matmul import CLOSED_STREAMED, rank_one_updates, streamed
+from pebblesim.schedules.matmul import CLOSED_STREAMED, rank_one_updates, streamed, tiled
 
 CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
+BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
+"""Words where rows of Q and O stay and each block of them reads all keys and values."""
 
 
 @schedule(
     problem="forward",
     source="Saha & Ye 2024, Algorithm 1",
-    io="3*n*d*ceiling(n/B) + n**2*ceiling(d/B) + n**2 + n*d + 2*n",
+    io=f"{tiled('n_q', 'd_k', 'n_k', 'B')} + {tiled('n_q', 'n_k', 'd_v', 'B')} + 2*n_q",
     paper={"B": "floor(sqrt(M/4))"},
     closed={"B": "floor(sqrt((M - 2)/4))"},
     graph={"softmax": "late"},
@@ -57,7 +59,7 @@ def divided_product(m, O, A, V, l, a, b):
 @schedule(
     problem="forward",
     source="ours: Saha & Ye's order with streamed operands",
-    io=f"{streamed('n', 'd', 'n')} + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
+    io=f"{streamed('n_q', 'd_k', 'n_k')} + n_q + {streamed('n_q', 'n_k', 'd_v')} + n_q*ceiling(d_v/b)",
     fit=[("a", "b")],
     closed=CLOSED_STREAMED,
     graph={"softmax": "late"},
@@ -85,7 +87,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
 @schedule(
     problem="forward",
     source="ours: FlashAttention-2's order, columns of width 1, K and V streamed word by word",
-    io="2*n*d + n + 2*n*d*ceiling(n/B_r)",
+    io=BY_ROWS,
     closed=CLOSED_ROWS,
     graph={"softmax": "late"},
 )

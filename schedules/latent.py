@@ -3,14 +3,19 @@
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.forward import divided_product
+from pebblesim.schedules.matmul import rank_one_updates, streamed
+from pebblesim.schedules.split_keys import merge_sums
+
+BY_ROWS = "n_q*(d_v + d_r) + n_k*(d_v + d_r)*ceiling(n_q/B_r) + n_q*d_v + n_q"
 
 
 @schedule(
     problem="forward-latent",
     source="ours: FlashAttention-2's order, as in FlashMLA; K is read once for scores and values",
-    io="3*n*d + n + 2*n*d*ceiling(n/B_r)",
+    io=BY_ROWS,
     fit=["B_r", "B_c"],
-    graph={"column_block": "B_c", "row_block": "B_r"},
+    graph={"softmax": "flash2", "column_block": "B_c", "row_block": "B_r"},
 )
 def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
     """FlashAttention-2 with the latent part of the keys as values."""
@@ -40,3 +45,97 @@ def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
         m.write(O[i, :], O_i)
         m_i[:] = m_i + log(l_i)
         m.write(L[i], m_i)
+
+
+def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
+    """The terms of a tile of keys, each word of which is read once: C_j stays from the scores to the output."""
+    C_j = m.read(C[j, :])
+    A, S_R = m.compute(Q_C_i @ C_j.T), m.zeros(Q_R_i.shape[0], j)
+    for k in m.tiles(R.shape[1], 1):
+        S_R += Q_R_i[:, k] @ m.read(R[j, k]).T
+    A[:] = exp(A + S_R)
+    m.delete(S_R)
+    l_i += rowsum(A)
+    O_i += A @ C_j
+
+
+@schedule(
+    problem="forward-latent",
+    source="ours: FlashAttention-2's order, columns of width 1, without a maximum",
+    io=BY_ROWS,
+    graph={"softmax": "late"},
+)
+def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
+    """Row-stationary: d_k(d_k + d_v)n²/M, the best constant for a large cache and d_r ≤ d_v."""
+    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+        Q_C_i, Q_R_i = m.read(Q_C[i, :]), m.read(Q_R[i, :])
+        O_i, l_i = m.zeros(i, d_v), m.zeros(i)
+        for j in m.tiles(n_k, 1, keys_of=i):
+            add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j)
+        O_i[:] = O_i / l_i
+        m.write(O[i, :], O_i)
+        m.write(l[i], l_i)
+
+
+@schedule(
+    problem="forward-latent",
+    source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
+    io=(
+        "n_q*(d_v + d_r)*ceiling(n_k/S) + n_k*(d_v + d_r)*ceiling(n_q/B_r)"
+        " + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
+    ),
+    graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
+)
+def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
+    """Row-stationary, a worker for each S keys; sums through memory."""
+    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
+    splits = m.quotient(n_k, S)
+    AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+
+    with m.phase("splits"):
+        for i in m.tiles(n_q, B_r, independent=True):
+            for s in m.tiles(n_k, S, independent=True, keys_of=i):
+                Q_C_i, Q_R_i = m.read(Q_C[i, :]), m.read(Q_R[i, :])
+                O_i, l_i = m.zeros(i, d_v), m.zeros(i)
+                for j in m.tiles(s, 1):
+                    add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j)
+                m.write(AV_s[s, i, :], O_i)
+                m.write(l_s[s, i], l_i)
+
+    with m.phase("merge"):
+        merge_sums(m, O, l, AV_s, l_s, n_k, B_r=B_r, S=S)
+
+
+@schedule(
+    problem="forward-latent",
+    source="ours: Saha & Ye's order with streamed operands; C is read for the scores and again as values",
+    io=(
+        f"{streamed('n_q', '(d_v + d_r)', 'n_k')} + n_q"
+        f" + {streamed('n_q', 'n_k', 'd_v', 'p', 'q')} + n_q*ceiling(d_v/q)"
+    ),
+    fit=[("a", "b"), ("p", "q")],
+    graph={"softmax": "late"},
+)
+def small_cache_latent_streamed(m, Q_C, Q_R, C, R, *, a, b, p, q):
+    """Small cache, streamed: two tiles of scores, exp(S) through memory."""
+    (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
+    A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
+
+    with m.phase("A"):
+        for i in m.tiles(n_q, a, independent=True):
+            l_i = m.zeros(i)
+            for j in m.tiles(n_k, b, keys_of=i):
+                A_ij, S_R = m.zeros(i, j), m.zeros(i, j)
+                rank_one_updates(m, A_ij, Q_C, C, B_T=True)
+                rank_one_updates(m, S_R, Q_R, R, B_T=True)
+                A_ij[:] = exp(A_ij + S_R)
+                m.delete(S_R)
+                m.write(A[i, j], A_ij)
+                l_i += rowsum(A_ij)
+            m.write(l[i], l_i)
+
+    with m.phase("O"):
+        divided_product(m, O, A, C, l, p, q)

@@ -9,14 +9,16 @@ from pebblesim.language.registry import schedule
 from pebblesim.schedules.regrouped import GRAPH, past_rows
 from pebblesim.schedules.row_sums import add_row_sums
 
-PASSING = "(Min(n, B_s) + (n - Min(n, B_s))*ceiling(n/B_r))"
-"""How many rows are read of what passes by the blocks, its first B_s rows but once."""
+
+def passing(rows="n", keys="n"):
+    """Return how many rows of keys are read for blocks of other rows, as text; the first B_s rows are read once."""
+    return f"(Min({keys}, B_s) + ({keys} - Min({keys}, B_s))*ceiling({rows}/B_r))"
 
 
 @schedule(
     problem="forward",
     source="ours: row-stationary, the first keys and values resident",
-    io=f"2*n*d + n + 2*d*{PASSING}",
+    io=f"n_q*(d_k + d_v) + n_q + (d_k + d_v)*{passing('n_q', 'n_k')}",
     fit=["B_r", "B_s"],
     graph={"softmax": "late"},
 )
@@ -50,7 +52,7 @@ def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
 @schedule(
     problem="backward",
     source="ours: regrouped-h, the first rows of A2 and h resident",
-    io=f"3*d**2 + 3*n*d + n + 2*d*{PASSING}",
+    io=f"3*d**2 + 3*n*d + n + 2*d*{passing()}",
     fit=["B_r", "B_s"],
     graph=GRAPH,
 )
@@ -81,7 +83,10 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
 @schedule(
     problem="backward-qkv",
     source="ours: FlashAttention-2's order, v made and dQ begun by the first columns, the first rows of dQ resident",
-    io=("5*n*d + ceiling(n/B_c)*(2*n*d + 2*n) + d*Min(n, B_s) + d*(n - Min(n, B_s))*(2*ceiling(n/B_c) - 1)"),
+    io=(
+        "2*n_k*(d_k + d_v) + n_q*d_v + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
+        " + d_k*Min(n_q, B_s) + d_k*(n_q - Min(n_q, B_s))*(2*ceiling(n_k/B_c) - 1)"
+    ),
     fit=["B_c", "B_s"],
     graph={"kept": "l"},
 )

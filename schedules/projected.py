@@ -19,6 +19,8 @@ from pebblesim.schedules import (  # noqa: F401 - what is composed
 from pebblesim.schedules.matmul import gemm_resident, resident as resident_words
 
 PROJECTIONS = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
+MADE = " + ".join(resident_words(n, "d", width, "w") for n, width in (("n_q", "d_k"), ("n_k", "d_k"), ("n_k", "d_v")))
+"""Words of the projections."""
 
 
 def compose(core):
@@ -49,7 +51,7 @@ def compose(core):
         name=f"projected-{core.name}",
         problem=f"projected-{core.problem.name}",
         source=f"projections, then {core.source}",
-        io=f"3*{resident_words('n', 'd', 'd', 'w')} + {core.io}" if core.io else None,
+        io=f"{MADE} + {core.rectangle_io}",
         paper={"w": "floor(M/(d + 1))", **core.paper} if core.paper else None,
         fit=["w", *core.fit],
         graph=core.graph,

@@ -63,7 +63,7 @@ def columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_=None):
 @schedule(
     problem="backward-qkv",
     source="ours: Q, dO and dQ resident, columns pass by once",
-    io="8*n*d + n",
+    io="2*n_q*(d_k + d_v) + n_q + 2*n_k*(d_k + d_v)",
     graph={"kept": "l"},
 )
 def queries_resident(m, Q, K, V, dO, O, l):
@@ -80,7 +80,7 @@ def queries_resident(m, Q, K, V, dO, O, l):
 @schedule(
     problem="backward-qkv",
     source="ours: K and V resident for dQ, then Q and dO for dK and dV",
-    io="6*n*d + 2*n + 6*n*d + 2*n",
+    io="n_k*(d_k + d_v) + 2*n_q*(d_k + d_v) + 2*n_q + n_q*(d_k + d_v) + 2*n_q + 2*n_k*(d_k + d_v)",
     graph={"kept": "l"},
 )
 def keys_then_queries(m, Q, K, V, dO, O, l):

@@ -16,7 +16,7 @@ from pebblesim.schedules.matmul import CLOSED_TILE, gemm, tiled
     fit=["b", "B_r"],
     closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(n + 3))"},
     graph={"softmax": "safe"},
-    io=f"{tiled('n', 'd', 'n', 'b')} + 2*n**2 + {tiled('n', 'n', 'd', 'b')}",
+    io=f"{tiled('n_q', 'd_k', 'n_k', 'b')} + 2*n_q*n_k + {tiled('n_q', 'n_k', 'd_v', 'b')}",
 )
 def standard_forward(m, Q, K, V, *, b, B_r):
     """Unfused: S and P go through memory."""
@@ -46,7 +46,10 @@ def standard_forward(m, Q, K, V, *, b, B_r):
     fit=["b", "B_r"],
     closed={"b": CLOSED_TILE, "B_r": "floor((M - 3)/(2*n + 3))"},
     graph={"kept": "P"},
-    io=f"{tiled('n', 'd', 'n', 'b')} + 3*n**2 + 3*{tiled('n', 'n', 'd', 'b')}",
+    io=(
+        f"{tiled('n_q', 'd_v', 'n_k', 'b')} + 3*n_q*n_k + {tiled('n_k', 'n_q', 'd_v', 'b')}"
+        f" + {tiled('n_q', 'n_k', 'd_k', 'b')} + {tiled('n_k', 'n_q', 'd_k', 'b')}"
+    ),
 )
 def standard_backward(m, Q, K, V, dO, P, *, b, B_r):
     """Unfused: P is kept; dP and dS go through memory."""

@@ -132,7 +132,7 @@ def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
 @schedule(
     problem="forward",
     source="ours: exp(S) through memory, made with rows of Q stationary",
-    io=f"n*d + n*d*ceiling(n/B_r) + n**2 + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
+    io=(f"n_q*d_k + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k + n_q + {streamed('n_q', 'n_k', 'd_v')} + n_q*ceiling(d_v/b)"),
     fit=["B_r", ("a", "b")],
     graph={"softmax": "late"},
 )
@@ -160,7 +160,7 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
 @schedule(
     problem="forward",
     source="ours: exp(S) through memory, its row sums in a pass of their own; found by `pebblesim search`",
-    io=f"{streamed('n', 'd', 'n')} + n**2 + n + {streamed('n', 'n', 'd')} + n*ceiling(d/b)",
+    io=f"{streamed('n_q', 'd_k', 'n_k')} + n_q*n_k + n_q + {streamed('n_q', 'n_k', 'd_v')} + n_q*ceiling(d_v/b)",
     fit=[("a", "b"), "B_l"],
     graph={"softmax": "late"},
 )
@@ -193,8 +193,9 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
     name="P-stored",
     source="ours: P and dS through memory, columns of V and dV stationary between them",
     io=(
-        f"2*n*d + n + n*d + n + n*d*ceiling(n/B_r) + n**2 + 2*n*d + ceiling(n/B_c)*(n*d + n) + 2*n**2"
-        f" + 2*{streamed('n', 'n', 'd')}"
+        "2*n_q*d_v + n_q + n_q*d_k + n_q + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k"
+        " + 2*n_k*d_v + ceiling(n_k/B_c)*n_q*(d_v + 1) + 2*n_q*n_k"
+        f" + {streamed('n_q', 'n_k', 'd_k')} + {streamed('n_k', 'n_q', 'd_k')}"
     ),
     fit=["B_r", "B_c", ("a", "b")],
     graph={"kept": "l"},
@@ -241,7 +242,10 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
     problem="backward-qkv",
     name="dS-stored",
     source="ours: FlashAttention-2's order with dS through memory in place of dQ",
-    io=f"2*n*d + n + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n) + n**2 + {streamed('n', 'n', 'd')}",
+    io=(
+        "2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2) + n_q*n_k"
+        f" + {streamed('n_q', 'n_k', 'd_k')}"
+    ),
     fit=["B_c", ("a", "b")],
     graph={"kept": "l"},
 )

@@ -1,5 +1,6 @@
 """Settings that all tests share."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -19,6 +20,12 @@ settings.register_profile("default", deadline=None, max_examples=10, derandomize
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
 settings.register_profile("full", parent=settings.get_profile("default"), max_examples=200)
 settings.load_profile("default")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector of garbage need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

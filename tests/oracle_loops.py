@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, floor
 
 import numpy as np
 
@@ -686,3 +688,9 @@ def derived_flash_peak(n: int, d: int, B: int, B_r: int, B_c: int) -> int:
     """max{ 2xy+y^2 (S, h, g), 2rd+r (v), 2cd+rd+2rc (dQ) }, r = min(n,B_r), c = min(n,B_c)."""
     x, y, r, c = min(n, B), min(d, B), min(n, B_r), min(n, B_c)
     return max(2 * x * y + y**2, 2 * r * d + r, 2 * c * d + r * d + 2 * r * c)
+
+
+def stated(io: str, sizes: Mapping[str, int]) -> Fraction:
+    """The value of a closed form that a schedule states, without sympy, which derived ones go through."""
+    functions = {"ceiling": ceil, "floor": floor, "Min": min, "Max": max}
+    return Fraction(eval(io, functions, {name: Fraction(size) for name, size in sizes.items()}))

@@ -1,6 +1,7 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import settings, strategies as st
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from pebblesim.language.masks import BlockMask, Mask, from_array, of
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule
+
+Item = TypeVar("Item")
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
 
@@ -21,6 +24,13 @@ def summations(schedule: Schedule) -> st.SearchStrategy[str]:
 def draws(few: int, many: int) -> settings:
     """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
     return settings(max_examples=many if settings.default is settings.get_profile("full") else few)
+
+
+def some(items: Sequence[Item], few: int) -> Sequence[Item]:
+    """All of them in the full profile; by default so many, evenly spread, the first and the last among them."""
+    if len(items) <= few or settings.default is settings.get_profile("full"):
+        return items
+    return [items[at * (len(items) - 1) // (few - 1)] for at in range(few)]
 
 
 def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:

@@ -409,8 +409,9 @@ def test_no_larger_M_moves_more_and_best_no_more_than_fit(schedule: Schedule, da
 
 @pytest.mark.parametrize("name", ["flash1-backward", "flash2-backward", "backward-two-pass", "flash2-forward"])
 def test_no_larger_M_moves_more_under_a_causal_mask(name: str) -> None:
-    """M by M: the largest feasible blocks did, by a tenth and more."""
-    moved = [ps.count(name, n=64, d=4, M=M, mask="causal").io for M in range(40, 300, 3)]
+    """The largest feasible blocks did, by a tenth and more."""
+    few = strategies.some(range(40, 300, 3), 20)
+    moved = [ps.count(name, n=64, d=4, M=M, mask="causal").io for M in few]
     assert moved == sorted(moved, reverse=True)
 
 
@@ -427,7 +428,7 @@ def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> Non
     assert ps.count("small-cache-streamed", n=2**20, d=128, M=M, blocks="best").gap < gap
 
 
-@pytest.mark.parametrize("n", [2**48, 2**60, 2**256 - 1])
+@pytest.mark.parametrize("n", [2**60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2**48, 2**256 - 1))])
 def test_best_takes_sizes_however_large(n: int) -> None:
     """There was no memory for the candidates."""
     for schedule in blocked:

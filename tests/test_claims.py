@@ -206,7 +206,7 @@ def test_both_efforts_say_how_much_they_tried(full: bool, number: int, monkeypat
     judge = next(each.judge for each in CLAIMS if each.name == "game = count = closed form")
     found = judge(Effort(full))
     assert found.status == AGREES
-    assert found.evidence.startswith(f"{number * Effort(full).some(2, 12)} games of {number} schedules")
+    assert found.evidence.startswith(f"{number * Effort(full).some(1, 12)} games of {number} schedules")
 
 
 def test_a_judge_that_cannot_decide_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

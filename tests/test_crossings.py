@@ -50,7 +50,7 @@ def _leads(of_a: list[float], of_b: list[float], names: tuple[str, str], sizes: 
     return found
 
 
-@strategies.draws(4, 20)
+@strategies.draws(2, 20)
 @given(st.lists(st.sampled_from(BACKWARD), min_size=2, max_size=2, unique=True), st.integers(1, 5), st.integers(1, 3))
 def test_every_change_of_the_lead_is_found(pair: list[str], n: int, d: int) -> None:
     """Against a scan of every single M, up to where all blocks hold everything, and a little further."""
@@ -160,7 +160,9 @@ def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
     assert curve(M) >= curve(M + 1) >= curve(curve.most_M) == curve(10**6)
 
 
-@pytest.mark.parametrize(("n", "d"), [(4096, 64), pytest.param(65536, 128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("n", "d"), [(1024, 32), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4096, 64), (65536, 128)))]
+)
 def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
     for crossing in crossover(n=n, d=d, over_d=()).crossings:
         a, b = crossing.schedules
@@ -315,7 +317,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
-    data = sweep(crossover(n=256, d=16, over_d=()), points=15)
+    data = sweep(crossover(n=64, d=8, over_d=()), points=8)
     ax = io_over_M(data, Figure().subplots())
     labels = [line.get_label() for line in ax.lines]
     assert [*data.io, "inside Θ, constant 1", "lower bound, every way"] == [

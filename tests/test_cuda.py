@@ -347,7 +347,8 @@ def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
     assert total(seen).words_read == count(schedule.program, sizes).total.reads
 
 
-@pytest.mark.parametrize("architecture", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Path) -> None:
     sizes = {"n": 1000, "d": 64, "B_r": 47, "B_c": 11, WORKERS: 4}
     compiled(cuda(SCHEDULES["large-cache"].program, 4, sizes).text, architecture, tmp_path)

@@ -52,13 +52,16 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 def test_files_are_written_whole_in_one_place() -> None:
     """Nobody else names an unfinished file or puts one in the place of another."""
     for path in SOURCES:
-        if path.name != "files.py":
+        source = path.read_text(encoding="utf-8")
+        if path.name != "files.py" and (".part" in source or "replace" in source):
             tree = parsed(path)
             calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-            attributes = [ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)]
+            replaced = [
+                ast.unparse(call) for call in calls if isinstance(call, ast.Attribute) and call.attr == "replace"
+            ]
             texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
             assert not any(str(text).endswith(".part") for text in texts), path
-            assert "os.replace" not in attributes, path
+            assert "os.replace" not in replaced, path
 
 
 KERNEL = """
@@ -151,6 +154,8 @@ def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
     """All are made by `kernel`; those that take such constants say so."""
     said = 0
     for path in SOURCES:
+        if "kernel" not in (source := path.read_text(encoding="utf-8")) and "njit" not in source:
+            continue
         tree = parsed(path)
         assert "njit" not in loaded(tree) or path.name == "kernels.py", path
         others = foreign(tree)

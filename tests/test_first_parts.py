@@ -16,6 +16,9 @@ from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
 from pebblesim.readings.accesses import accesses
+from pebblesim.readings.kernels.cuda import cuda
+from pebblesim.readings.kernels.launches import grids
+from pebblesim.readings.kernels.triton import triton
 from pebblesim.readings.text import text
 
 
@@ -89,6 +92,7 @@ def test_every_reading_agrees(schedule: Any, dims: dict[str, int], blocks: dict[
     assert len(stream) == counted.io
     largest = stream.places[0]
     assert all(place.items == place.rows * place.columns for place in stream.places) and largest.name in "ABC"
+    assert sum(stage.words for stage in counted.path) == counted.io  # nothing runs at once
     assert counted.work["mul"] == dims["m"] * dims["k"] * dims["n"]
 
 
@@ -166,12 +170,11 @@ NEW = ["keys-partly-resident-forward", "keys-partly-resident", "queries-partly-r
 @pytest.mark.parametrize("name", NEW)
 def test_masks_and_kernels_are_refused_in_one_sentence(name: str) -> None:
     schedule = get(name)
+    sizes = dict.fromkeys((*schedule.program.dims, *schedule.blocks), 16)
     assert not schedule.maskable
     with pytest.raises(UsageError, match=re.escape(name) + " treats the first tile of n apart, .* leave the mask out"):
         ps.count(name, n=8, d=2, M=1000, mask="causal")
-    from pebblesim.readings.kernels.launches import grids, launches
-
-    for reading in (launches, lambda program: list(grids(program))):
+    for reading in (cuda, lambda program: triton(program, sizes), lambda program: list(grids(program))):
         with pytest.raises(UsageError, match=f"{name} treats a first part of a dimension apart"):
             reading(schedule.program)
     others = ps.compare(problem_name=schedule.problem.name, n=8, d=2, M=1000, mask="causal")

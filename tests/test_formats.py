@@ -39,7 +39,7 @@ def test_what_is_written_comes_back(name: str, graph: Cdag) -> None:
     known = FORMATS[name]
     if name not in WEIGHTED:
         if graph.weights is not None:
-            with pytest.raises(UsageError, match="no place for the words of values"):
+            with pytest.raises(UsageError, match="cannot store the number of words"):
                 known.write(graph)
         graph = Cdag.from_edges(graph.vertices, sorted(edges_of(graph)) or np.empty((0, 2), dtype=int))
     if name == "edges" and set(range(graph.vertices)) != {v for edge in edges_of(graph) for v in edge}:
@@ -108,27 +108,31 @@ def test_files_of_others(tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("g.hdag", "1 2 2\n0 x\n0\n1\n0 0\n0 1\n", "line 2: expected a hyperedge: its number and up to two weights"),
-        ("g.hdag", "1 2 2\n0 0\n0\n1\n0 0\n0 1\n", "vertex 0 has weight 0; a value has one word or more"),
+        ("g.hdag", "1 2 2\n0 0\n0\n1\n0 0\n0 1\n", "vertex 0 has weight 0; a weight is a number of words, 1 or more"),
         ("g.hdag", "99999999999 99999999999 3\n", "line 1: the file ends where a hyperedge"),
-        ("g.hdag", "0 0 0\n", "promises no vertices"),
+        ("g.hdag", "0 0 0\n", "the header gives 0 vertices"),
         ("g.edges", "1 2\n3\n", "line 2: expected an edge 'from to', found '3'"),
         ("g.edges", "# nothing\n", "it has no edges"),
         ("g.edges", "a b\nb a\n", "cycle"),
         ("g.mtx", "2 2 1\n2 1\n", "line 1: a MatrixMarket file of a sparse matrix starts"),
-        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "stands above the diagonal"),
-        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "2 entries are promised, but 1"),
-        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 3 1\n2 1 5\n", "is 2 × 3; only a square one"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "is above the diagonal"),
+        ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "2 entries are announced, but 1"),
+        (
+            "g.mtx",
+            "%%MatrixMarket matrix coordinate real general\n2 3 1\n2 1 5\n",
+            "is 2 × 3; the matrix must be square",
+        ),
         ("g.dot", "graph { a -- b }", "line 1: a computation is a digraph, not a 'graph'"),
         ("g.dot", "digraph {\n a -> }", "line 2: expected a name, found '}'"),
         ("g.dot", "digraph { a -> b; a -> b }", "the edge from a to b is given twice"),
         ("g.dot", 'digraph { a [words="x"] }', "has 'x' words"),
         ("g.dot", "digraph { a", "found 'the end of the file'"),
-        ("g.json", "[1, 2", "it is no JSON"),
+        ("g.json", "[1, 2", "it is not JSON"),
         ("g.json", "[1, 2]", 'an object with the lists "nodes" and "edges"'),
         ("g.json", '{"nodes": [{"id": 1}, {"id": 1}], "edges": []}', "vertex 1 is given twice"),
-        ("g.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "names '2', which is no vertex"),
-        ("g.json", "[" * 100_000, "it is no JSON"),
-        ("g.graphml", "<graphml><graph>", "it is no GraphML"),
+        ("g.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "names '2', which is not a vertex"),
+        ("g.json", "[" * 100_000, "it is not JSON"),
+        ("g.graphml", "<graphml><graph>", "it is not GraphML"),
         ("g.dag", "2 1\n0 1\n1 1\n0 1\n1 1\n0 2\n", "line 6: vertex 2 does not exist; they are numbered 0 to 1"),
         ("g.xyz", "", "cannot tell a format from 'g.xyz'"),
     ],
@@ -194,6 +198,6 @@ def test_an_unreadable_file_leaves_nothing_behind(tmp_path: Path) -> None:
         load_graph(tmp_path / "g.edges")
     save_graph(generate("fft", n=4), tmp_path / "f.json")
     assert json.loads((tmp_path / "f.json").read_text())["directed"] is True
-    with pytest.raises(UsageError, match="numbers grow"):
+    with pytest.raises(UsageError, match="numbers must increase"):
         save_graph(Cdag.from_edges(2, [(1, 0)]), tmp_path / "f.mtx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.json", "g.edges"]

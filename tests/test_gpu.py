@@ -158,7 +158,7 @@ def test_sums_without_terms_take_room() -> None:
 
 
 def test_no_kernels_under_a_mask() -> None:
-    with pytest.raises(UsageError, match="under a mask has no kernels yet"):
+    with pytest.raises(UsageError, match="has no CUDA kernels under a mask"):
         launches(get("flash2-forward").masked)
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from pebblesim import graphs
 from pebblesim.dags.formats import load_graph as load, save_graph as save
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.graphs import builder as builder_module, cdag as cdag_module
+from pebblesim.graphs import cdag as cdag_module, memory
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op
@@ -417,7 +417,7 @@ def test_hyperdags_of_others_are_read(tmp_path: Any) -> None:
         ("1 2 2\n0\n0\n1\n0 0\n0 -1\n", "line 6: expected a pin 'hyperedge vertex', found '0 -1'"),
         ("1 2 2\n0\n0\n1\n0 0\n", "line 5: the file ends where a pin"),
         ("1 2 2\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: expected the end of the file after 2 pins"),
-        ("1 2 3\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: the edge from 0 to 1 stands already in line 6"),
+        ("1 2 3\n0\n0\n1\n0 0\n0 1\n0 1\n", "line 7: the edge from 0 to 1 is already in line 6"),
         ("2 2 4\n0\n1\n0\n1\n0 0\n0 1\n1 1\n1 0\n", "cycle"),
     ],
 )
@@ -451,7 +451,8 @@ def test_a_graph_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch
     with pytest.raises(UsageError, match=r"of memory, but .* are available; .*`count` and `formula`"):
         graphs.build("backward", n=2**30, d=64)
     need = graphs.plan("matmul", m=3, k=4, n=5).bytes
-    monkeypatch.setattr(builder_module, "available_memory", lambda: need - 1)
+    monkeypatch.setattr(memory, "NEGLIGIBLE", 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: need - 1)
     with pytest.raises(UsageError, match="137 vertices"):
         graphs.build("matmul", m=3, k=4, n=5)
     assert graphs.build("matmul", m=2, k=4, n=5).vertices == 2 * 4 + 4 * 5 + 2 * 5 * 7
@@ -509,7 +510,7 @@ def test_tensors_that_are_refused() -> None:
         b.rowsum("C", "v")
     with pytest.raises(UsageError, match=r"\(rows, columns\) or \(rows,\)"):
         b.input("C", (1, 2, 3))
-    with pytest.raises(UsageError, match="'A' is taken"):
+    with pytest.raises(UsageError, match="'A' is already used"):
         b.input("A", (1, 2))
     with pytest.raises(UnknownName, match="elementwise operation"):
         b.elementwise("C", "sqrt", "A")

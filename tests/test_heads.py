@@ -165,7 +165,7 @@ def test_a_packed_batch_by_hand() -> None:
 def test_decoding_of_deepseek_by_hand(run: Any) -> None:
     """128 heads on one latent of 576 words, 512 of which are the value: 16,384 keys are moved once for all heads."""
     found = run(
-        "count -p forward-latent --size n_q=1 --size n_k=16384 --size d_k=576 --size d_v=512 -M 50MiB --dtype bf16 "
+        "count flash2-latent --size n_q=1 --size n_k=16384 --size d_k=576 --size d_v=512 -M 50MiB --dtype bf16 "
         "--heads 128 --kv-heads 1 --batch 2"
     )
     (row,), (total,) = found["rows"], found["totals"]

@@ -43,6 +43,59 @@ def refused(message: str, *marks: Any) -> Callable[[Function], Function]:
     return collect
 
 
+# -- tensors that are kept apart for tiles ---------------------------------------------------------------------------
+
+
+@refused("T has shape (⌈k/b⌉, m, n); its first index is that of an open loop over the tiles of k by b.")
+def a_part_of_no_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0], B.shape[1])
+    for k in m.tiles(A.shape[1], b):
+        m.write(T, m.compute(m.read(A[:, k]) @ m.read(B[k, :])))  # here
+
+
+@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+def a_part_by_a_loop_with_another_block(m: Machine, A: Tensor, B: Tensor, *, b: Block, c: Block) -> None:
+    T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
+    for k in m.tiles(A.shape[1], c):
+        m.write(T[k, :], m.compute(rowsum(m.read(A[:, k]))))  # here
+
+
+@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+def a_part_by_a_tile_of_a_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
+    for j in m.tiles(A.shape[1], b):
+        for k in m.tiles(j, b):
+            m.write(T[k, :], m.compute(rowsum(m.read(A[:, k]))))  # here
+
+
+@refused("output C has shape (m, n), not (⌈k/b⌉, m, n).")
+def an_output_kept_apart(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    m.tensor("C", m.quotient(A.shape[1], b), A.shape[0], B.shape[1])  # here
+
+
+@refused("T is kept apart for tiles; write tiles to it, no constant.")
+def a_constant_kept_apart(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
+    for k in m.tiles(A.shape[1], b):
+        m.write(T[k, :], 0)  # here
+
+
+@refused("quotient takes a whole dimension, such as Q.shape[0], and a block.")
+def tiles_of_a_tile_kept_apart(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    for k in m.tiles(A.shape[1], b):
+        m.quotient(k, b)  # here
+
+
+@refused("T[m] is in cache already, since line {before}; use that tile or a part of it.")
+def a_tile_kept_apart_read_twice(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
+    for k in m.tiles(A.shape[1], b):
+        m.write(T[k, :], m.compute(rowsum(m.read(A[:, k]))))
+    for k in m.tiles(A.shape[1], b):
+        first = m.read(T[k, :])  # before
+        m.compute(first + m.read(T[k, :]))  # here
+
+
 # -- what is in cache ------------------------------------------------------------------------------------------------
 
 

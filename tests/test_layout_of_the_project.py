@@ -70,12 +70,20 @@ SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
 """What readings and graphs share with the referee: the moves, and how vertices are numbered."""
 
 
-def imports(module: str, path: Path, types: bool = True) -> Iterator[str]:
+def imports(module: str, path: Path, types: bool = True) -> list[str]:
     """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
+    return [name for name, for_types in everything(module, path) if types or not for_types]
+
+
+@cache
+def everything(module: str, path: Path) -> list[tuple[str, bool]]:
+    """The same, and of each whether it is for the names of types alone."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    for part in parsed(path).body:
-        if types or "TYPE_CHECKING" not in ast.unparse(getattr(part, "test", ast.Pass())):
-            yield from _imports(part, package)
+    return [
+        (name, isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test))
+        for part in parsed(path).body
+        for name in _imports(part, package)
+    ]
 
 
 @cache

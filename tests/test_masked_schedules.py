@@ -96,7 +96,7 @@ BANDS += [("flash2-forward", "window:1"), ("flash2-backward", "band:2"), ("row-s
 
 @pytest.mark.parametrize(("name", "mask"), BANDS)
 @given(data=st.data())
-@strategies.draws(3, 40)
+@strategies.draws(2, 40)
 def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> None:
     schedule, closed = SCHEDULES[name], closed_form(name, mask)
     sizes = data.draw(strategies.sizes(schedule, largest=30))
@@ -142,7 +142,7 @@ def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, d
 
 @every_core
 @given(data=st.data())
-@strategies.draws(2, 10)
+@strategies.draws(1, 10)
 def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     everything = from_array(np.ones((1, 1), bool))
@@ -174,7 +174,7 @@ def test_a_masked_game_is_tight(schedule: Schedule) -> None:
     used = np.isin(np.arange(graph.vertices), graph.preds)
     used[graph.outputs] = True
     used &= ~np.isin(graph.op, (Op.ZERO, Op.MINUS_INFINITY))  # constants move with their tiles, needed or not
-    for at in np.flatnonzero((kinds == COMPUTE) & used[vertices]):
+    for at in strategies.some(np.flatnonzero((kinds == COMPUTE) & used[vertices]), 20):
         assert not outcome(np.delete(stream, at), M)
 
 
@@ -228,7 +228,7 @@ def check_subs(name: str, mask: str | None, random: Random, times: int) -> None:
             assert form.subs(random.sample(list(sizes.items()), len(sizes))) == number, sizes
 
 
-@pytest.mark.parametrize(("name", "mask"), [*causal(CORES[1::6]), *BANDS[-3:]])
+@pytest.mark.parametrize(("name", "mask"), [*causal(CORES[1::12]), *BANDS[-3:]])
 def test_sympys_own_subs_gives_what_is_counted(name: str, mask: str) -> None:
     check_subs(name, mask, Random(name), times=1)
 

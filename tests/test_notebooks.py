@@ -55,11 +55,8 @@ def told(notebook: Notebook) -> list[tuple[int, str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path",
-    [NOTEBOOKS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[1:])],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_stands_in_it(path: Path) -> None:
     notebook = read(path)
     assert told(executed(notebook)) == told(notebook)

@@ -19,7 +19,7 @@ from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import get
 from pebblesim.readings.count import count
 from pebblesim.theory.bounds_forward import OUTPUT, SCORES
-from pebblesim.theory.capacities import Cube, Fresh, Gradients, Rows
+from pebblesim.theory.capacities import Cube, Fresh, Gradients, Latent, Rows
 from pebblesim.theory.certificates import Weighted, private_families, proves
 from pebblesim.theory.cutting import Case, Claim, Formulation, Lines, Pairs
 from pebblesim.theory.lower_bounds import BOUNDS, lower_bounds
@@ -167,6 +167,23 @@ def test_a_pair_costs_the_lines_that_the_graph_makes_it_from(
     (counted,) = one.table
     (third,) = {counted.left, counted.right} - {"Σ", "Θ"}
     assert one.capacity.joined == any(third in str(operand) for family in of_pairs for operand in family.operands)
+
+
+@pytest.mark.parametrize(("d_v", "d_r"), [(2, 2), (3, 1), (1, 3), (4, 3)])
+def test_products_of_latent_attention_are_those_of_the_graph(d_v: int, d_r: int) -> None:
+    dims = {"n_q": 3, "n_k": 2, "d_v": d_v, "d_r": d_r}
+    solves = PROBLEMS["forward-latent"].rectangle
+    assert solves is not None
+    claims = claims_of(Case(solves, dims, Formulation(), None))
+    made = products_of(graphs.build("forward-latent", **dims))
+    number = {name: sum(each.values()) for name, each in made.items()}
+    assert claims["V1"].products == number["O"]
+    assert claims["V2"].products == 12 * number["S_C"] + 17 * number["S_R"] + 12 * number["O"]
+    assert claims["V2"].free == claims["V2"].light == claims["V3"].products == len(made["S_C"])
+    of_score = 12 * made["S_C"][0, 0] + 17 * made["S_R"][0, 0]
+    assert claims["V2"].tree is not None and of_score * 3 / 5 <= claims["V2"].tree <= of_score
+    assert claims["V1"].capacity == Latent(made["S_C"][0, 0] + made["S_R"][0, 0], d_v)
+    assert claims["V3"].capacity == Rows(d_v + d_r)
 
 
 # -- capacities -------------------------------------------------------------------------------------------------------

@@ -279,7 +279,14 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+ALIKE = ("roofline of a card", "occupancy of an illegal game", "graph of a problem")
+"""Pictures that are drawn as others are."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(line, id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name, line in COMMANDS.items()],
+)
 @pytest.mark.parametrize("suffix", ["png"])
 def test_every_picture_has_a_command(command: str, suffix: str, pebblesim: Any, tmp_path: Path) -> None:
     assert pebblesim(f"{command} -o a.{suffix}") == (0, f"written a.{suffix}\n", "")

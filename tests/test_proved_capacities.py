@@ -72,6 +72,34 @@ def test_fresh_24() -> None:
     assert contradicted(*kappa(low=False, times=2))
 
 
+def kappa_of_latent(low: bool, times: int = 1) -> tuple[Any, ...]:
+    """(ij + e)u ≤ κ(j)²(ρi + u + e)² for u ≤ i; κ² is 1/4(1 + ρ - j) below j = (1 + ρ)/2, and j/(1 + ρ)² above."""
+    (i, j, e, u, ρ), signs = reals("i j e u rho")
+    b, made = ρ * i + u + e, (i * j + e) * u * times
+    claim = made * 4 * (1 + ρ - j) <= b**2 if low else made * (1 + ρ) ** 2 <= j * b**2
+    return claim, *signs, ρ >= 1, u <= i, 2 * j <= 1 + ρ if low else 2 * j >= 1 + ρ
+
+
+def end_of_latent(less: int, wide: bool = False) -> tuple[Any, ...]:
+    """√(aj)·z ≤ x²/4ρ for x = y + z, y = a + (ρ - 1)j, j ≤ a and ρ ≤ 2: as 4yz ≤ x², it is enough that ρ²aj ≤ y²."""
+    (a, j, ρ), signs = reals("a j rho")
+    return (ρ**2 + less) * a * j <= (a + (ρ - 1) * j) ** 2, *signs, ρ >= 1, wide or ρ <= 2, j <= a
+
+
+def test_latent() -> None:
+    assert not contradicted(*kappa_of_latent(low=True))
+    assert not contradicted(*kappa_of_latent(low=False))
+    assert contradicted(*kappa_of_latent(low=False, times=2))
+    (j, ρ, y, z), signs = reals("j rho y z")
+    below = 4 * j < (1 + ρ) ** 2  # where κ < 1/2, which is where κ² is below 1/4 in either form
+    kappa = z3.If(2 * j < 1 + ρ, 1 + ρ - j >= 1, 4 * j < (1 + ρ) ** 2)
+    assert not contradicted(z3.Implies(below, kappa), *signs, ρ >= 1)
+    assert not contradicted(4 * y * z <= (y + z) ** 2, *signs)
+    assert not contradicted(*end_of_latent(0))
+    assert contradicted(*end_of_latent(1))
+    assert contradicted(*end_of_latent(0, wide=True))  # so a key counts for 2d_v words at most
+
+
 def test_gradients() -> None:
     dQ, dK, dV = Gradients.weights
     (δ, u, y, z, m), signs = reals("delta u y z m")

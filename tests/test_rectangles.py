@@ -4,25 +4,30 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import oracle_loops
 import pytest
 import strategies
 from hypothesis import given, strategies as st
+from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.cli.main import app
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
-from pebblesim.language import Block, Machine, Tensor, exp
+from pebblesim.language import Block, Machine, Tensor, exp, rowsum
 from pebblesim.language.masks import Mask, TileRange, from_array, of
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.accesses import accesses
+from pebblesim.readings.accesses import accesses, accesses_of_blocks
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula
+from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.masked_peak import masked_peak_red
 from pebblesim.readings.numbers import numbers
+from pebblesim.readings.path import path
 from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, work
 
@@ -90,6 +95,33 @@ def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st
         assert formula(program).evaluate_peak_words(**sizes) == predicted.peak_words
     stream = accesses(program, sizes, mask=mask)
     assert int(stream.sizes[stream.ids].sum()) == predicted.total.io
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(2, 30)
+def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
+    """Block by block, from the stream of what each of them moves."""
+    sizes = {name: data.draw(side, name) for name in (*schedule.problem.dims, *schedule.blocks)}
+    found = []
+    for launch in launches(schedule.program):
+        stream = accesses_of_blocks(schedule.program, sizes, launch.body, launch.grid)
+        ends = np.append(0, np.cumsum(stream.sizes[stream.ids]))[stream.starts]
+        found.append((launch.name, len(ends) - 1, int(np.diff(ends).max())))
+    assert [tuple(stage) for stage in path(schedule.program, sizes)] == found
+
+
+@every_schedule
+@given(data=st.data())
+@strategies.draws(4, 100)
+def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
+    """The closed forms in all four sizes, one query and one column of values among them."""
+    if schedule.problem.name.removeprefix("projected-") in ("forward", "backward-qkv", "forward-latent"):
+        assert schedule.io, f"{schedule.name} states no closed form for n_q ≠ n_k"
+    if schedule.io:
+        size = st.one_of(st.just(1), st.integers(1, 40))
+        sizes = {name: data.draw(size, name) for name in (*schedule.problem.dims, *schedule.blocks)}
+        assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
 @every_schedule
@@ -194,7 +226,7 @@ def test_closed_forms_in_four_symbols() -> None:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(4, 60)
+@strategies.draws(2, 60)
 def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     size = st.integers(1, 200)
     dims, blocks = (
@@ -221,6 +253,8 @@ OPTIMA = [
     ("forward", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 4),
     ("forward-relu", {"n_q": 1, "n_k": 2, "d_k": 2, "d_v": 1}, 4),
     ("forward-relu", {"n_q": 2, "n_k": 1, "d_k": 1, "d_v": 2}, 3),
+    ("forward-latent", {"n_q": 1, "n_k": 2, "d_v": 1, "d_r": 1}, 4),
+    ("forward-latent", {"n_q": 2, "n_k": 1, "d_v": 1, "d_r": 1}, 4),
 ]
 
 
@@ -273,6 +307,59 @@ def test_dimensions_of_other_names_work_under_masks() -> None:
         expected = rectangle.problem.reference(inputs, table)["E"]
         np.testing.assert_allclose(outputs["E"][table], expected[table])
         assert ps.count(mine, M=100, n=5, d=3, mask="causal", blocks={"B": 2}).pairs == 15
+
+
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("P", [1, 8, 132])
+def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
+    """By hand: K and V once; q for each split; O_s and a word beside it written, and read by the merge; O and L."""
+    n_k, d = 32768, 128
+    S = -(-n_k // P)
+    counted = ps.count(name, n_q=1, n_k=n_k, d=d, M=49152, blocks={"B_r": 1, "S": S})
+    splits, merge = counted.phases["splits"], counted.phases["merge"]
+    assert sum(splits) == 2 * n_k * d + P * d + P * (d + 1)
+    assert merge == (P * (d + 1), d + 1)
+    assert [tuple(stage) for stage in counted.path] == [
+        ("splits", P, 2 * S * d + d + d + 1),
+        ("merge", 1, (P + 1) * (d + 1)),
+    ]
+
+
+def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:
+    """Splits of eight keys: 2·8·2 words of K and V, 2 of q, 2 + 1 written; the merge reads these and writes O, L."""
+    sizes = ["--size", "n_q=1", "-n", "32", "-d", "2", "-M", "400", "--block"]
+    split = CliRunner().invoke(app, ["count", "flash-decoding", *sizes, "S=8"])
+    path = "critical path, all independent iterations at once: 52 words: splits 37 (each of 4), merge 15"
+    assert path in split.output
+    assert "critical path" not in CliRunner().invoke(app, ["count", "flash2-forward", *sizes, "B_c=8"]).output
+
+
+def test_a_split_that_is_merged_twice_is_told_by_the_game() -> None:
+    def twice(m: Machine, Q: Tensor, K: Tensor, V: Tensor, *, S: Block) -> None:
+        (n_q, _), (n_k, d_v) = Q.shape, V.shape
+        splits = m.quotient(n_k, S)
+        AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
+        O = m.tensor("O", n_q, d_v)
+        with m.phase("splits"):
+            Q_ = m.read(Q)
+            for s in m.tiles(n_k, S):
+                A = m.compute(Q_ @ m.read(K[s, :]).T)
+                A[:] = exp(A)
+                m.write(l_s[s, :], m.compute(rowsum(A)))
+                m.write(AV_s[s, :, :], m.compute(A @ m.read(V[s, :])))
+        with m.phase("merge"):
+            O_, l = m.constant(0, n_q, d_v), m.constant(0, n_q)
+            for s in m.tiles(n_k, S):
+                l += m.read(l_s[s, :])
+                of_split = m.read(AV_s[s, :, :])
+                O_ += of_split
+                O_ += of_split
+            O_[:] = O_ / l
+            m.write(O, O_)
+
+    wrong = strategies.unregistered(twice, "forward", softmax="split-sums", column_block="S")
+    with pytest.raises(UsageError, match=r"uses O_, which holds AV\[0,0\] of block 1 of 3, where the constant that AV"):
+        ps.play(wrong, n=6, d=2, M=100, blocks={"S": 2})
 
 
 def test_cross_attention_with_77_keys() -> None:

@@ -3,9 +3,7 @@
 A schedule is tested here the moment it is registered.
 """
 
-from fractions import Fraction
 from functools import cache
-from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -105,7 +103,7 @@ def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) ->
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     summation = data.draw(strategies.summations(schedule))
@@ -118,7 +116,7 @@ def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Sche
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=40))
     (closed, tensors, phases), counted = closed_form(schedule.name), count(schedule.program, sizes)
@@ -146,7 +144,7 @@ def closed_form(name: str) -> tuple[Formula, dict[str, Any], dict[str, Any]]:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     inputs = schedule.problem.random_inputs(sizes, seed=data.draw(st.integers(0, 9)), kept=schedule.kept)
@@ -158,7 +156,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
     dims = data.draw(strategies.dims(schedule, largest=7))
     summation = data.draw(strategies.summations(schedule))
@@ -173,7 +171,7 @@ def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data:
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=20))
     chain, balanced = (count(schedule.program, sizes, summation) for summation in ("chain", "balanced"))
@@ -195,7 +193,7 @@ def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
         referee(graph, M - 1, [stream])
     kinds, _ = unpack(stream)
     assert set(kinds.tolist()) == {READ, WRITE, COMPUTE, DELETE}
-    for at in np.flatnonzero(kinds != DELETE):
+    for at in strategies.some(np.flatnonzero(kinds != DELETE), 40):
         assert not referee(graph, M, [np.delete(stream, at)], strict=False).complete
 
 
@@ -222,21 +220,15 @@ def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObj
         assert counted.peak_words == loops.peak_words
 
 
-def stated(io: str, sizes: dict[str, int]) -> Fraction:
-    """The value of a closed form that a schedule states, without sympy, which derived ones go through."""
-    functions = {"ceiling": ceil, "floor": floor, "Min": min, "Max": max}
-    return Fraction(eval(io, functions, {name: Fraction(size) for name, size in sizes.items()}))
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
-@strategies.draws(4, 100)
+@strategies.draws(3, 100)
 @given(data=st.data())
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
     """A new schedule states its I/O, `@schedule(io=...)`, or gets an oracle of loops here."""
     assert schedule.io or schedule.name in ORACLES, f"nothing but its own program says what {schedule.name} moves"
     if schedule.io:
         sizes = data.draw(strategies.sizes(schedule, largest=40))
-        assert stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
+        assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
 def test_the_closed_form_of_small_cache_is_the_one_on_paper() -> None:

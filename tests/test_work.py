@@ -19,7 +19,7 @@ from pebblesim.readings.work import KINDS, coarse, work
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
 @given(data=st.data())
-@strategies.draws(3, 50)
+@strategies.draws(2, 50)
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=6))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}

@@ -32,11 +32,11 @@ from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
 from pebblesim.results import Result
 from pebblesim.sizes import BYTES, dtype_of
-from pebblesim.tables import aligned
+from pebblesim.tables import Sheet
 
 LEFT_OUT = (
-    "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold\n"
-    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. Heads are\n"
+    "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "
+    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. Heads are "
     "taken one after the other, each with all of the last cache, which keeps what the schedule would keep."
 )
 
@@ -244,19 +244,22 @@ class Advice(Result):
         return "\n\n".join(parts)
 
     def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+    def parts(self) -> list[str | Sheet]:
+        """What is printed, with its tables."""
         sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
         if self.together > 1:
             heads += f" on {self.heads // self.together:,} of keys and values, {self.together:,} of them counted as one"
-        parts = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
-        parts += [self._shown(each) for each in self.boundaries]
-        parts.append(self._roofline())
-        if self.kernels:
-            parts.append(self._launched())
-        return "\n\n".join(parts)
+        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
+        for each in self.boundaries:
+            parts += ["", *self._shown(each)]
+        parts += ["", self._roofline()]
+        return parts + (["", *self._launched()] if self.kernels else [])
 
-    def _launched(self) -> str:
+    def _launched(self) -> list[str | Sheet]:
         """Forecasts of the kernels, and what to write into one's own."""
         best = self.kernels[0]
         useful = float(Fraction(self.useful * self.times, 10**12))
@@ -273,14 +276,14 @@ class Advice(Result):
             for each in self.kernels + self.own_kernels
         ]
         columns = ("schedule", "blocks", "warps", "stages", "forecast", "useful Top/s", "most of it")
-        lines = ["kernels on matrix units, as forecast", aligned(columns, rows)]
+        lines: list[str | Sheet] = ["kernels on matrix units, as forecast"]
+        lines.append(Sheet(columns, rows, ("schedule", "forecast", "blocks", "warps", "stages")))
         lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
-        lines += ["", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
-        return "\n".join(lines)
+        return [*lines, "", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
 
-    def _shown(self, each: Boundary) -> str:
+    def _shown(self, each: Boundary) -> list[str | Sheet]:
         head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
-        lines = [head, self._table(each, each.rows)]
+        lines: list[str | Sheet] = [head, self._table(each, each.rows)]
         if each.too_large:
             lines.append("too large: " + ", ".join(f"{name} (M ≥ {M:,})" for name, M in each.too_large.items()))
         best = each.best
@@ -294,9 +297,9 @@ class Advice(Result):
             lines.append(f"no bandwidth is known here; {needed} would keep up with the arithmetic")
         if each.own:
             lines += ["", "your tile", self._table(each, each.own), *(self._judged(each, row) for row in each.own)]
-        return "\n".join(lines)
+        return lines
 
-    def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> str:
+    def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
         columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
         cells = [
             (
@@ -311,7 +314,7 @@ class Advice(Result):
             )
             for row in rows
         ]
-        return aligned(columns, cells)
+        return Sheet(columns, cells, ("schedule", "I/O per head", "gap", "blocks", "bound by"))
 
     def _judged(self, each: Boundary, own: Counted) -> str:
         """A sentence on a tile of the reader's."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import UsageError
 from pebblesim.jobs.l2 import L2, l2
-from pebblesim.tables import aligned
+from pebblesim.tables import Sheet
 
 if TYPE_CHECKING:
     from pebblesim.advice.advise import Advice
@@ -31,15 +31,17 @@ class Orders:
         return [row.to_dict() for row in self.rows]
 
     def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+    def parts(self) -> list[str | Sheet]:
+        """What is printed, with its table."""
         first = self.best
-        table = aligned(
-            ("order", "HBM reads, bytes", "HBM writes, bytes"),
-            [(row.order, row.read, row.written) for row in self.rows],
-        )
-        return (
+        rows = [(row.order, row.read, row.written) for row in self.rows]
+        return [
             f"launch {first.schedule} {first.order}: of {first.requested:,} bytes that blocks move, HBM moves "
-            f"{first.moved:,} ({first.at_once} blocks at once)\n{table}"
-        )
+            f"{first.moved:,} ({first.at_once} blocks at once)",
+            Sheet(("order", "HBM reads, bytes", "HBM writes, bytes"), rows),
+        ]
 
 
 def orders(advice: Advice) -> Orders:

@@ -98,7 +98,7 @@ def _agreement(effort: Effort) -> Finding:
     chosen = [each for each in SCHEDULES.values() if effort.full or not each.problem.name.startswith("projected-")]
     for schedule in chosen:
         closed: Any = formula(schedule)
-        for _ in range(effort.some(2, 12)):
+        for _ in range(effort.some(1, 12)):
             sizes = drawn(schedule, random, 5, 40)
             text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
             found = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def _inputs(effort: Effort) -> Finding:
 def _product(effort: Effort) -> Finding:
     random, number, text = Random(3), 0, ""
     for schedule in (each for each in SCHEDULES.values() if each.problem is PROBLEMS["matmul"]):
-        for _ in range(effort.some(60, 1000)):
+        for _ in range(effort.some(20, 1000)):
             sizes = drawn(schedule, random, random.choice([5, 60]), 200)
             m, k, n, S = (sizes[name] for name in ("m", "k", "n", "M"))
             text = f'ps.count("{schedule.name}", {in_sizes(sizes)}).io'

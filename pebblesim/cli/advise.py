@@ -18,7 +18,7 @@ from pebblesim.cli.options import (
     complete_problem,
     family,
 )
-from pebblesim.cli.printing import print_json
+from pebblesim.cli.printing import print_json, say, show
 from pebblesim.errors import UsageError
 
 app = family()
@@ -85,12 +85,12 @@ def advise(
     if as_json:
         print_json(advice.to_dict(explain) | ({} if tried is None else {"orders": tried.to_dict()}))
         return
-    print(advice)
+    show(*advice.parts())
     if explain:
-        print(f"\n{advice.explain()}")
+        say(f"\n{advice.explain()}")
     if tried is not None:
-        print(f"\n{tried}")
+        show("", *tried.parts())
     if sources:
-        print()
+        say("")
         for name, figure in (*advice.card.figures.items(), *((f"peak {k}", v) for k, v in advice.card.peak.items())):
-            print(f"{name} = {figure.value:,.6g}: {figure.source}")
+            say(f"{name} = {figure.value:,.6g}: {figure.source}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pebblesim.cli.options import command, family, pairs
-from pebblesim.cli.printing import print_json, print_table, progress_bar
+from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
 from pebblesim.sizes import parse_size, parse_words
@@ -129,9 +129,9 @@ def backlite(
         return
     shown = ", ".join(f"{name} = {size:,}" for name, size in (*found.dims.items(), *found.blocks.items()))
     headings, rows = found.table()
-    print_table(f"flash2-backward without light tiles: {shown}", headings, rows, spare=("net of recording",))
+    print_table(f"flash2-backward without light tiles: {shown}", headings, rows)
     for note in found.notes():
-        print(note)
+        say(note)
 
 
 def save(lines: Sequence[Mapping[str, Any]], path: Path) -> None:

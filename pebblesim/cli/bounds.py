@@ -22,7 +22,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, say
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def bounds(
     else:
         _print_over(several, title)
     for each in one.lower:
-        print(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
-    print("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
-    print("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
+        say(f"{each.source}" + (f"; not here: {each.why_not}" if m is not None and each.why_not else ""))
+    say("Θ: not stated" if one.theta is None else f"Θ: {one.theta.source}")
+    say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
-        print("\n".join(one.summary()))
+        say("\n".join(one.summary()))
     elif one.heads.said:
-        print(f"{one.heads}: {one.times:,} times that")
+        say(f"{one.heads}: {one.times:,} times that")
 
 
 def _print_at(one: Bounds, title: str) -> None:
@@ -109,7 +109,9 @@ def _print_at(one: Bounds, title: str) -> None:
         way = (each.way,) if several else ()
         rows.append((each.name, form.expr if form else "", form.domain if form else "", *way, value))
     columns = ("bound", "closed form", "M", *["way of computing"] * several, "words")
-    print_table(title, columns, rows, left=len(columns) - 1)
+    print_table(
+        title, columns, rows, left=len(columns) - 1, first=("bound", "words", "closed form", "way of computing")
+    )
 
 
 def _print_over(bounds: Sequence[Bounds], title: str) -> None:
@@ -120,7 +122,7 @@ def _print_over(bounds: Sequence[Bounds], title: str) -> None:
     for each in one.lower:
         rows += [(each.name, form.expr, form.domain, *[each.way] * bool(ways)) for form in each.forms]
     columns = ("bound", "closed form", "M", *["way of computing"] * bool(ways))
-    print_table(title, columns, rows, left=len(columns))
+    print_table(title, columns, rows, left=len(columns), first=("bound", "closed form"))
     lines = [
         (
             f"{each.M:,}",
@@ -174,10 +176,10 @@ def gaps(
     ]
     title = listed(found.dims)
     columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
-    print_table(f"{found.problem}: {title}", columns, rows, left=2)
+    print_table(f"{found.problem}: {title}", columns, rows, left=2, first=("best schedule", "M", "gap", "I/O"))
     for way, schedules in found.ways.items():
-        print(f"lower bound for {way}: {', '.join(schedules)}")
-    print(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
+        say(f"lower bound for {way}: {', '.join(schedules)}")
+    say(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")
@@ -221,9 +223,9 @@ def crossover(
     if as_json:
         print_json(found.to_dict())
     else:
-        print(found)
+        say(found)
         if output is not None:
-            print(f"written {output}")
+            say(f"written {output}")
 
 
 @command(app, example="pebblesim theorems --table-1")
@@ -265,4 +267,4 @@ def theorems(
             if each.expr:
                 lines.append(f"{bound(each.relation, each.expr)} for {region_in_words(each.domain)}; {each.assumes}")
             lines += [each.note] if each.about and each.note else []
-            print("\n  ".join(lines))
+            say("\n  ".join(lines))

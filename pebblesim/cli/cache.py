@@ -18,7 +18,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import print_json, print_table
+from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_bytes, parse_words, several
 
@@ -123,15 +123,20 @@ def cache(
         return
     head, lines = table(result.rows)
     shown = [[_shown(cell) for cell in each] for each in lines]
-    print_table(None, head, shown, left=1, spare=("bound", "lru enough at", "blocks"))
+    print_table(
+        None,
+        head,
+        shown,
+        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].found)),
+    )
     if result.heads.said:
         head, lines = result.totals(dtype)
         print_table(result.title, head, [[_shown(cell) for cell in each] for each in lines])
     for (name, M), least in result.notes():
-        print(f"{name} does not fit into {M:,} words; it needs {least:,}.")
+        say(f"{name} does not fit into {M:,} words; it needs {least:,}.")
     for path in (save, output):
         if path is not None:
-            print(f"written {path}")
+            say(f"written {path}")
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors, say
 from pebblesim.errors import UsageError
 from pebblesim.sizes import bytes_of, parse_bytes
 
@@ -120,17 +120,24 @@ def count(
         ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap"),
         [_row(row, cache.dtype) for row in rows],
         left=2,
-        spare=("reads", "writes", "I/O ÷ Θ", "gap", "blocks"),
+        first=("schedule", "I/O", "gap", "blocks"),
     )
     if first.heads.said and not behind:  # behind an L2 there is a table of all heads
         totals = Totals(rows, cache.dtype)
-        print_table(totals.title, totals.columns, [[_cell(cell) for cell in line] for line in totals.lines])
+        print_table(
+            totals.title,
+            totals.columns,
+            [[_cell(cell) for cell in line] for line in totals.lines],
+            first=("schedule", "I/O", f"bytes, {cache.dtype}"),
+        )
     if len(rows) == 1:
         work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
-        print(f"work: {work}; {first.intensity:.3g} operations per word")
+        say(f"work: {work}; {first.intensity:.3g} operations per word")
         for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
             lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
             print_table(None, (title, "reads", "writes", "I/O"), lines)
+        if any(stage.workers > 1 for stage in first.path):
+            print(_path(first))
         if first.parts:
             of_heads = [
                 (f"{head}", each.blocks_in_words, f"{each.pairs:,}", f"{each.io:,}", _ratio(each.gap))
@@ -138,12 +145,22 @@ def count(
             ]
             print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), of_heads, left=2)
     if first.bound is None:
-        print(f"Θ: not stated for {first.problem}")
+        say(f"Θ: not stated for {first.problem}")
     else:
-        print(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
+        say(f"Θ: {first.bound.expr} = {first.bound_value:,.0f}  ({first.bound.source})")
     _print_lower_bounds(rows)
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _path(row: Counted) -> str:
+    """The critical path, stage by stage."""
+    stages = [
+        f"{stage.name} {stage.words:,}" + (f" (each of {stage.workers:,})" if stage.workers > 1 else "")
+        for stage in row.path
+    ]
+    words = sum(stage.words for stage in row.path)
+    return f"critical path, all independent iterations at once: {words:,} words: {', '.join(stages)}"
 
 
 def _print_behind(found: Sequence[L2]) -> None:
@@ -185,11 +202,11 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
         if row.least_M is None or len(rows) == 1:
             names.setdefault(str(row.lower_bound), []).append(row.schedule)
     if len(names) == 1:
-        print(f"gap: I/O ÷ {next(iter(names))}")
+        say(f"gap: I/O ÷ {next(iter(names))}")
     elif names:
-        print("gap: I/O ÷ the largest lower bound for its way of computing:")
+        say("gap: I/O ÷ the largest lower bound for its way of computing:")
         for bound, schedules in names.items():
-            print(f"  {bound}: {', '.join(schedules)}")
+            say(f"  {bound}: {', '.join(schedules)}")
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
@@ -225,7 +242,7 @@ def list_schedules(as_json: AsJson = False) -> None:
     if as_json:
         print_json({name: [each.name for each in schedules] for name, schedules in found.items()})
     else:
-        print(found)
+        say(found)
 
 
 Rectangular = Annotated[
@@ -260,15 +277,15 @@ def formula(
         return
     from pebblesim.notation import written
 
-    print(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
+    say(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
     for name, expr in lines.items():
-        print(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
+        say(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
     for name, rule in algorithm.paper.items():
-        print(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
-    print("by phase")
+        say(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
+    say("by phase")
     wide = 1 + max(10, *map(len, closed.by_phase))
     for name, (reads, writes) in closed.by_phase.items():
-        print(f"  {name:<{wide}}= {written(reads + writes)}")
+        say(f"  {name:<{wide}}= {written(reads + writes)}")
 
 
 @command(app, example="pebblesim show large-cache")
@@ -284,9 +301,9 @@ def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJs
         entries = [asdict(entry) for entry in tensors]
         print_json({"schedule": algorithm.name, "source": algorithm.source, "text": text, "tensors": entries})
         return
-    print(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
-    print(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
-    print(text)
+    say(f"{algorithm.name}: {algorithm.summary}  ({algorithm.source})")
+    say(f"reads {', '.join(algorithm.inputs)}; blocks {', '.join(algorithm.blocks) or 'none'}")
+    say(text)
     if tensors:
-        print("where")
+        say("where")
         print_tensors(tensors)

@@ -21,7 +21,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -161,11 +161,11 @@ def pebble(
         bounds = [bound.to_dict() for bound in found.bounds]
         print_json({"graph": name, **found.to_dict(), "bounds": bounds})
         return
-    print(f"{name}: {graph}\n{found}")
+    say(f"{name}: {graph}\n{found}")
     for bound in found.bounds:
-        print(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
+        say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if save is not None:
-        print(f"written   {save}")
+        say(f"written   {save}")
     print_rules(rules)
 
 
@@ -206,9 +206,9 @@ def optimum(
     if as_json:
         print_json({"graph": name, **found.to_dict(), "complete": game.complete})
         return
-    print(f"{name}: {graph}")
-    print(found)
-    print(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
+    say(f"{name}: {graph}")
+    say(found)
+    say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
     print_rules(rules)
 
 
@@ -230,7 +230,7 @@ def judge(
     if as_json:
         print_json({"graph": name, **outcome.to_dict()})
     else:
-        print(outcome)
+        say(outcome)
     raise typer.Exit(0 if outcome.complete else 1)
 
 
@@ -250,7 +250,7 @@ def dags(
     The table has the game found, the bound, and the costs of others from costs.csv.
     """
     from pebblesim.dags.comparing import rows, summary
-    from pebblesim.tables import Table, aligned, format_of
+    from pebblesim.tables import Sheet, Table, format_of
 
     if output is not None:
         format_of(output)
@@ -264,7 +264,7 @@ def dags(
         print_json({"rows": table})
         return
     shown = [name for name in columns if any(value is not None for value in columns[name])]
-    print(aligned(shown, [[row[name] for name in shown] for row in table]))
-    print(summary(table))
+    show(Sheet(shown, [[row[name] for name in shown] for row in table], shown[:2]))
+    say(summary(table))
     if output is not None:
-        print(f"written   {output}")
+        say(f"written   {output}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pebblesim.cli.options import AsJson, command, complete_problem, family
-from pebblesim.cli.printing import print_json, print_rules, print_tensors
+from pebblesim.cli.printing import print_json, print_rules, print_tensors, say
 
 app = family()
 
@@ -33,11 +33,11 @@ def glossary(
         tensors = [asdict(entry) for entry in entries(problem)]
         print_json({"problem": solves.name, "tensors": tensors, "parts": parts, "rules": list(in_words())})
         return
-    print(f"{solves.name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  ({solves.source})")
+    say(f"{solves.name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  ({solves.source})")
     print_tensors(entries(problem))
-    print("\nparts of a sum; a game shows them after an element's name, such as S[0,1] (product 2 of 4)")
+    say("\nparts of a sum; a game shows them after an element's name, such as S[0,1] (product 2 of 4)")
     wide = max(len(example) for example, _ in PARTS.values())
     for example, meaning in PARTS.values():
         if example:
-            print(f"  {example:<{wide}}  {meaning}")
+            say(f"  {example:<{wide}}  {meaning}")
     print_rules("hong-kung")

@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.cli.printing import print_json, print_table
+from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.files import whole_file
 from pebblesim.sizes import dtype_of, parse_size, parse_words
@@ -59,10 +59,10 @@ def doctor(as_json: AsJson = False) -> None:
         print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
     else:
         for finding in findings:
-            print(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
+            say(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
             if not finding.found:
-                print(f"         needed for {finding.needed_for}")
-        print("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
+                say(f"         needed for {finding.needed_for}")
+        say("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
     raise typer.Exit(0 if fine else 1)
 
 
@@ -123,7 +123,7 @@ def emit(
     elif output is None:
         print(made.text)
     else:
-        print(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
+        say(f"written   {output}: {len(made.source.kernels)} kernels, {made.shared_words:,} words of shared memory")
 
 
 def _emit_triton(
@@ -157,7 +157,7 @@ def _emit_triton(
     elif output is None:
         print(source.text)
     else:
-        print(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")
+        say(f"written   {output}: {len(source.kernels)} kernels, {counted.io:,} words moved for each head")
 
 
 @command(app, example="pebblesim gpu race -n 16384 -d 512 --heads 2 --backward -o race.jsonl")
@@ -281,7 +281,7 @@ def crossover(
     print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)
     for kind, between in result["crossings"].items():
         crossed = ", ".join(f"between M = {a:,} and {b:,}" for a, b in between)
-        print(f"{kind}: {crossed or 'no crossing'}")
+        say(f"{kind}: {crossed or 'no crossing'}")
 
 
 def _float32(dtype: str | None) -> None:
@@ -336,21 +336,21 @@ def _print_row(row: Mapping[str, Any]) -> None:
     for launch in row["launches"]:
         wrong = [LABELS[q] for q in QUANTITIES[:4] if error_of(launch, q)]
         note = f"  NOT AS PREDICTED: {', '.join(wrong)}" if wrong else ""
-        print(f"  {launch['name']:<24} {launch['seconds'] * 1e3:10.3f} ms{note}")
+        say(f"  {launch['name']:<24} {launch['seconds'] * 1e3:10.3f} ms{note}")
     roof = row["roofline"]
     print(f"time {row['seconds'] * 1e3:.3f} ms, {100 * roof['fraction']:.1f} % of the roofline; ", end="")
     print(f"SMs {roof['sm_bandwidth'] / 1e9:,.1f} GB/s; ", end="")
     print(f"HBM {roof['hbm_bandwidth'] / 1e9:,.1f} of {roof['hbm_roof'] / 1e9:,.0f} GB/s; ", end="")
-    print(f"{roof['flops'] / 1e9:,.0f} of {roof['flops_roof'] / 1e9:,.0f} GFLOP/s")
+    say(f"{roof['flops'] / 1e9:,.0f} of {roof['flops_roof'] / 1e9:,.0f} GFLOP/s")
     checks = ", ".join(f"{name} {check['error']:.1e}" for name, check in row["checks"].items())
-    print(f"error against the float64 reference: {checks}; {row['shared_words']:,} words of shared memory")
+    say(f"error against the float64 reference: {checks}; {row['shared_words']:,} words of shared memory")
 
 
 def _print_kernels(kernels: Sequence[Mapping[str, Any]]) -> None:
     for kernel in kernels:
-        print(f"{kernel['kernel'][:100]}: {kernel['launches']} launches, {kernel['seconds'] * 1e3:.3f} ms")
+        say(f"{kernel['kernel'][:100]}: {kernel['launches']} launches, {kernel['seconds'] * 1e3:.3f} ms")
         for quantity, label in LABELS.items():
-            print(f"  {label:<18} {_number(kernel[quantity])}")
+            say(f"  {label:<18} {_number(kernel[quantity])}")
 
 
 def _number(value: int | None) -> str:

@@ -19,7 +19,7 @@ from pebblesim.cli.options import (
     option_value,
     pairs,
 )
-from pebblesim.cli.printing import print_json
+from pebblesim.cli.printing import print_json, say
 from pebblesim.errors import UsageError
 
 app = family()
@@ -67,7 +67,7 @@ def graph(
     if as_json:
         print_json({"problem": problem, **dims, "summation": summation, **options, **plan._asdict()})
         return
-    print(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {summation}")
-    print(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
+    say(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {summation}")
+    say(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
     if output is not None:
-        print(f"written   {output}")
+        say(f"written   {output}")

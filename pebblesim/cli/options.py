@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pebblesim.cli.printing import WIDE
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
@@ -66,6 +67,7 @@ Option = Annotated[
     typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
 ]
 AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
+Wide = Annotated[bool, typer.Option("--wide", help="All columns, and lines longer than the terminal is wide.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Schedules = Annotated[
     list[str] | None,
@@ -211,7 +213,10 @@ class HeadChoice(Group):
 
 
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:
-    """Register a command; a parameter that is annotated with a `Group` stands for all options of the group."""
+    """Register a command; a parameter that is annotated with a `Group` stands for all options of the group.
+
+    Every command takes --wide, too.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
@@ -225,9 +230,11 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             members, types = inspect.signature(hint).parameters.values(), get_type_hints(hint, include_extras=True)
             groups[parameter.name] = hint, [member.name for member in members]
             options += [m.replace(kind=m.KEYWORD_ONLY, annotation=types[m.name]) for m in members]
+        options.append(inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
         @wraps(function)
-        def run(**given: Any) -> None:
+        def run(*, wide: bool, **given: Any) -> None:
+            WIDE.set(wide)
             grouped = {name: kind(**{m: given.pop(m) for m in members}) for name, (kind, members) in groups.items()}
             function(**given, **grouped)
 

@@ -17,7 +17,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line
+from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
 from pebblesim.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def play(
     if as_json:
         print_json(played.to_dict())
     else:
-        print(played)
+        say(played)
         print_rules(game.rules)
     raise typer.Exit(0 if played.passed else 1)
 
@@ -94,8 +94,8 @@ def watch(
     recordings = [_recorded(name, game, option, format, moves) for name in names]
     save(path, *recordings)
     for recording in recordings:
-        print(f"{recording.title}\n{recording.game}")
-    print(f"written   {path}")
+        say(f"{recording.title}\n{recording.game}")
+    say(f"written   {path}")
     print_rules(game.rules)
     raise typer.Exit(0 if all(recording.game.complete for recording in recordings) else 1)
 

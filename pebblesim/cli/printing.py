@@ -6,9 +6,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.errors import UsageError
+from pebblesim.tables import Sheet
 
 if TYPE_CHECKING:
     from pebblesim.jobs.glossary import Entry
@@ -33,41 +37,94 @@ def print_json(result: Mapping[str, Any]) -> None:
     print(json.dumps(result, ensure_ascii=False))
 
 
+WIDE = ContextVar("wide", default=False)
+"""Whether lines may be wider than the terminal."""
+
+
+def limit() -> int | None:
+    """The longest that a line may be; None in a pipe, or with --wide."""
+    return None if WIDE.get() or not sys.stdout.isatty() else get_terminal_size().columns
+
+
+def say(*texts: object) -> None:
+    """Print texts, line by line; on a terminal a line that is too long goes on in the next, further in."""
+    most = limit()
+    for line in (line for text in texts for line in str(text).split("\n")):
+        if most is None or len(line) <= most:
+            print(line)
+            continue
+        further = " " * (len(line) - len(line.lstrip()) + 2)
+        for part in wrap(line, most, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
+            print(part)
+
+
+def show(*parts: str | Sheet) -> None:
+    """Print texts and tables."""
+    for part in parts:
+        if isinstance(part, Sheet):
+            print_table(None, part.columns, part.lines, part.words, part.first)
+        else:
+            say(part)
+
+
 def print_table(
     title: str | None,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    left: int = 1,
-    spare: Sequence[str] = (),
+    left: int | Sequence[bool] = 1,
+    first: Sequence[str] = (),
 ) -> None:
-    """Print a table. The first `left` columns are text, aligned left; the others are numbers, aligned right.
+    """Print a table, which fits the terminal unless lines may be wide; in a pipe it is whole.
 
-    No cell is ever cut off. On a narrow terminal the `spare` columns are left out one by one.
+    Columns are left out, the last ones first, until the others fit; those of `first` stay longest, the first of them
+    to the end. Before one of these goes, texts go on in the next line. No cell is ever cut off.
+
+    Args:
+        title: printed above it.
+        columns, rows: the table.
+        left: how many columns, from the left, are text and aligned left; or, for each, whether it is.
+        first: the columns that matter most, in that order.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    shown = list(range(len(columns)))
-    dropped: list[str] = []
-    while True:
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-        for number in shown:
-            table.add_column(columns[number], justify="left" if number < left else "right", no_wrap=True)
-        for row in rows:
-            table.add_row(*(row[number] for number in shown))
-        width = Console(width=100_000).measure(table).maximum
-        if not console.is_terminal or width <= console.width or len(dropped) == len(spare):
-            break
-        dropped.append(spare[len(dropped)])
-        shown = [number for number in shown if columns[number] not in dropped]
-    console = Console(width=max(width, 1), soft_wrap=True)
-    with console.capture() as text:  # Rich would end the program if the reader closes the pipe
+    most = limit()
+    text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
+    matter = [columns.index(name) for name in first if name in columns]
+    order = matter + [number for number in range(len(columns)) if number not in matter]
+    cells = list(zip(columns, *rows, strict=True))
+    whole = [max(map(cell_len, column)) for column in cells]
+    words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in cells]
+
+    def room(shown: Sequence[int], folded: Sequence[int]) -> int:
+        """The width of a table in which cells of some columns go on in the next line, between words."""
+        return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
+
+    shown, folded = order, list[int]()
+    while most is not None and room(shown, folded) + len(shown) - 1 > most and len(shown) > max(1, len(matter)):
+        shown = shown[:-1]
+    if most is not None and room(shown, folded) + len(shown) - 1 > most:
+        folded = [number for number in order[1:] if text[number]]
+        while room(shown, folded) > most and len(shown) > 1:
+            shown = shown[:-1]
+        folded = folded if room(shown, folded) <= most else order
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=bool(folded))
+    for number in sorted(shown):
+        justify: Any = "left" if text[number] else "right"
+        table.add_column(columns[number], justify=justify, no_wrap=number not in folded, overflow="fold")
+    for row in rows:
+        table.add_row(*(row[number] for number in sorted(shown)))
+    wide = most if folded and most else Console(width=100_000).measure(table).maximum
+    console = Console(width=max(wide, 1), soft_wrap=not folded)
+    if title is not None:
+        say(title)
+    with console.capture() as printed:  # Rich would end the program if the reader closes the pipe
         console.print(table)
-    print(text.get(), end="")
-    if dropped:
-        print(f"(columns left out on this narrow terminal: {', '.join(dropped)})")
+    print("\n".join(line.rstrip() for line in printed.get().split("\n")), end="")
+    if len(shown) < len(columns):
+        say(f"(left out, for --wide: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
 
 
 def print_tensors(entries: Sequence[Entry]) -> None:
@@ -77,16 +134,16 @@ def print_tensors(entries: Sequence[Entry]) -> None:
     formulas = [f"= {entry.formula}" if entry.formula else entry.role for entry in entries]
     widths = [max(map(len, column), default=0) for column in (shapes, formulas)]
     for entry, shape, formula in zip(entries, shapes, formulas, strict=True):
-        print(f"  {entry.name:<{wide}}  {shape:<{widths[0]}}  {formula:<{widths[1]}}  {entry.meaning}")
+        say(f"  {entry.name:<{wide}}  {shape:<{widths[0]}}  {formula:<{widths[1]}}  {entry.meaning}")
 
 
 def print_rules(rules: str) -> None:
     """Print the rules of the game in five lines."""
     from pebblesim.game.words import in_words
 
-    print(f"\nrules of the game ({rules})")
+    say(f"\nrules of the game ({rules})")
     for line in in_words(rules):
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pebblesim.cli.options import AsJson, Cache, Sizes, command, complete_problem, family
-from pebblesim.cli.printing import print_json, progress_bar
+from pebblesim.cli.printing import print_json, progress_bar, say
 
 app = family()
 
@@ -38,10 +38,10 @@ def search(
     if as_json:
         print_json(found.to_dict())
         return
-    print(found)
+    say(found)
     if save is None:
         print(f"\n{found.source}", end="")
     elif found.new:
-        print(f"written to {save}")
+        say(f"written to {save}")
     else:
-        print(f"{save} is not written: {found.schedule.name} is already in the catalogue, see `pebblesim show`")
+        say(f"{save} is not written: {found.schedule.name} is already in the catalogue, see `pebblesim show`")

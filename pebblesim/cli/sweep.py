@@ -21,7 +21,7 @@ from pebblesim.cli.options import (
     family,
     pairs,
 )
-from pebblesim.cli.printing import print_json, progress_bar
+from pebblesim.cli.printing import print_json, progress_bar, say, show
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_words, several
 
@@ -109,8 +109,8 @@ def sweep(
     if as_json:
         print_json({"rows": list(table)})
     elif output is None:
-        print(table)
+        show(*table.parts(("schedule", *sizes.dims, "M", "io", "gap", "total_io")))
     else:
-        print(f"written {output}: {len(table):,} rows")
+        say(f"written {output}: {len(table):,} rows")
     passed = table.columns.get("passed", ())
     raise typer.Exit(1 if any(each is False for each in passed) else 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pebblesim.cli.options import AsJson, command, family
-from pebblesim.cli.printing import print_json, progress_bar
+from pebblesim.cli.printing import print_json, progress_bar, say
 from pebblesim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def verify(
     elif as_json:
         print_json(report.to_dict())
     else:
-        print(report)
+        say(report)
     raise typer.Exit(1 if report.failed else 0)

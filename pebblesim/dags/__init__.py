@@ -1,1 +1,1 @@
-"""Any DAG: formats, generators, the best game found, bounds, and the optimum (DESIGN: any DAG)."""
+"""Any DAG: file formats, generators, heuristic games, lower bounds, and the optimum."""

@@ -1,7 +1,7 @@
-"""Lower bounds for every DAG: words that no game on it can go below, exact, each with its source and the idea of it.
+"""Lower bounds on the I/O of any DAG, in exact words. Each bound has its source and the idea of its proof.
 
-Each says under which rules it holds; a bound that fails where vertices may be computed again is not used there.
-docs/dags.md has the proofs in short, and tests compare all of them with proven optima.
+Each bound states the rules under which it holds; bounds that are false with recomputation are not used there.
+docs/dags.md has short proofs, and tests compare all bounds with proven optima.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pebblesim.graphs.topology import successors
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
 ONE_SHOT: Final = ("no-recompute",)
-"""Rules under which each vertex is computed at most once, from all its predecessors at a time."""
+"""Rules under which each vertex is computed at most once, from all its predecessors at once."""
 
 MOST_FOR_SPECTRUM: Final = 600
-"""Vertices of the largest graph whose eigenvalues are computed."""
+"""Most vertices of a graph whose eigenvalues are computed."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A number of words that no game on a graph can go below.
+    """A lower bound on the I/O of any game on a graph, in words.
 
     Attributes:
-        name: what it is called.
-        value: words; 0 if it says nothing, and `why_not` says why.
-        source: what it counts, and who proved it.
+        name: name of the bound.
+        value: words; 0 if the bound does not apply, and `why_not` is the reason.
+        source: what the bound counts, and who proved it.
         rules: the rule sets under which it holds.
-        why_not: why it does not apply; empty if it does.
+        why_not: why the bound does not apply; empty if it applies.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Bound:
 
     @property
     def recomputation(self) -> bool:
-        """Whether it holds where a vertex may be computed again."""
+        """Whether the bound holds with recomputation."""
         return "hong-kung" in self.rules
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the bound as plain data."""
         return {
             "name": self.name,
             "value": self.value,
@@ -61,7 +61,7 @@ class Bound:
 
 
 class Case:
-    """A graph, M and rules, with what several bounds need."""
+    """A graph, M and rules, with data that several bounds share."""
 
     def __init__(self, task: Task, M: int) -> None:
         self.task, self.M, self.rules = task, M, task.rules
@@ -75,11 +75,11 @@ class Case:
         written = self.is_output & ~self.is_input
         read = self.is_input & self.used
         self.words = int(task.words[written].sum() + task.words[read].sum())
-        # What is left without inputs, and without outputs that are used: their words are counted already.
+        # The graph without inputs, and without outputs that have successors; the words of these are counted already.
         self.inner = (task.needed == 1) & ~(written & self.used)
 
     def part(self, vertices: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
-        """(start of preds, preds, start of succs, succs) of the graph on some vertices, numbered in their order."""
+        """Return (start of preds, preds, start of succs, succs) of the subgraph on some vertices, numbered in order."""
         number = np.full(self.task.graph.vertices, -1, dtype=np.int64)
         number[vertices] = np.arange(len(vertices))
         u, v = number[self.preds], number[self.targets]
@@ -92,13 +92,13 @@ class Case:
 
 
 def at_once(case: Case) -> list[Bound]:
-    """Those that take no time: the compulsory one."""
+    """Return the bounds that need no time: the compulsory one."""
     source = "compulsory: each input that is used is read once, each output written once"
     return [Bound("compulsory", case.words, source)]
 
 
 def slowly(case: Case, end: float) -> list[Bound]:
-    """Those that take time, each what it can reach by then (of `time.monotonic`), and those of users."""
+    """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
     found = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
     found += [
         Bound(own.name, int(own(case.task.graph, case.M)), "a user's own", own.rules)
@@ -109,7 +109,7 @@ def slowly(case: Case, end: float) -> list[Bound]:
 
 
 def _own_bounds() -> list[Any]:
-    """Those that users have registered, if any."""
+    """Return the bounds that users have registered."""
     import sys
 
     module = sys.modules.get("pebblesim.dags.own_bounds")
@@ -121,12 +121,12 @@ def _off(bound: Bound) -> Bound:
 
 
 def largest(bounds: Iterable[Bound]) -> Bound:
-    """The largest of several, the first of equals."""
+    """Return the largest of several bounds; the first one if several are equal."""
     return max(bounds, key=lambda bound: bound.value)
 
 
 def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 5.0) -> list[Bound]:
-    """All lower bounds on the I/O of a graph.
+    """Compute all lower bounds on the I/O of a graph.
 
     Raises:
         Infeasible: M is too small for any game.
@@ -136,11 +136,11 @@ def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 
 
 
 def wavefronts(case: Case, end: float) -> Bound:
-    """Convex minimum cuts, of parts of the graph one behind the other.
+    """Bound by convex minimum cuts of disjoint parts of the graph.
 
-    When x is computed, all that leads to it has been, and nothing that follows from it; so at least as many values
-    are needed later as a convex cut between them holds. Those beyond M are in memory: each was written, and is read
-    again. Vertices of disjoint parts have reads and writes of their own, so the excesses of parts add up.
+    When x is computed, its ancestors have been computed, and its descendants have not. So at least as many values are
+    needed later as a minimum convex cut between them holds. All but M of these values are in memory: each was written,
+    and is read again. Disjoint parts have separate reads and writes, so their excesses add up.
     """
     from pebblesim.dags.cut_kernel import wavefront
 
@@ -174,16 +174,16 @@ def wavefronts(case: Case, end: float) -> Bound:
 
 
 def _spread(n: int, most: int) -> list[int]:
-    """At most so many numbers below n, the middle first and then evenly between."""
+    """Return at most `most` numbers below n: the middle first, then evenly spaced ones."""
     numbers = np.unique(np.linspace(0, n - 1, min(n, most)).astype(int)).tolist()
     return sorted(numbers, key=lambda x: abs(2 * x - n))
 
 
 def spectral(case: Case) -> Bound:
-    """Eigenvalues of the Laplacian with weight 1/outdegree(u) on the edges of u.
+    """Bound by eigenvalues of the Laplacian with weight 1/outdegree(u) on the edges of u.
 
-    Cut a game into k stretches with equal numbers of vertices: the edges between stretches weigh at least as much as
-    the k smallest eigenvalues tell, and beyond 2M a stretch each they are reads and writes.
+    Cut a game into k segments with equal numbers of vertices. The k smallest eigenvalues give a lower bound on the
+    weight of the edges between segments. Beyond 2M for each segment, this weight is reads and writes.
     """
     name, source = "spectral", "spectral: Laplacian eigenvalues (Jain & Zaharia 2020), without recomputation"
     n = int(case.inner.sum())
@@ -192,7 +192,7 @@ def spectral(case: Case) -> Bound:
     if case.rules not in ONE_SHOT:
         return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
     if not 2 <= n <= MOST_FOR_SPECTRUM:
-        return Bound(name, 0, source, ONE_SHOT, f"{n:,} inner vertices; it takes 2 to {MOST_FOR_SPECTRUM:,}")
+        return Bound(name, 0, source, ONE_SHOT, f"{n:,} inner vertices; it needs 2 to {MOST_FOR_SPECTRUM:,}")
     start, preds, succ_start, _ = case.part(np.flatnonzero(case.inner))
     weight = 1.0 / np.maximum(1, np.diff(succ_start))[preds]
     laplacian = np.zeros((n, n))
@@ -211,10 +211,10 @@ def spectral(case: Case) -> Bound:
 
 
 def partition(case: Case, end: float) -> Bound:
-    """S-partitions: a stretch of a game with T reads and writes computes only what M + T values lead to.
+    """Bound by S-partitions: a segment of a game with T reads and writes computes only what M + T values lead to.
 
-    The most vertices that so many values can lead to, each with all its predecessors among these values and the
-    vertices themselves, are found as an integer program, or bounded by its solver.
+    An integer program finds, or its solver bounds, the largest number of vertices that this many values can lead to.
+    All predecessors of each such vertex are among the values and the vertices themselves.
     """
     name, source = "S-partition", "S-partitions (Hong & Kung 1981), also with recomputation"
     rules = ("hong-kung", "no-recompute")
@@ -224,11 +224,11 @@ def partition(case: Case, end: float) -> Bound:
         return Bound(name, 0, source, rules, f"it holds only under {', '.join(rules)}")
     needed = np.flatnonzero(case.task.needed == 1)
     if not len(needed) <= 300:
-        return Bound(name, 0, source, rules, f"{len(needed):,} vertices to compute; it takes up to 300")
+        return Bound(name, 0, source, rules, f"{len(needed):,} vertices to compute; it allows at most 300")
     try:
         from ortools.sat.python import cp_model
     except ImportError:
-        return Bound(name, 0, source, rules, "it takes OR-tools: pip install 'pebblesim[exact]'")
+        return Bound(name, 0, source, rules, "it needs OR-tools: pip install 'pebblesim[exact]'")
     best = 0
     for T in sorted({max(1, case.M // 2), case.M, 2 * case.M}):
         left = end - time.monotonic()

@@ -1,4 +1,4 @@
-"""Games for a whole folder of graphs, at several M each, beside what others pay for them."""
+"""Play games on all graphs of a folder at several M, and compare them with the costs of others."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UsageError
 
 MULTIPLES: Final = (2, 3, 4, 6, 10)
-"""M in halves of the least M that works."""
+"""Values of M, in units of half the smallest feasible M."""
 
 PEER, PROVEN = "peer_foresight", "proven_optimum_no_recompute"
-"""Columns of costs.csv that are compared with, where there are such."""
+"""Columns of costs.csv to compare with, if they exist."""
 
 
 def rows(
     folder: Path, rules: str, seconds: float, progress: Callable[[float], None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """One row for each graph and M: its size, the game, the bound, and what costs.csv says of it.
+    """Return one row for each graph and M: its size, the game, the bound, and the costs from costs.csv.
 
-    A file costs.csv in the folder, with columns file and M, chooses the rows; otherwise each graph is played at the
-    least M that works and at 1½, 2, 3 and 5 times that.
+    A file costs.csv in the folder, with columns file and M, chooses the rows. Without it, each graph is played at the
+    smallest feasible M and at 1½, 2, 3 and 5 times that.
 
     Raises:
-        UsageError: there is no such folder, or it holds no graph.
+        UsageError: the folder does not exist, or holds no graph.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; name one that holds graphs ({', '.join(SUFFIXES)}).")
+        raise UsageError(f"{folder} is not a folder; give a folder that holds graphs ({', '.join(SUFFIXES)}).")
     known = _known(folder / "costs.csv")
     tasks: list[tuple[Path, int | None, dict[str, str]]] = []
     if known:
@@ -69,7 +69,7 @@ def rows(
 
 
 def summary(table: list[dict[str, Any]]) -> str:
-    """How far the games are from proven optima on average, and how often they cost more than the peer's."""
+    """Summarise how far the games are from proven optima on average, and how often they cost more than the peer's."""
     lines = [f"{len(table)} rows, {sum(row['io'] == row['bound'] for row in table)} games proven optimal by a bound"]
     proven = [row for row in table if row["proven"] is not None]
     if proven:
@@ -82,7 +82,7 @@ def summary(table: list[dict[str, Any]]) -> str:
     if peer:
         ratio = [row["io"] / row["peer"] for row in peer if row["peer"]]
         lines.append(
-            f"beside the peer: {sum(r > 1 for r in ratio)} rows cost more, {sum(r < 1 for r in ratio)} less; "
+            f"compared with the peer: {sum(r > 1 for r in ratio)} rows cost more, {sum(r < 1 for r in ratio)} less; "
             f"{sum(ratio) / len(ratio):.3f} of its cost on average"
         )
     lines.append(f"at most {max(row['seconds'] for row in table):.1f} s a row")
@@ -100,5 +100,5 @@ def _known(path: Path) -> list[dict[str, str]]:
             for name in (PEER, PROVEN):
                 int(row.get(name) or 0)
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no table with the columns file and M, both in every row: {error}.") from None
+        raise UsageError(f"{path} is not a table with the columns file and M in every row: {error}.") from None
     return found

@@ -1,9 +1,10 @@
-"""The least I/O without recomputation as a constraint program, for graphs that are too large for the search of states.
+"""The least I/O without recomputation as a constraint program, for graphs that are too large for the state search.
 
-Each vertex has a time. Each use of a value is fed by a read, or by an earlier event of the same value, its computation
-or another use, since when the value has been kept; each event feeds one at most. A kept value fills a place between its
-two events, a computation as many as its operands and one more; places are counted by one cumulative constraint. A read
-of a computed value needs a write, once. OR-tools' CP-SAT solves it (the optional dependency `exact`).
+Each vertex has a time. Each use of a value is fed by a read, or by an earlier event of the same value (its computation
+or another use), after which the value is kept. Each event feeds at most one use. A kept value occupies one place
+between its two events; a computation occupies one place for each operand and one for the result. One cumulative
+constraint counts the places. A computed value that is read needs one write. OR-tools' CP-SAT solves the program (the
+optional dependency `exact`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pebblesim.dags.interval import Interval
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
 
 MOST_STEPS = 150
-"""Vertices to compute in the largest graph that is given to the solver."""
+"""Most vertices to compute in a graph for the solver."""
 
 
 def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
-    """Narrow the interval of a run until it is proven or the time is up."""
+    """Narrow the interval of a run until the optimum is proven or the time is over."""
     task = run.task
     if task.steps > MOST_STEPS:
         return
@@ -34,7 +35,7 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
     solver.parameters.max_time_in_seconds = max(0.1, end - time.monotonic()) if end < float("inf") else 1e9
     solver.parameters.catch_sigint_signal = False
 
-    class Watch(cp_model.CpSolverSolutionCallback):  # keeps what is found while it runs
+    class Watch(cp_model.CpSolverSolutionCallback):  # stores the solutions found so far
         def on_solution_callback(self) -> None:
             _keep(run, plan, self.value)
             tell()
@@ -52,7 +53,7 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
 
 
 def _keep(run: Interval, plan: _Plan, value: Callable[[Any], int]) -> None:
-    """Take the game that the solver has found, if it is better."""
+    """Keep the solver's game if it is better."""
     board, found = run.task.board, []
     times = {v: value(time) for v, time in plan.time_of.items()}
     kept = {(u, event) for (u, event, _), link in plan.kept.items() if value(link)}
@@ -82,7 +83,7 @@ class _Plan(NamedTuple):
 
 
 def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
-    """The program, and what its variables mean."""
+    """Build the program and its variables."""
     task = run.task
     graph, board = task.graph, task.board
     vertices = board.target.tolist()
@@ -146,7 +147,7 @@ def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
 
 
 def _times(run: Interval) -> dict[int, int]:
-    """When the best game so far computes each vertex."""
+    """Return the time at which the best game so far computes each vertex."""
     kinds, moved = unpack(run.moves)
     computed = moved[kinds == COMPUTE].tolist()
     return {v: k for k, v in enumerate(computed)}

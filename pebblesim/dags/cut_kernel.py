@@ -1,4 +1,4 @@
-"""Minimum vertex cuts that are convex: how many values are alive, at least, while a vertex is computed."""
+"""Minimum convex vertex cuts: the least number of values that are alive while a vertex is computed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pebblesim.kernels import kernel
 
 @kernel()
 def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, enough: int) -> int:
-    """The least number of vertices of S with a successor outside, over all down-closed S that hold x and no descendant.
+    """The least number of vertices of S with a successor outside S, over all down-closed S with x and no descendant of
+    x.
 
-    Vertex-disjoint paths from the ancestors of x to its descendants are found one by one, on a network with two sides
-    of each vertex (`v` in, `n + v` out): in to out once, and back, forward along an edge from out to in, and backward
-    from in to in as often as one likes. It stops at `enough`.
+    It finds vertex-disjoint paths from the ancestors of x to its descendants one by one. In the flow network each
+    vertex v has two nodes (`v` in, `n + v` out). The arc from in to out has capacity 1. The arcs along an edge from out
+    to in, and against an edge from in to in, have unlimited capacity. The search stops at `enough` paths.
     """
     n = pred_start.size - 1
     above, below = np.zeros(n, dtype=np.uint8), np.zeros(n, dtype=np.uint8)
@@ -38,7 +39,7 @@ def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, 
     # Flow: through v (in to out), along each edge e (of succs: out to in), back along each edge (in to in).
     through = np.zeros(n, dtype=np.uint8)
     along, back = np.zeros(succs.size, dtype=np.int64), np.zeros(succs.size, dtype=np.int64)
-    at_pred = np.empty(preds.size, dtype=np.int64)  # the edge of succs that an edge of preds is
+    at_pred = np.empty(preds.size, dtype=np.int64)  # for each edge in preds, its index in succs
     fill = pred_start[:-1].copy()
     for v in range(n):
         for e in range(succ_start[v], succ_start[v + 1]):
@@ -75,22 +76,22 @@ def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, 
                 for e in range(pred_start[v], pred_start[v + 1]):
                     k = at_pred[e]
                     u = source_of[k]
-                    if came[u] == -1:  # back along an edge, freely
+                    if came[u] == -1:  # against an edge: unlimited
                         came[u] = node
                         top += 1
                         stack[top] = u
-                    if along[k] > 0 and came[n + u] == -1:  # undo flow that came along it
+                    if along[k] > 0 and came[n + u] == -1:  # undo flow along the edge
                         came[n + u] = node
                         top += 1
                         stack[top] = n + u
                 for k in range(succ_start[v], succ_start[v + 1]):
                     w = succs[k]
-                    if back[k] > 0 and came[w] == -1:  # undo flow that went back along it
+                    if back[k] > 0 and came[w] == -1:  # undo flow against the edge
                         came[w] = node
                         top += 1
                         stack[top] = w
             else:
-                if came[v] == -1:  # from out to in: freely
+                if came[v] == -1:  # from out to in: unlimited
                     came[v] = node
                     top += 1
                     stack[top] = v
@@ -120,7 +121,8 @@ def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, 
                     if succs[k] == w:
                         along[k] -= 1
             else:
-                # From in to in: back along an edge node -> before, or undoing one that went back from node to before.
+                # From in to in: against an edge node -> before, or undo flow that went against the edge from node to
+                # before.
                 undone = False
                 for k in range(succ_start[before], succ_start[before + 1]):
                     if succs[k] == node and back[k] > 0:

@@ -1,8 +1,8 @@
-"""Graphs in files: which formats there are, reading and writing.
+"""Graph files: list of formats, reading and writing.
 
-A format is named, or told by the file's suffix. Inputs are the sources and outputs the sinks, unless the format says
-otherwise (JSON, GraphML and DOT can). Files of whole numbers are read at some ten million edges in a few seconds;
-those with names are meant for smaller graphs.
+A format is given by name, or by the file's suffix. Inputs are the sources and outputs the sinks, unless the file says
+otherwise (possible in JSON, GraphML and DOT). Files of whole numbers are read fast: about ten million edges in a few
+seconds. Files with named vertices are meant for smaller graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES_WITH_NAMES: Final = 200 * 2**20
 
 
 class Format(NamedTuple):
-    """How to read and to write one; `named` if its vertices have names, which takes longer."""
+    """How to read and write a format. `named` is true if vertices have names; such files are slower to read."""
 
     read: Callable[[bytes], Cdag]
     write: Callable[[Cdag], bytes]
@@ -45,7 +45,7 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
 
     Args:
         path: the file.
-        format: a name in `FORMATS`; by default told by the suffix.
+        format: a name in `FORMATS`; by default the suffix decides.
 
     Returns:
         The graph.
@@ -59,16 +59,17 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
     Cdag(4 vertices, 4 edges)
 
     Raises:
-        UnknownName: there is no such format.
-        UsageError: the file cannot be read, or holds no acyclic graph in this format; the message says where.
+        UnknownName: the format is not known.
+        UsageError: the file cannot be read, or does not hold an acyclic graph in this format; the message names the
+            place.
     """
     path = Path(path)
     known = _format(path, format)
     try:
         if known.named and path.stat().st_size > MOST_BYTES_WITH_NAMES:
             raise UsageError(
-                f"{path} has {path.stat().st_size:,} bytes; files with named vertices are read up to "
-                f"{MOST_BYTES_WITH_NAMES:,}, so convert it to HyperDAG (.hdag) or an edge list."
+                f"{path} has {path.stat().st_size:,} bytes; files with named vertices may have at most "
+                f"{MOST_BYTES_WITH_NAMES:,}; convert it to HyperDAG (.hdag) or an edge list."
             )
         data = path.read_bytes()
         return known.read(data)
@@ -80,15 +81,15 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
 
 
 def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None:
-    """Write a graph to a file, whole or not at all.
+    """Write a graph to a file, as a whole or not at all.
 
-    HyperDAG, edge lists and matrices know neither tensors nor names nor a choice of inputs and outputs: only vertices,
-    edges and, in HyperDAG, the words of values survive there.
+    HyperDAG, edge lists and matrices store only vertices, edges and, in HyperDAG, weights. They do not store tensors,
+    names, inputs or outputs.
 
     Args:
         graph: the graph.
-        path: the file; its suffix tells the format.
-        format: a name in `FORMATS`, where the suffix does not tell it.
+        path: the file; its suffix decides the format.
+        format: a name in `FORMATS`; by default the suffix decides.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -99,7 +100,7 @@ def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None
     Cdag(12 vertices, 16 edges)
 
     Raises:
-        UnknownName: there is no such format.
+        UnknownName: the format is not known.
         UsageError: the suffix is unknown, the format cannot hold this graph, or the file cannot be written.
     """
     path = Path(path)

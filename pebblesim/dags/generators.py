@@ -1,8 +1,8 @@
-"""Graphs of well-known computations, each with the bound on its I/O that the literature states.
+"""Generators of the graphs of well-known computations, each with a bound on its I/O from the literature.
 
-A generator takes whole numbers and gives a graph whose sources are the inputs and whose sinks are the outputs. M stands
-for the number of red pebbles. The bounds are quoted as the sources state them, some for other rules or without
-constants; what is proved for a graph at hand is `pebblesim.dags.bounds`.
+A generator takes whole numbers and returns a graph whose sources are the inputs and whose sinks are the outputs. M is
+the number of red pebbles. The bounds are quoted from the sources; some are for other rules or without constants.
+`pebblesim.dags.bounds` computes proved bounds for a given graph.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Generator:
     """A family of graphs.
 
     Attributes:
-        make: builds one from its parameters.
-        bound: what the literature says of its I/O.
-        source: who says so.
+        make: builds a graph from its parameters.
+        bound: bound on the I/O in the literature.
+        source: source of the bound.
     """
 
     make: Callable[..., Cdag]
@@ -41,7 +41,7 @@ class Generator:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Names and defaults; one without a default has None."""
+        """Parameter names and defaults; None if there is no default."""
         found = signature(self.make).parameters.values()
         return {p.name: None if p.default is p.empty else p.default for p in found}
 
@@ -58,7 +58,7 @@ def _generator(name: str, bound: str, source: str) -> Callable[[Callable[..., Cd
 
 
 def generate(name: str, /, **parameters: Any) -> Cdag:
-    """A graph of a family.
+    """Generate a graph of a family.
 
     Args:
         name: the family, such as "fft"; `pebblesim generate` lists them.
@@ -71,7 +71,7 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
     Cdag(32 vertices, 48 edges)
 
     Raises:
-        UnknownName: there is no such family, or it has no such parameter.
+        UnknownName: the family or a parameter is not known.
         UsageError: a parameter is missing or out of range, or the graph would be too large.
     """
     if name not in GENERATORS:
@@ -87,7 +87,7 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
 
 
 def _sizes(least: int = 1, **given: Any) -> None:
-    """Refuse sizes that are no whole numbers, or too small."""
+    """Refuse sizes that are not whole numbers, or too small."""
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UsageError(f"{name} = {value!r} was given; {name} must be a whole number, {least} or more.")
@@ -99,7 +99,7 @@ def _room(vertices: int) -> None:
 
 
 def _graph(n: int, *edges: tuple[Any, Any]) -> Cdag:
-    """From pairs of arrays of sources and targets."""
+    """Build a graph from pairs of arrays of sources and targets."""
     pairs = [np.column_stack([np.ravel(u), np.ravel(v)]) for u, v in (np.broadcast_arrays(*pair) for pair in edges)]
     return Cdag.from_edges(n, np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64))
 
@@ -109,7 +109,7 @@ def fft(n: int) -> Cdag:
     """The fast Fourier transform of n = 2^k points: k + 1 ranks of n."""
     _sizes(2, n=n)
     if n & (n - 1):
-        raise UsageError(f"n = {n} was given; the FFT graph takes a power of two, 2 or more.")
+        raise UsageError(f"n = {n} was given; n must be a power of two, 2 or more, for the FFT graph.")
     ranks = n.bit_length() - 1
     _room(n * (ranks + 1))
     i = np.arange(n)
@@ -121,7 +121,7 @@ def fft(n: int) -> Cdag:
     "pyramid", "Θ(rows²/M), with recomputation or without", "Ranjan, Savage & Zubair 2012; Cook 1974 for the graph"
 )
 def pyramid(rows: int) -> Cdag:
-    """A triangle of `rows` inputs, each rank one shorter, each vertex from two neighbours below."""
+    """A triangle on `rows` inputs: each rank has one vertex less; a vertex has two neighbours below as operands."""
     _sizes(1, rows=rows)
     _room(rows * (rows + 1) // 2)
     first = np.cumsum([0, *range(rows, 0, -1)])
@@ -134,7 +134,7 @@ def pyramid(rows: int) -> Cdag:
 
 @_generator("tree", "leaves + 1 once M ≥ (k - 1)·depth + 2", "Sethi & Ullman 1970; Loui 1979")
 def tree(depth: int, k: int = 2) -> Cdag:
-    """A complete k-ary tree that is summed up from k^depth leaves to its root."""
+    """A complete k-ary tree of sums, from k^depth leaves to the root."""
     _sizes(0, depth=depth)
     _sizes(1, k=k)
     _room(sum(k**rank for rank in range(depth + 1)) if depth < 64 else MOST_VERTICES + 1)
@@ -145,13 +145,13 @@ def tree(depth: int, k: int = 2) -> Cdag:
 
 @_generator("stencil", "Ω(n^D · t / M^(1/D)) for D dimensions", "Hong & Kung 1981, Theorem 5.1; Elango et al. 2014")
 def stencil(n: int, t: int, dimensions: int = 1, star: bool = True) -> Cdag:
-    """`t` steps of a stencil on a grid of side n: each point from itself and its neighbours one step before.
+    """`t` steps of a stencil on a grid of side n: each point depends on itself and its neighbours in the previous step.
 
-    A star has 2D + 1 points, otherwise a box has 3^D; at the rim there are fewer.
+    A star stencil has 2D + 1 points, a box stencil 3^D; fewer at the boundary.
     """
     _sizes(1, n=n, t=t, dimensions=dimensions)
     if dimensions > 3:
-        raise UsageError(f"dimensions = {dimensions} was given; stencils have 1, 2 or 3.")
+        raise UsageError(f"dimensions = {dimensions} was given; stencils have 1, 2 or 3 dimensions.")
     size = n**dimensions
     _room(size * (t + 1))
     shape = (n,) * dimensions
@@ -168,7 +168,7 @@ def stencil(n: int, t: int, dimensions: int = 1, star: bool = True) -> Cdag:
 
 @_generator("matmul", "2mnk/√M − 2M", "Hong & Kung 1981; Smith, Lowery, Langou & van de Geijn 2019")
 def matmul(n: int, m: int = 0, k: int = 0, chains: bool = True) -> Cdag:
-    """C = A B, m × k times k × n (all n unless given): products, and chains of sums or one sum of k terms each."""
+    """C = A B, m × k times k × n (m and k default to n): products, then chains of sums, or one k-ary sum each."""
     _sizes(1, n=n)
     _sizes(0, m=m, k=k)
     m, k = m or n, k or n
@@ -192,16 +192,16 @@ def matmul(n: int, m: int = 0, k: int = 0, chains: bool = True) -> Cdag:
 
 @_generator("strassen", "Ω((n/√M)^(log₂ 7) · M)", "Ballard, Demmel, Holtz & Schwartz 2012; Bilardi & De Stefani 2017")
 def strassen(n: int) -> Cdag:
-    """Strassen's product of two n × n matrices, n = 2^k, down to single numbers; sums are chains of two terms."""
+    """Strassen's product of two n × n matrices, n = 2^k, recursing to single numbers; all sums are binary."""
     _sizes(1, n=n)
     if n & (n - 1):
-        raise UsageError(f"n = {n} was given; Strassen's graph takes a power of two.")
+        raise UsageError(f"n = {n} was given; n must be a power of two for Strassen's graph.")
     _room(40 * 7 ** (n.bit_length() - 1))
     edges: list[tuple[int, int]] = []
     number = 2 * n * n
 
     def joined(*parts: Ints) -> Ints:
-        """Sums of these, element by element, one term after the other."""
+        """Add arrays elementwise, one term after the other."""
         nonlocal number
         total = parts[0]
         for part in parts[1:]:
@@ -239,16 +239,19 @@ def _quarters(X: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
 
 
 @_generator(
-    "triangular-solve", "no fewer words than the nonzeros; a wavefront bound of the graph at hand", "Elango et al. 2014"
+    "triangular-solve", "at least one word for each nonzero; a wavefront bound of the given graph", "Elango et al. 2014"
 )
 def triangular_solve(matrix: str) -> Cdag:
     """Solve L x = b for the sparse lower triangular matrix in a MatrixMarket file, term by term.
 
-    Inputs are the entries of L and b; x_r is b_r less one product for each entry left of the diagonal, over L_rr.
+    Inputs are the entries of L and b. x_r is b_r minus one product for each entry left of the diagonal, divided by
+    L_rr.
     """
     height, r, c = _entries(matrix, square=True)
     if (r < c).any():
-        raise UsageError(f"{matrix}: a triangular solve takes a lower triangular matrix, and this has entries above.")
+        raise UsageError(
+            f"{matrix}: a triangular solve needs a lower triangular matrix; this one has entries above the diagonal."
+        )
     diagonal = np.full(height, -1)
     below = r > c
     on = np.flatnonzero(~below)
@@ -256,7 +259,7 @@ def triangular_solve(matrix: str) -> Cdag:
     terms = np.flatnonzero(below)
     terms = terms[np.lexsort((c[terms], r[terms]))]
     entries, products = len(r), len(terms)
-    made = entries + height  # behind L and b: the products, the differences, the quotients
+    made = entries + height  # after L and b: the products, the differences, the quotients
     difference = made + products + np.arange(products)
     solved = made + 2 * products + np.arange(height)
     rows = r[terms]
@@ -311,7 +314,7 @@ def _matrix(path: str) -> tuple[tuple[int, int], Ints, Ints]:
 def _entries(path: str, square: bool) -> tuple[int, Ints, Ints]:
     (height, width), r, c = _matrix(path)
     if square and height != width:
-        raise UsageError(f"{path}: the matrix is {height} × {width}; a solve takes a square one.")
+        raise UsageError(f"{path}: the matrix is {height} × {width}; a solve needs a square matrix.")
     return height, r - 1, c - 1
 
 
@@ -321,7 +324,7 @@ def _entries(path: str, square: bool) -> tuple[int, Ints, Ints]:
     "Ladner & Fischer 1980; Brent & Kung 1982 for the graph",
 )
 def prefix_sums(n: int) -> Cdag:
-    """All prefix sums of n numbers by Brent & Kung: a tree of sums up, and a tree of sums down."""
+    """All prefix sums of n numbers by Brent & Kung: an up-sweep tree, then a down-sweep tree of sums."""
     _sizes(1, n=n)
     _room(3 * n)
     value = list(range(n))
@@ -353,7 +356,7 @@ def prefix_sums(n: int) -> Cdag:
     "Aggarwal & Vitter 1988; Batcher 1968 for the graph",
 )
 def sorting_network(n: int) -> Cdag:
-    """Batcher's odd-even mergesort of n numbers: a comparator is two vertices, minimum and maximum, of two values."""
+    """Batcher's odd-even mergesort of n numbers. A comparator of two values is two vertices, minimum and maximum."""
     _sizes(1, n=n)
     value = list(range(n))
     edges: list[tuple[int, int]] = []
@@ -378,7 +381,7 @@ def sorting_network(n: int) -> Cdag:
 
 @_generator("layered", "none: random", "Erdős & Rényi 1959 for the edges")
 def layered(layers: int, width: int, indegree: int = 2, seed: int = 0) -> Cdag:
-    """A random graph in layers; each vertex has `indegree` random predecessors in the layer before."""
+    """A random layered graph; each vertex has `indegree` random predecessors in the previous layer."""
     _sizes(1, layers=layers, width=width, indegree=indegree)
     _sizes(0, seed=seed)
     _room(layers * width)
@@ -397,10 +400,10 @@ def layered(layers: int, width: int, indegree: int = 2, seed: int = 0) -> Cdag:
     "transformer", "see the bounds on matmul and forward", "Vaswani et al. 2017 for the computation; Saha & Ye 2024"
 )
 def transformer(n: int, d: int, hidden: int = 0) -> Cdag:
-    """A transformer block of one head, each vertex one tile: n tiles of rows, d of columns, 4d in the hidden layer.
+    """A transformer block with one head. Each vertex is a tile: n tiles of rows, d of columns, 4d in the hidden layer.
 
     Q, K, V from x; scores, their row sums, weights, outputs; a projection; two layers of a perceptron; residuals. A
-    product of matrices adds its terms one by one, each step from the sum so far and the two tiles.
+    matrix product adds its terms one by one; the operands of each step are the sum so far and two tiles.
     """
     _sizes(1, n=n, d=d)
     _sizes(0, hidden=hidden)
@@ -419,7 +422,7 @@ def transformer(n: int, d: int, hidden: int = 0) -> Cdag:
         return np.array([new() for _ in range(int(np.prod(shape)))]).reshape(shape)
 
     def multiply(A: Ints, B: Ints) -> Ints:
-        """Sums over tiles as chains: a product, then each next term onto what there is."""
+        """Multiply tiles with chains of sums: a product first, then one more term in each step."""
         out = np.empty((len(A), B.shape[1]), dtype=np.int64)
         for i, j in np.ndindex(*out.shape):
             total = new(A[i, 0], B[0, j])

@@ -1,4 +1,4 @@
-"""What is known of the least I/O while a search runs: an interval, and the game at its upper end."""
+"""The state of a search for the least I/O: an interval, and the game at its upper end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pebblesim.dags.orders import Task
 
 
 class Interval:
-    """The interval so far; searches narrow it.
+    """The current interval; searches narrow it.
 
     Attributes:
-        task: what is searched.
+        task: the graph, M and rules.
         io, moves: the best game known, packed as in `pebblesim.game.moves`.
-        bound, proof: no game moves fewer words, and what proves that.
-        states: how many states were kept.
+        bound, proof: the lower bound in words, and its proof.
+        states: number of states kept.
         ended: why the search ended, if it ended without a proof.
     """
 
@@ -25,10 +25,10 @@ class Interval:
 
     @property
     def proven(self) -> bool:
-        """Whether the game is the best there is."""
+        """Whether the game is proven optimal."""
         return self.io == self.bound
 
     def raise_to(self, bound: int, proof: str) -> None:
-        """Take a bound, if it is a larger one."""
+        """Use a bound if it is larger than the current one."""
         if bound > self.bound:
             self.bound, self.proof = min(bound, self.io), proof

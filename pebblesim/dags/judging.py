@@ -1,4 +1,4 @@
-"""Judge a saved game on a graph: of ours, or in the text of OneStopParallel."""
+"""Judge a saved game on a graph, in our formats or in the text format of OneStopParallel."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MEANS: Final = {"compute": COMPUTE, "evict": DELETE, "send up": WRITE, "send do
 
 
 def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "hong-kung") -> Game:
-    """Play a game that somebody made and judge it; an illegal move ends it, and the outcome tells its story.
+    """Judge a saved game or an array of moves. An illegal move ends the game; the result explains it.
 
     Args:
         graph: a `Cdag`, or a networkx DiGraph.
-        game: packed moves, or a file of them: `.npy`, or text with one move a line, `read NAME`, `write NAME`,
-            `compute NAME` or `delete NAME` as we save them, or the lines that OneStopParallel writes (`Compute 3 on
-            proc 0 in superstep 1`, `Evict 3 from proc 0`, `Send up 3 from proc 0`, `Send down 3 to proc 0`).
+        game: packed moves, or a file: `.npy`; text with one move in a line, `read NAME`, `write NAME`, `compute NAME`
+            or `delete NAME`; or the lines of OneStopParallel (`Compute 3 on proc 0 in superstep 1`, `Evict 3 from proc
+            0`, `Send up 3 from proc 0`, `Send down 3 to proc 0`).
         M, rules: as for `referee`.
 
     Returns:
@@ -41,7 +41,7 @@ def judge(graph: Any, game: str | Path | NDArray[Any], *, M: int, rules: str = "
     True
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read, or does not hold a game.
     """
     graph = as_cdag(graph)
     moves = saved(Path(game), graph) if isinstance(game, str | Path) else game
@@ -66,9 +66,11 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
             continue
         if match := _OTHER.fullmatch(text):
             if match[3] not in (None, "0"):
-                raise UsageError(f"{path}, line {at}: processor {match[3]} moves; games of one processor are judged.")
+                raise UsageError(
+                    f"{path}, line {at}: processor {match[3]} moves; only games of one processor can be judged."
+                )
             if len(match[2]) > 18:
-                raise UsageError(f"{path}, line {at}: there is no vertex {match[2][:20]}….")
+                raise UsageError(f"{path}, line {at}: vertex {match[2][:20]}… does not exist.")
             found.append((_MEANS[match[1].lower()], int(match[2])))
             continue
         kind, _, name = text.partition(" ")
@@ -76,7 +78,8 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
             number = {graph.describe(v): v for v in range(graph.vertices)}
         if kind not in KINDS or name not in number:
             raise UsageError(
-                f"{path}, line {at}: {text[:60]!r} is no move on this graph; a move is one of {', '.join(KINDS)} and "
+                f"{path}, line {at}: {text[:60]!r} is not a move on this graph; a move is one of "
+                f"{', '.join(KINDS)} and "
                 "the name of a vertex, or a line of OneStopParallel."
             )
         found.append((KINDS.index(kind), number[name]))

@@ -1,4 +1,4 @@
-"""Graphs from files in which vertices have names: DOT, GraphML and networkx's node-link JSON."""
+"""Read graphs from files with named vertices: DOT, GraphML and networkx's node-link JSON."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _DOT = re.compile(
 
 
 def dot(data: bytes) -> Cdag:
-    """A directed graph of Graphviz (https://graphviz.org/doc/info/lang.html), subgraphs laid open.
+    """Read a directed graph of Graphviz (https://graphviz.org/doc/info/lang.html); subgraphs are flattened.
 
-    A vertex's `label` is its name, and `words`, or OneStopParallel's `mem_weight`, the words of its value; a true
-    `input` or `output` says that it is one.
+    A vertex's `label` is its name. `words`, or OneStopParallel's `mem_weight`, is its number of words. A true `input`
+    or `output` marks an input or output.
     """
     return _Dot(data.decode("utf-8")).graph()
 
 
 class _Dot:
-    """The words of a file, and how far it has been read."""
+    """The tokens of a file, and the position of the reader."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.words = list(self._split())
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
-        """(kind, word, place) of each; a kind is "name", "sign" or "end"."""
+        """Yield (kind, text, position) of each token; the kind is "name", "sign" or "end"."""
         for match in _DOT.finditer(self.text):
             kind = match.lastgroup
             if kind == "other":
-                raise self._error(match.start(), f"{match[0]!r} does not belong in DOT")
+                raise self._error(match.start(), f"{match[0]!r} is not allowed in DOT")
             if kind == "quoted":
                 yield "name", re.sub(r'\\(["\\])', r"\1", match[kind]), match.start()
             elif kind != "skip":
@@ -143,10 +143,10 @@ class _Dot:
 
 
 def _meaning(node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
-    """What is kept of the attributes of a vertex: its name, its words, and whether it is an input or an output.
+    """Return the used attributes of a vertex: name, words, and whether it is an input or an output.
 
     Raises:
-        UsageError: its words are no whole number.
+        UsageError: the number of words is not a whole number.
     """
     kept: dict[str, Any] = {}
     if "label" in node:
@@ -156,7 +156,7 @@ def _meaning(node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
         try:
             kept["words"] = int(words) if isinstance(words, int | str) and len(str(words)) < 19 else int("no number")
         except ValueError:
-            raise UsageError(f"a vertex has {str(words)[:40]!r} words; a value has a whole number of them.") from None
+            raise UsageError(f"a vertex has {str(words)[:40]!r} words; the number must be a whole number.") from None
     for end in ("input", "output"):
         if end in node:
             kept[end] = node[end] in (True, "true", "True", "1")
@@ -164,14 +164,14 @@ def _meaning(node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
 
 
 def graphml(data: bytes) -> Cdag:
-    """GraphML as networkx reads it; attributes of vertices as for DOT."""
+    """Read GraphML with networkx; vertex attributes are as for DOT."""
     import networkx as nx
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # of attributes without a type, which play no part
+        with warnings.catch_warnings(action="ignore"):  # warnings about attributes without a type, which are not used
             graph = nx.read_graphml(io.BytesIO(data))
-    except Exception as error:  # whatever the library makes of a broken file
-        raise UsageError(f"it is no GraphML: {_line(error)}.") from None
+    except Exception as error:  # the library raises many kinds of errors for broken files
+        raise UsageError(f"it is not GraphML: {_line(error)}.") from None
     nodes = {_key(v): _meaning(node) for v, node in graph.nodes(data=True)}
     return _checked(graph, nodes, [(_key(u), _key(v)) for u, v in graph.edges()])
 
@@ -181,7 +181,7 @@ def node_link(data: bytes) -> Cdag:
     try:
         found = json.loads(data.decode("utf-8"))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"it is no JSON: {_line(error)}.") from None
+        raise UsageError(f"it is not JSON: {_line(error)}.") from None
     edges = found.get("edges", found.get("links")) if isinstance(found, dict) else None
     if not isinstance(edges, list) or not isinstance(found.get("nodes"), list):
         raise UsageError('node-link JSON is an object with the lists "nodes" and "edges" (or "links").')
@@ -200,7 +200,7 @@ def node_link(data: bytes) -> Cdag:
         pair = (edge.get("source"), edge.get("target")) if isinstance(edge, dict) else (None, None)
         for key in pair:
             if not isinstance(key, str | int) or key not in nodes:
-                raise UsageError(f'entry {number} of "edges" names {str(key)[:40]!r}, which is no vertex.')
+                raise UsageError(f'entry {number} of "edges" names {str(key)[:40]!r}, which is not a vertex.')
         pairs.append(pair)
     if not nodes:
         raise UsageError("it has no vertices; a graph has at least one.")
@@ -216,7 +216,7 @@ def _checked(graph: Any, nodes: dict[Any, dict[str, Any]], edges: list[tuple[Any
 
 
 def _key(name: Any) -> Any:
-    """A vertex's number, if its name is one."""
+    """Return a vertex name as a number, if it is one."""
     return int(name) if isinstance(name, str) and name.isdecimal() and str(int(name[:18])) == name else name
 
 

@@ -1,4 +1,4 @@
-"""Graphs from files of whole numbers: HyperDAG, edge lists, triangular matrices, and the text of converters."""
+"""Read and write graphs as files of whole numbers: HyperDAG, edge lists, triangular matrices, and converters' text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def hyperdag(data: bytes) -> Cdag:
     """HyperDAG v1 (Papp, Anegg & Yzelman, https://github.com/Algebraic-Programming/HyperDAG_DB).
 
-    A header "hyperedges vertices pins"; a row for each hyperedge: its number, perhaps a communication and a memory
-    weight; one for each vertex: its number and perhaps weights and types of work, which play no part here; one for each
-    pin, "hyperedge vertex", the source of a hyperedge first. The words of a value are the memory weight of its
-    hyperedge, or the communication weight if that stands alone.
+    The file has a header "hyperedges vertices pins"; a row for each hyperedge: its number, optionally a communication
+    weight and a memory weight; a row for each vertex: its number, optionally weights and types of work, which are
+    ignored; and a row for each pin, "hyperedge vertex", with the source of a hyperedge first. The number of words of a
+    value is the memory weight of its hyperedge, or the communication weight if there is no memory weight.
     """
     rows = Rows.of(data, b"%")
     ((hyperedges, vertices, pins),) = rows.take(0, 1, "the header 'hyperedges vertices pins'", 3, 3).tolist()
     if not vertices:
-        raise UsageError("the header promises no vertices; a graph has at least one.")
+        raise UsageError("the header gives 0 vertices; a graph has at least one.")
     first = 1
     starts: list[int] = []
     for what, total, most in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
@@ -46,7 +46,7 @@ def hyperdag(data: bytes) -> Cdag:
     rows.check(edge, first, "hyperedge", hyperedges)
     rows.check(vertex, first, "vertex", vertices)
     source = np.full(hyperedges, -1, dtype=np.int64)
-    source[edge[::-1]] = vertex[::-1]  # of several pins the first one stays
+    source[edge[::-1]] = vertex[::-1]  # the first pin of each hyperedge is its source
     where = np.full(hyperedges, -1, dtype=np.int64)
     where[edge[::-1]] = np.arange(pins - 1, -1, -1)
     follows = where[edge] != np.arange(pins)
@@ -54,8 +54,7 @@ def hyperdag(data: bytes) -> Cdag:
     if twice := rows.once(np.where(follows, u * vertices + v, -1 - np.arange(pins)), first):
         a, b = twice
         raise UsageError(
-            f"line {rows.line[a]}: the edge from {u[a - first]} to {v[a - first]} stands already in line "
-            f"{rows.line[b]}."
+            f"line {rows.line[a]}: the edge from {u[a - first]} to {v[a - first]} is already in line {rows.line[b]}."
         )
     lengths = rows.lengths[starts[0] : starts[0] + hyperedges]
     column = np.where(lengths > 2, 2, 1)
@@ -69,7 +68,7 @@ def hyperdag(data: bytes) -> Cdag:
 
 
 def edge_list(data: bytes) -> Cdag:
-    """One edge "from to" a line; what stands behind is ignored, and so is a line that starts with #, % or //.
+    """Read one edge "from to" in each line. The rest of a line is ignored, and so are lines that start with #, % or //.
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
@@ -99,7 +98,7 @@ def _named_edges(data: bytes) -> Cdag:
 
 
 def matrix_market(data: bytes) -> Cdag:
-    """The solve with a lower triangular matrix: entry (r, c) below the diagonal is the edge from c to r.
+    """Read the graph of a lower triangular solve: entry (r, c) below the diagonal is the edge from c to r.
 
     https://math.nist.gov/MatrixMarket/formats.html; vertex v is row v + 1.
     """
@@ -107,21 +106,20 @@ def matrix_market(data: bytes) -> Cdag:
     above = r < c
     if above.any():
         at = int(np.argmax(above))
-        raise UsageError(
-            f"entry ({r[at]}, {c[at]}) stands above the diagonal; only a lower triangular matrix is a graph, of the "
-            "solve with it."
-        )
+        raise UsageError(f"entry ({r[at]}, {c[at]}) is above the diagonal; the matrix must be lower triangular.")
     if size[0] != size[1]:
-        raise UsageError(f"the matrix is {size[0]} × {size[1]}; only a square one is a graph, of the solve with it.")
+        raise UsageError(f"the matrix is {size[0]} × {size[1]}; the matrix must be square.")
     below = r > c
     return Cdag.from_edges(size[0], np.column_stack([c[below] - 1, r[below] - 1]))
 
 
 def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
-    """(rows and columns, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file."""
+    """Return (size, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file."""
     head = data.split(b"\n", 1)[0].decode("utf-8", "replace").lower().split()
     if head[:3] != ["%%matrixmarket", "matrix", "coordinate"]:
-        raise UsageError("line 1: a MatrixMarket file of a sparse matrix starts '%%MatrixMarket matrix coordinate'.")
+        raise UsageError(
+            "line 1: a MatrixMarket file of a sparse matrix starts with '%%MatrixMarket matrix coordinate'."
+        )
     rows = Rows.of(data, b"%")
     ((height, width, entries),) = rows.take(0, 1, "the size 'rows columns entries'", 3, 3).tolist()
     if not height or not width:
@@ -130,22 +128,25 @@ def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[
     if short.any():
         rows.refuse(1 + int(np.argmax(short)), "expected an entry 'row column value'")
     if len(rows) - 1 != entries:
-        raise UsageError(f"{entries} entries are promised, but {len(rows) - 1} follow.")
+        raise UsageError(f"{entries} entries are announced, but {len(rows) - 1} follow.")
     at = rows.start[1:-1]
     r, c = rows.values[at], rows.values[at + 1]
     rows.check(r, 1, "row", height, 1)
     rows.check(c, 1, "column", width, 1)
     if twice := rows.once(r * (width + 1) + c, 1):
-        raise UsageError(f"line {rows.line[twice[0]]}: the entry stands already in line {rows.line[twice[1]]}.")
+        raise UsageError(f"line {rows.line[twice[0]]}: the entry is already in line {rows.line[twice[1]]}.")
     return (height, width), r, c
 
 
 def converter(data: bytes) -> Cdag:
-    """OneStopParallel's converters: "vertices edges"; for each vertex "v work", then "v words"; edges "u v"."""
+    """Read the text of OneStopParallel's converters:
+
+    "vertices edges"; for each vertex "v work", then "v words"; edges "u v".
+    """
     rows = Rows.of(data, b"%#")
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:
-        raise UsageError("the header promises no vertices; a graph has at least one.")
+        raise UsageError("the header gives 0 vertices; a graph has at least one.")
     first = 1
     for what in ("vertex and its work", "vertex and its words"):
         ids, values = rows.take(first, vertices, f"a {what}", 2, 2).T
@@ -164,7 +165,7 @@ def converter(data: bytes) -> Cdag:
 
 
 def write_hyperdag(graph: Cdag) -> bytes:
-    """Each vertex with successors is the first pin of one hyperedge, and they are the others."""
+    """Write HyperDAG: each vertex with successors is the first pin of a hyperedge; the successors are the others."""
     u, v = edges_of(graph)
     order = np.lexsort((v, u))
     u, v = u[order], v[order]
@@ -193,14 +194,14 @@ def write_edge_list(graph: Cdag) -> bytes:
 
 
 def write_matrix_market(graph: Cdag) -> bytes:
-    """The pattern of a lower triangular matrix with a full diagonal."""
+    """Write the pattern of a lower triangular matrix with a full diagonal."""
     _unweighted(graph, "a matrix")
     u, v = edges_of(graph)
     if (u > v).any():
         at = int(np.argmax(u > v))
         raise UsageError(
-            f"the edge from {u[at]} to {v[at]} would stand above the diagonal; a .mtx file takes graphs whose numbers "
-            "grow along every edge."
+            f"the edge from {u[at]} to {v[at]} would be above the diagonal; in a .mtx file the vertex numbers "
+            "must increase along every edge."
         )
     n = graph.vertices
     head = f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {n + len(u)}\n"
@@ -216,7 +217,7 @@ def write_converter(graph: Cdag) -> bytes:
 
 
 def edges_of(graph: Cdag) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sources and targets of all edges, by target."""
+    """Return the sources and targets of all edges, sorted by target."""
     targets = _targets(graph)
     return graph.preds.astype(np.int64), targets
 
@@ -228,7 +229,9 @@ def _targets(graph: Cdag) -> NDArray[np.int64]:
 
 def _unweighted(graph: Cdag, what: str) -> None:
     if graph.weights is not None:
-        raise UsageError(f"{what} has no place for the words of values; save to .hdag, .json, .graphml or .dot.")
+        raise UsageError(
+            f"{what} cannot store the number of words of a vertex; save to .hdag, .json, .graphml or .dot."
+        )
 
 
 def _table(rows: NDArray[np.int64]) -> bytes:

@@ -1,9 +1,9 @@
-"""The least I/O of a game on any DAG: a search that can be stopped at any moment and always knows an interval.
+"""The least I/O of a game on any DAG. The search can be stopped at any time and then gives an interval.
 
-It starts from the best game of `pebblesim.dags.search` and lets nothing wait that cannot be better. What waits in the
-order of the I/O so far and the I/O that is to come in any case (A*) gives the bound: no game moves fewer words than
-the least of these numbers. The problem is NP-hard without recomputation and PSPACE-complete with it (Papp & Wattenhofer
-2020; Demaine & Liu 2018), so it is for small graphs, or for M that leaves little choice.
+The search starts from the best game of `pebblesim.dags.search`, and drops states that cannot improve it. It is an A*
+search: waiting states are ordered by the I/O so far plus a lower bound on the I/O to come. The least of these numbers
+is a lower bound on the I/O of any game. The problem is NP-hard without recomputation and PSPACE-complete with it (Papp
+& Wattenhofer 2020; Demaine & Liu 2018), so use it for small graphs, or for M that leaves little choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RULES: Final = ("hong-kung", "no-recompute", "partial")
 MEMORY: Final = 4 * 2**30
 
 Progress = Callable[[float, int, int, int], None]
-"""Told the part of the time that is over (0 without a limit), the bound, the least I/O so far and the states kept."""
+"""Called with the fraction of time used (0 without a limit), the bound, the best I/O and the number of states."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +42,12 @@ class Optimum(Result):
     Attributes:
         rules, M: of the game.
         io: words read and written by the best game found.
-        bound: no game moves fewer words.
+        bound: lower bound on the I/O of any game, in words.
         moves: the game, packed as in `pebblesim.game.moves`.
-        states: how many states the search kept.
-        proof: what proves the bound.
+        states: number of states that the search kept.
+        proof: how the bound is proved.
         ended: why the search ended: "proven", "time", "memory" or "interrupted".
-        seconds: how long it took.
+        seconds: running time.
     """
 
     rules: str
@@ -66,7 +66,7 @@ class Optimum(Result):
         return self.io == self.bound
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the moves, of which it says how many, as plain data."""
+        """Return the result as plain data, with the number of moves instead of the moves."""
         return {
             "rules": self.rules,
             "M": self.M,
@@ -102,18 +102,18 @@ def optimum(
     states: int | None = None,
     progress: Progress | None = None,
 ) -> Optimum:
-    """The least I/O on a graph, or the interval that is reached when the time or the memory is used up.
+    """Find the least I/O on a graph, or the interval reached when time or memory runs out.
 
     Args:
-        graph: a `Cdag`, or a networkx DiGraph; values of one word each.
+        graph: a `Cdag`, or a networkx DiGraph, with one word for each vertex.
         M: red pebbles.
-        rules: "hong-kung", where a vertex may be computed again, "no-recompute" or "partial".
-        seconds: stop by then; without it, when it is proven or the memory is full.
-        memory: bytes for states.
-        states: most states to keep, instead of `memory`.
-        progress: called now and then.
+        rules: "hong-kung" (with recomputation), "no-recompute" or "partial".
+        seconds: time limit; without it the search ends when the optimum is proven or the memory is full.
+        memory: memory limit for states, in bytes.
+        states: limit on the number of states, instead of `memory`.
+        progress: called from time to time; see `Progress`.
 
-    Ctrl-C ends the search, not the call: the interval so far is returned.
+    Ctrl-C ends the search; the call returns the interval so far.
 
     >>> from pebblesim.dags.generators import generate
     >>> optimum(generate("pyramid", rows=4), M=3).io
@@ -121,15 +121,17 @@ def optimum(
 
     Raises:
         Infeasible: some vertex with its predecessors needs more than M pebbles.
-        UnknownName: there is no such rule set.
-        UsageError: a value has several words, or a number is out of range.
+        UnknownName: the rule set is not known.
+        UsageError: a vertex has several words, or a number is out of range.
     """
     began = time.monotonic()
     graph = as_cdag(graph)
     if rules not in RULES:
         raise UnknownName("rule set to search under", rules, RULES)
     if getattr(graph, "weights", None) is not None:
-        raise UsageError("values of several words are not searched exactly; use `pebble`, or a graph without weights.")
+        raise UsageError(
+            "the exact search does not support vertices of several words; use `pebble`, or a graph without weights."
+        )
     M = whole("M", M)
     if seconds is not None and not seconds > 0:
         raise UsageError(f"seconds = {seconds} was given; give more than 0.")
@@ -149,15 +151,16 @@ def optimum(
             run.ended = "interrupted"
     game = referee(graph, M, [run.moves], rules)
     if not game.complete or game.io != run.io:
-        raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
+        raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
     ended = "proven" if run.proven else run.ended
     return Optimum(rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began)
 
 
 def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
-    """The parts of a graph that no edge joins, without what needs no move, and the numbers of their vertices.
+    """Return the connected components of a graph without vertices that need no move, and their vertex numbers.
 
-    Their optima add up: a game on the whole is one on each part, and games on the parts can be played in turn.
+    Their optima add up: a game on the graph contains a game on each component, and games on components can be played in
+    turn.
     """
     import networkx as nx
 
@@ -192,7 +195,7 @@ def _sum(
     progress: Progress | None,
     began: float,
 ) -> Optimum:
-    """The optima of parts, one after the other, as that of the whole."""
+    """Solve the components one after the other, and add up their optima."""
     found: list[Optimum] = []
     for number, (part, _) in enumerate(parts):
         left = None if seconds is None else max(0.01, (began + seconds - time.monotonic()) / (len(parts) - number))
@@ -207,14 +210,14 @@ def _sum(
         sum(each.bound for each in found),
         np.concatenate(moves),
         sum(each.states for each in found),
-        f"the optima of {len(parts)} parts that no edge joins add up",
+        f"the optima of {len(parts)} connected components add up",
         next((each.ended for each in found if not each.proven), "proven"),
         time.monotonic() - began,
     )
 
 
 def narrow(run: Interval, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
-    """Search until the interval is a point, the time is up or the memory full; arguments as for `optimum`."""
+    """Search until the optimum is proven, the time is over or the memory is full; arguments as for `optimum`."""
 
     def tell() -> None:
         if progress is not None:

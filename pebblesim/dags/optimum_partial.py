@@ -1,8 +1,8 @@
-"""The search for the least I/O under `partial`, where a vertex takes its terms one by one.
+"""The search for the least I/O under `partial`, where the terms of a vertex are added one by one.
 
-A step adds one term: it makes room, reads the operand and the sum it belongs to if they are not red, adds, and writes
-an output that is complete. What goes while it is needed is written, unless memory has its value. This search is for
-small graphs; its states are Python's own numbers.
+A step adds one term: it frees space, reads the operand and the sum if they are not red, adds the term, and writes an
+output that is complete. A value that is evicted but still needed is written, unless memory has its current value. This
+search is for small graphs; its states are Python integers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 
 
 class _State(NamedTuple):
-    """Terms that are in, red vertices, and those besides inputs whose value is in memory: sets as bits."""
+    """Terms added so far, red vertices, and non-inputs whose value is in memory; each set is a bit mask."""
 
     added: int
     red: int
@@ -28,7 +28,7 @@ class _State(NamedTuple):
 
 
 class _Board:
-    """The terms of a graph, and what follows from the terms that are in."""
+    """The terms of a graph, and functions of the terms added so far."""
 
     def __init__(self, run: Interval) -> None:
         board, self.M = run.task.board, run.task.M
@@ -50,7 +50,7 @@ class _Board:
         self.all = (1 << len(self.target)) - 1
 
     def of_use(self, added: int) -> int:
-        """Vertices that exist and are needed: begun and not complete, or with a term that is not in."""
+        """Vertices with a value that is needed: begun and not complete, or an operand of a term not yet added."""
         found = 0
         for v in self.vertices:
             begun = self.inputs >> v & 1 or self.into[v] & added
@@ -59,14 +59,14 @@ class _Board:
         return found
 
     def to_come(self, state: _State, useful: int) -> int:
-        """A write of each output that is not written, and a read of each value that is needed and not red."""
+        """Bound the I/O to come: a write of each unwritten output, a read of each needed value that is not red."""
         return (self.outputs & ~self._finished(state)).bit_count() + (useful & ~state.red).bit_count()
 
     def _finished(self, state: _State) -> int:
         return sum(1 << v for v in self.vertices if not self.into[v] & ~state.added) & state.blue
 
     def next(self, state: _State) -> Iterator[tuple[int, int, _State]]:
-        """(words moved, term, state) of each way to add one more term."""
+        """Yield (words moved, term, state) for each way to add one more term."""
         free = self._free(state)
         for e in range(len(self.target)) if free < 0 else (free,):
             if state.added >> e & 1:
@@ -83,7 +83,7 @@ class _Board:
             if not self.into[v] & ~added and self.outputs >> v & 1:
                 words, blue = words + 1, blue | 1 << v
             useful = self.of_use(added)
-            # Values of no use by now are gone before this step, for nothing.
+            # Values that are no longer needed are deleted before this step, for free.
             spare = [w for w in self.vertices if (state.red & ~needs & useful) >> w & 1]
             over = len(spare) + needs.bit_count() - self.M
             for gone in combinations(spare, max(0, over)):
@@ -93,7 +93,7 @@ class _Board:
                 yield words + written.bit_count(), e, _State(added, red, (blue | written) & (useful | self.outputs))
 
     def _free(self, state: _State) -> int:
-        """A term that may as well be added at once: its operand is red, and its sum is, with no copy in memory."""
+        """Return a term to add at once: its operand and its sum are red, and memory has no copy of the sum."""
         for e, (u, v) in enumerate(zip(self.operand, self.target, strict=True)):
             if state.added >> e & 1 or u < 0 or self.into[u] & ~state.added:
                 continue
@@ -103,7 +103,7 @@ class _Board:
 
 
 def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], None]) -> None:
-    """Narrow the interval of a run; `limit` is the most states to keep."""
+    """Narrow the interval of a run; `limit` is the largest number of states."""
     board = _Board(run)
     first = _State(0, 0, 0)
     costs = {first: 0}
@@ -144,7 +144,7 @@ def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], Non
 
 
 def _moves(board: _Board, last: _State, came: dict[_State, tuple[_State, int]]) -> np.ndarray:
-    """The moves between states, from the first to this one."""
+    """Return the moves along the states from the first to this one."""
     path = [last]
     terms = []
     while path[-1] in came:

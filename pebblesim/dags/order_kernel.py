@@ -1,12 +1,12 @@
-"""The loops of the heuristic: what an order of computation costs, and a search for a better one.
+"""The loops of the heuristic: the I/O of an order of computation, and a search for a better order.
 
 A game is made from an order of steps. A *step* has operands and a target: under most rules it computes a vertex from
-its predecessors; under `partial` it adds one term to a sum. What stays in cache between steps is decided by the next
-use: the value that is needed last goes first, where a value that must be written before it goes counts as needed
-sooner (Belady 1966, with the price of a write-back). Steps may stand in an order more than once: that is recomputation.
+its predecessors; under `partial` it adds one term to a sum. The next use decides which values stay in the cache between
+steps: the value with the latest next use is evicted first. A value that must be written before eviction counts as used
+sooner (Belady 1966, with the cost of a write-back). A step may be in an order more than once: that is recomputation.
 
 Times are *events*: each operand of each step, then its target, in order. A set of events is a tree of 64-bit words, so
-that the latest one is found at once whatever M is.
+finding the latest event is fast for any M.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pebblesim.kernels import kernel
 NEVER: Any = np.int64(2**62)
 IMPOSSIBLE: Any = np.int64(2**60)
 ZERO: Any = np.int64(0)
-"""To numba a 0 in a call is a type of its own, for which the function is compiled once more; this one is a number."""
+"""A 0 for calls: numba treats a literal 0 as a separate type, and compiles the function again."""
 
-PLAIN, REPLACE, PARTIAL = range(3)  # how the rules treat a target and a write
+PLAIN, REPLACE, PARTIAL = range(3)  # rules for a target and a write
 READ, WRITE, COMPUTE, DELETE = range(4)
 
 _BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -32,7 +32,7 @@ for _i in range(64):
 
 
 class Board(NamedTuple):
-    """Steps on a graph: operands in CSR form and a target each; words, inputs and outputs of the vertices."""
+    """Steps on a graph: operands in CSR form and one target each; words, inputs and outputs of the vertices."""
 
     start: Any  # of the operands of each step
     operands: Any
@@ -45,29 +45,29 @@ class Board(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """Room to work in; between calls nothing is red and no event is in a set."""
+    """Work space; between calls nothing is red and the sets of events are empty."""
 
     red: Any  # of each vertex
-    blue: Any  # there is a copy in memory, and it is the value
-    born: Any  # under `partial`: some term has been added
+    blue: Any  # memory has a copy with the current value
+    born: Any  # under `partial`: at least one term was added
     at: Any  # the next event of a red vertex
     last: Any  # while going backwards: the next event
-    after: Any  # the next event behind the stretch that is looked at
-    events: Any  # of the stretch: the next event of the same vertex
-    vertex: Any  # of the stretch: whose event it is
-    clean: Any  # sets of events: of red vertices that may go for nothing but a read later
-    dirty: Any  # and of those that must be written first
+    after: Any  # the next event after the current segment
+    events: Any  # for each event of the segment: the next event of the same vertex
+    vertex: Any  # for each event of the segment: its vertex
+    clean: Any  # sets of events: red vertices that can be evicted without a write
+    dirty: Any  # red vertices that must be written before eviction
     levels: Any  # where each level of a set starts
-    undo: Any  # vertices whose flags have changed
-    held: Any  # red vertices at the start of the stretch
-    blue_before: Any  # the flags there
+    undo: Any  # vertices with changed flags
+    held: Any  # red vertices at the start of the segment
+    blue_before: Any  # the flags at the start of the segment
     born_before: Any
-    mark: Any  # of each vertex, for whoever needs one for a moment; all 0
+    mark: Any  # for each vertex, a temporary mark; all 0 between uses
 
 
 @kernel()
 def _first(word: Any) -> Any:
-    """The place of the lowest bit of a word that is not 0."""
+    """Return the position of the lowest 1 bit of a nonzero word."""
     low = word & (~word + np.uint64(1))
     return _PLACE[np.int64((low * _BRUIJN) >> np.uint64(58))]
 
@@ -95,7 +95,7 @@ def _drop(bits: Any, levels: Any, number: Any) -> None:
 
 @kernel()
 def _least(bits: Any, levels: Any) -> Any:
-    """The least number in a set; -1 if it is empty."""
+    """Return the least number in a set; -1 if it is empty."""
     level = levels.size - 2
     if bits[levels[level]] == np.uint64(0):
         return np.int64(-1)
@@ -108,10 +108,11 @@ def _least(bits: Any, levels: Any) -> Any:
 
 @kernel()
 def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> int:
-    """For each event of a stretch of an order, the next event of the same vertex; return the event behind them.
+    """For each event of a segment of an order, find the next event of the same vertex; return the event after the
+    segment.
 
-    `desk.last` holds the first event of each vertex behind the stretch, and then the first from its start on. A step
-    whose value nobody needs is marked by -2.
+    `desk.last` holds the first event of each vertex after the segment; then the first event from the segment's start
+    on. A step whose value is not needed is marked by -2.
     """
     start, operands, target = board.start, board.operands, board.target
     last, events, vertex = desk.last, desk.events, desk.vertex
@@ -155,10 +156,10 @@ def forwards(
     most: Any,
     moves: Any,
 ) -> Any:
-    """(I/O, moves, changes) of a stretch whose events have been linked, from `held` red vertices in `desk.held` on.
+    """Return (I/O, moves, changes) of a segment with linked events, starting with `held` red vertices in `desk.held`.
 
-    Behind it `desk.undo` lists each vertex whose blue or born flag has changed, and what is red stays red. I/O of
-    `IMPOSSIBLE`: a value is missing, M is too small, or the I/O exceeds `most`. Moves are kept if there is room.
+    Afterwards `desk.undo` lists each vertex whose blue or born flag changed; red vertices stay red. I/O is `IMPOSSIBLE`
+    if a value is missing, M is too small, or the I/O exceeds `most`. Moves are stored if there is space.
     """
     start, operands, target, words = board.start, board.operands, board.target, board.words
     red, blue, born, at, events = desk.red, desk.blue, desk.born, desk.at, desk.events
@@ -273,9 +274,9 @@ def forwards(
 
 @kernel()
 def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
-    """Make the desk as it was in front of a stretch; return what must be paid behind it in any case.
+    """Restore the desk to its state before a segment; return the I/O that is certain after the segment.
 
-    That is a read of each value of the stretch that is needed later and not red.
+    This is a read of each value of the segment that is needed later and not red.
     """
     start, operands, target, words = board.start, board.operands, board.target, board.words
     red, last, after = desk.red, desk.last, desk.after
@@ -330,7 +331,10 @@ def judge(
     most: Any,
     moves: Any,
 ) -> Any:
-    """(I/O with what must be paid behind it, moves) of a stretch; the desk is as before. Arguments: see `forwards`."""
+    """Return (I/O including the certain I/O after it, moves) of a segment; the desk does not change.
+
+    Arguments: see `forwards`.
+    """
     backwards(board, desk, order, size, first)
     io, count, changed = forwards(board, desk, order, size, first, events_in_all, held, factor, most, moves)
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
@@ -338,10 +342,7 @@ def judge(
 
 @kernel()
 def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
-    """(the least I/O of a whole order, which of these factors gives it, moves), the moves of the last factor.
-
-    They are kept if there is room for any.
-    """
+    """Return (least I/O of a whole order over the factors, index of its factor, number of moves of the last one)."""
     desk.last[:] = NEVER
     desk.after[:] = NEVER
     best, which, count = IMPOSSIBLE, ZERO, ZERO
@@ -369,7 +370,7 @@ def _copy(to: Any, at: int, source: Any, first: int, size: int) -> None:
 
 @kernel()
 def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
-    """Exchange the neighbours order[a:b] and order[b:c]."""
+    """Exchange the adjacent segments order[a:b] and order[b:c]."""
     _copy(room, ZERO, order, a, c - a)
     _copy(order, a, room, b - a, c - b)
     _copy(order, a + c - b, room, ZERO, b - a)
@@ -377,7 +378,7 @@ def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
 
 @kernel()
 def _put(order: Any, size: int, at: int, step: int) -> None:
-    """Put a step into an order of some size."""
+    """Insert a step into an order of this size."""
     for i in range(size, at, -1):
         order[i] = order[i - 1]
     order[at] = step
@@ -385,18 +386,18 @@ def _put(order: Any, size: int, at: int, step: int) -> None:
 
 @kernel()
 def _take(order: Any, size: int, at: int) -> None:
-    """Take a step out of an order of some size."""
+    """Remove a step from an order of this size."""
     for i in range(at, size - 1):
         order[i] = order[i + 1]
 
 
 @kernel()
 def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: float, none: Any) -> Any:
-    """Lay on the desk what stands at `lo` and what is needed from `stop` on.
+    """Set the desk to the state at `lo` and to the next uses from `stop` on.
 
     Returns:
-        The event of the first operand at `lo`, events in all, how many vertices are held, and the events that are left
-        for steps that are put in.
+        The event of the first operand at `lo`, the total number of events, the number of held vertices, and the number
+        of events left for inserted steps.
     """
     start, operands, target = board.start, board.operands, board.target
     desk.last[:] = NEVER
@@ -441,18 +442,19 @@ def anneal(
     tries: int,
     seed: int,
 ) -> Any:
-    """Try changes of a stretch order[lo:hi] and keep the best that was found, by simulated annealing.
+    """Improve a segment order[lo:hi] by simulated annealing, and keep the best order found.
 
-    A change exchanges two neighbouring runs of steps, if none depends on the other; or puts a step in once more in
-    front of one that uses its value; or takes one out. A change is judged by the stretch and the `tail` steps behind.
+    A change exchanges two adjacent runs of steps, if neither depends on the other; or inserts a step again before a
+    step that uses its value; or removes a step. A change is judged by the I/O of the segment and the `tail` steps after
+    it.
 
     Args:
-        again: for each vertex the step that may compute it again, or -1.
+        again: for each vertex, the step that may recompute it, or -1.
         hot, cold: temperatures at the start and at the end, in words.
-        tries: how many changes.
+        tries: number of changes to try.
 
     Returns:
-        The new order, and by how much its I/O should be less.
+        The new order, and the expected decrease of its I/O.
     """
     np.random.seed(seed)
     start, operands, target = board.start, board.operands, board.target
@@ -475,10 +477,10 @@ def anneal(
         draw = np.random.random()
         kind, a, b, c, step = 0, 0, 0, 0, 0
         if start_io < 0:
-            pass  # the first to be judged is the order as it was
+            pass  # the original order is judged first
         elif again.size and draw < 0.25:
             at = np.random.randint(movable)
-            if draw < 0.125:  # put a step in again
+            if draw < 0.125:  # insert a step again
                 kind = 1
                 step = current[at]
                 k = start[step + 1] - start[step]
@@ -494,7 +496,7 @@ def anneal(
                 _put(current, size, at, step)
                 spare -= cost
                 size, movable, a = size + 1, movable + 1, at
-            else:  # take one out; if its value is missed, the judgement will say so
+            else:  # remove a step; if its value is missing, the order is judged impossible
                 kind = 2
                 if movable < 2:
                     continue
@@ -518,7 +520,7 @@ def anneal(
             reach = 2
             while reach < movable and np.random.random() < 0.75:
                 reach *= 2
-            if draw < 0.6:  # a run goes forward
+            if draw < 0.6:  # move a run forward
                 b = 1 + np.random.randint(movable - length)
                 c = b + length
                 for i in range(b, c):
@@ -533,7 +535,7 @@ def anneal(
                 if a == b:
                     continue
                 a += np.random.randint(b - a)
-            else:  # a run goes back
+            else:  # move a run back
                 a = np.random.randint(movable - length)
                 b = a + length
                 for i in range(a, b):
@@ -580,7 +582,7 @@ def anneal(
 
 @kernel()
 def leading(indptr: Any, preds: Any, order: Any, is_input: Any, is_output: Any) -> Any:
-    """Which vertices must be computed: outputs that are no inputs, and all that lead to them."""
+    """Mark the vertices that must be computed: outputs that are not inputs, and all their ancestors."""
     needed = np.zeros(indptr.size - 1, dtype=np.uint8)
     for i in range(order.size - 1, -1, -1):
         v = order[i]

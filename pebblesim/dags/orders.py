@@ -1,4 +1,4 @@
-"""Boards to play on, and orders of computation to start from."""
+"""Tasks for the kernels: boards, and orders of computation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Ints = NDArray[np.int64]
 
 
 class Task:
-    """A graph, M and rules, made ready for the kernel.
+    """A graph, M and rules, prepared for the kernel.
 
     Attributes:
         board: the steps.
         order: all vertices in a topological order.
-        needed: which vertices are to be computed: those that lead to an output.
-        topological: these, in a topological order.
-        labels: what a step's move is about: its vertex, or under `partial` its edge or, behind these, its vertex.
+        needed: the vertices to compute: those that lead to an output.
+        topological: the needed vertices in a topological order.
+        labels: the number in a step's move: its vertex; under `partial` its edge, or number of edges + vertex.
     """
 
     def __init__(self, graph: Cdag, M: int, rules: str) -> None:
@@ -53,7 +53,7 @@ class Task:
         else:
             steps = np.sort(self.topological).astype(np.int64)
             targets = np.repeat(np.arange(n), degree)
-            # A value that is used twice by a vertex, as in x·x, takes one pebble.
+            # A value that a vertex uses twice, as in x·x, needs one pebble.
             _, first = np.unique(targets * n + preds, return_index=True)
             first = np.sort(first[needed[targets[first]] == 1])
             start = np.append(0, np.cumsum(np.bincount(targets[first], minlength=n)[steps]))
@@ -74,7 +74,7 @@ class Task:
         self.succ_start, self.succs = successors(indptr, preds)
 
     def desk(self, extra: int = 0) -> kernel.Desk:
-        """Room to work in, with so many events more than the steps have."""
+        """Allocate the work space, with `extra` more events than the steps have."""
         n, events = self.graph.vertices, len(self.board.operands) + self.steps + extra
         levels, size = [0], events
         while True:
@@ -96,10 +96,10 @@ class Task:
         )  # fmt: skip
 
     def steps_of(self, vertices: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.int32]]]:
-        """(in which way, steps) that compute these vertices in this order.
+        """Yield (name, steps) for each way to compute these vertices in this order.
 
-        Under `partial` the terms of a vertex are added when it is its turn, or a value is added to all sums that take
-        it as soon as it is complete.
+        Under `partial` there are two ways: the terms of a vertex are added when its turn comes, or a value is added to
+        all its sums as soon as it is complete.
         """
         if self.board.kind != kernel.PARTIAL:
             yield "", np.searchsorted(self.board.target, vertices).astype(np.int32)
@@ -116,7 +116,7 @@ class Task:
         yield ", pushing values", np.lexsort((pulled, pushed)).astype(np.int32)
 
     def again(self) -> Ints:
-        """The step that may compute a vertex again, where the rules allow it."""
+        """For each vertex, the step that may recompute it if the rules allow it."""
         if self.rules not in ("hong-kung", "replace"):
             return np.empty(0, dtype=np.int64)
         steps = np.full(self.graph.vertices, -1, dtype=np.int64)
@@ -124,7 +124,7 @@ class Task:
         return steps
 
     def moves(self, order: NDArray[Any], factor: float) -> Ints:
-        """The game that an order makes, packed as in `pebblesim.game.moves`."""
+        """Return the game of an order, packed as in `pebblesim.game.moves`."""
         width = np.diff(self.board.start)
         room = int((3 * (width[order] + 1)).sum()) * 2 + 8
         extra = int((width[order] + 1).sum()) - len(self.board.operands) - self.steps
@@ -138,10 +138,10 @@ class Task:
 
 
 def as_cdag(graph: Any) -> Cdag:
-    """The graph itself, or a graph of networkx as one of ours.
+    """Return the graph as a `Cdag`; a networkx graph is converted.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the argument is neither.
     """
     if hasattr(graph, "indptr"):
         return graph

@@ -1,4 +1,4 @@
-"""Bounds of a user's own, for any DAG or for one problem, tried on proven optima before they count."""
+"""Lower bounds defined by users, for any DAG or for one problem; they are tested on proven optima before use."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.graphs.cdag import Cdag
 
 MOST_STEPS: Final = 14
-"""Vertices to compute in the largest graph that a bound on a problem is tried on."""
+"""Most vertices to compute in a graph on which a bound for a problem is tested."""
 
 
 @dataclass(frozen=True, eq=False)
 class OwnBound:
-    """A bound that has passed its trial; calling it calls the function.
+    """A bound that has passed its tests; calling it calls the function.
 
     Attributes:
-        function: gives words from a graph and M, or from the sizes of a problem and M.
-        name: of the function.
-        problem: the problem it is for; None for any DAG.
-        rules: the rule sets under which it is claimed.
-        optima: the number of proven optima that it was compared with.
-        tight: how many of these it meets.
+        function: computes words from a graph and M, or from the sizes of a problem and M.
+        name: name of the function.
+        problem: the problem that it bounds; None for any DAG.
+        rules: the rule sets under which it is claimed to hold.
+        optima: number of proven optima in the test.
+        tight: number of these optima that it equals.
     """
 
     function: Callable[..., Any]
@@ -45,25 +45,25 @@ class OwnBound:
 
 
 OWN: Final[dict[str, OwnBound]] = {}
-"""All that have passed, by name."""
+"""All bounds that have passed, by name."""
 
 
 def bound(
     function: Callable[..., Any] | None = None, *, problem: str | None = None, rules: tuple[str, ...] = RULES[:2]
 ) -> Any:
-    """Register a lower bound of your own; it is compared with proven optima of small graphs at once.
+    """Register a lower bound of your own. It is immediately compared with proven optima of small graphs.
 
-    As a decorator, `@bound` for any DAG, of a function of a `Cdag` and M, or `@bound(problem="matmul")`, of a function
-    of the problem's sizes and M by name. What passes for any DAG is used by `pebble` and `optimum`;
-    one for a problem is tried, and no more.
+    Use it as a decorator: `@bound` for a function of a `Cdag` and M (any DAG), or `@bound(problem="matmul")` for a
+    function of the problem's sizes and M, given by name. `pebble` and `optimum` use bounds for any DAG that pass. A
+    bound for a problem is only tested.
 
     Args:
-        function: gives a whole number of words.
+        function: returns a whole number of words.
         problem: a problem's name.
-        rules: where it is claimed to hold; with and without recomputation by default.
+        rules: the rules under which it is claimed to hold; by default with and without recomputation.
 
     Returns:
-        An `OwnBound`, which is called as the function is, and says on how many proven optima it was tried.
+        An `OwnBound`. It is called like the function, and tells the number of proven optima in the test.
 
     >>> @bound
     ... def outputs(graph, M):
@@ -72,8 +72,8 @@ def bound(
     True
 
     Raises:
-        UnknownName: there is no such problem or rule set.
-        UsageError: it exceeds an optimum, or gives no whole number; the message shows where.
+        UnknownName: the problem or rule set is not known.
+        UsageError: the bound exceeds an optimum, or is not a whole number; the message names the graph and M.
     """
     if function is None:
         return lambda given: bound(given, problem=problem, rules=rules)
@@ -98,7 +98,7 @@ def bound(
             if value > found.io:
                 raise UsageError(
                     f"{name} gives {int(value):,} words for {where} at M = {M}, where under {rule!r} a game of "
-                    f"{found.io:,} words exists; it is no lower bound."
+                    f"{found.io:,} words exists; it is not a lower bound."
                 )
             optima, tight = optima + 1, tight + (value == found.io)
     own = OwnBound(function, name, problem, tuple(rules), optima, tight)
@@ -107,7 +107,7 @@ def bound(
 
 
 def _trials(function: Callable[..., Any], problem: str | None) -> Iterator[tuple[str, Cdag, int, Callable[[], Any]]]:
-    """(what it is tried on, the graph, M, the call)."""
+    """Yield (description, graph, M, call) for each test."""
     if problem is None:
         for name, graph, M in small_graphs():
             yield name, graph, M, lambda graph=graph, M=M: function(graph, M)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Rows of whole numbers in a text file, read at machine speed, with the line of each for messages."""
+"""Read rows of whole numbers from a text file with compiled code; keep line numbers for messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The words of a file, line by line; blank lines and comments are no rows.
+    """The tokens of a file, line by line; blank lines and comments are not rows.
 
     Attributes:
         data: the file.
-        values: every word that is a whole number of at most 18 digits, and -1 for any other.
+        values: each token as a number if it is a whole number of at most 18 digits, otherwise -1.
         start: row r is `values[start[r]:start[r + 1]]`.
-        line: of each row, counted from 1.
+        line: line number of each row, counted from 1.
     """
 
     data: bytes
@@ -47,10 +47,11 @@ class Rows:
         return np.diff(self.start)
 
     def take(self, first: int, number: int, what: str, least: int, most: int) -> NDArray[np.int64]:
-        """Rows `first` to `first + number`, as a table with as many columns as the shortest row of all may have.
+        """Return rows `first` to `first + number` as a table with `least` columns.
 
         Raises:
-            UsageError: the file ends too early, or a row has too few or too many words or one that is no whole number.
+            UsageError: the file ends too early, or a row has too few or too many tokens, or a token is not a whole
+                number.
         """
         stop = first + number
         lengths = self.lengths[first:stop]
@@ -67,7 +68,7 @@ class Rows:
         return self.values[self.start[first:stop, None] + np.arange(least)]
 
     def weights(self, first: int, number: int, column: int) -> NDArray[np.int64]:
-        """The words in a column that not every row has, and 1 where it is missing."""
+        """Return an optional column; 1 where it is missing."""
         lengths = self.lengths[first : first + number]
         at = self.start[first : first + number] + np.minimum(column, lengths - 1)
         return np.where(lengths > column, self.values[at], 1)
@@ -80,10 +81,10 @@ class Rows:
         raise UsageError(f"line {line}: {why}, found {words[:80]!r}.")
 
     def check(self, ids: NDArray[np.int64], first: int, what: str, total: int, base: int = 0) -> None:
-        """Raise unless all ids, one of each row from `first` on, exist.
+        """Check that all ids exist; there is one id for each row from `first` on.
 
         Raises:
-            UsageError: one does not; the message names the line.
+            UsageError: an id does not exist; the message names the line.
         """
         wrong = (ids < base) | (ids >= total + base)
         if wrong.any():
@@ -94,7 +95,10 @@ class Rows:
             )
 
     def once(self, codes: NDArray[np.int64], first: int) -> tuple[int, int] | None:
-        """The first row, from `first` on, whose code an earlier one has, and that earlier one; None if none is."""
+        """Return the first row, from `first` on, whose code repeats, and the earlier row with it;
+
+        None if all differ.
+        """
         order = np.argsort(codes, kind="stable")
         again = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
         if not again.size:
@@ -104,12 +108,12 @@ class Rows:
 
 
 def words_of(words: NDArray[Any], what: str) -> NDArray[np.int64] | None:
-    """Words of the values of vertices; None if each has one.
+    """Return the number of words of each vertex; None if each has one word.
 
     Raises:
-        UsageError: one has none.
+        UsageError: a vertex has less than one word.
     """
     if (words < 1).any():
         v = int(np.argmax(words < 1))
-        raise UsageError(f"{what} {v} has weight {words[v]}; a value has one word or more.")
+        raise UsageError(f"{what} {v} has weight {words[v]}; a weight is a number of words, 1 or more.")
     return None if (words == 1).all() else words.astype(np.int64)

@@ -1,4 +1,7 @@
-"""The loop that splits a file into whole numbers, apart so that numba is imported only when a file is read."""
+"""The loop that splits a file into whole numbers.
+
+It is a separate module so that numba is imported only when a file is read.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _MOST = 10**17  # numbers below ten times this have at most 18 digits
 
 @kernel()
 def scan(data: Any, skip: Any) -> Any:
-    """(values, start of each row, line of each row); a word that is no whole number is -1."""
+    """Return (values, start of each row, line of each row); a token that is not a whole number is -1."""
     words, lines, before = 0, 1, False
     for byte in data:
         space = byte <= 32

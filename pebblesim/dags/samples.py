@@ -1,4 +1,4 @@
-"""Small graphs on which bounds are tried: some of the families, and random ones, always the same."""
+"""Small graphs for testing bounds: some generated families, and random graphs with fixed seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pebblesim.graphs.cdag import Cdag
 
 
 def small_graphs() -> Iterator[tuple[str, Cdag, int]]:
-    """(name, graph, M), with M at the least that is feasible and a little above."""
+    """Yield (name, graph, M), with M at and slightly above the smallest feasible value."""
     graphs = {
         "pyramid of 4 rows": generate("pyramid", rows=4),
         "fft of 4 points": generate("fft", n=4),

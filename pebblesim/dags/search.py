@@ -1,4 +1,4 @@
-"""The best game found for any DAG: several orders to start from, then a search for better ones until the time is up."""
+"""A heuristic game for any DAG: try several start orders, then search for better ones until the time is over."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from pebblesim.results import Result
 from pebblesim.sizes import whole
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
-"""By how much later a value must be needed to go first, if it has to be written before it goes."""
+"""A value that must be written before eviction is evicted first only if its next use is this factor later."""
 
 NONE: Final = np.empty(0, dtype=np.int64)
-"""No room for moves: only their I/O is wanted."""
+"""No space for moves: only the I/O is computed."""
 
 WHOLE: Final = 500
-"""Orders of at most that many steps are searched as a whole; longer ones in stretches of 50 to 400 steps."""
+"""Orders of at most this many steps are searched as a whole; longer ones in segments of 50 to 400 steps."""
 
 ROUNDS: Final = 100
-"""Rounds in a row without a better game, on an order that is searched as a whole, behind which the search ends."""
+"""On an order searched as a whole, the search ends after this many rounds in a row without a better game."""
 
 Progress = Callable[[float, int, int], None]
-"""Told the part of the time that is over, the least I/O so far and the largest bound."""
+"""Called with the fraction of time used, the least I/O so far and the largest bound."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pebbling(Result):
-    """The best game that was found on a graph, and how far it can be from the least.
+    """The best game found on a graph, and the gap to the largest lower bound.
 
     Attributes:
-        graph: what it was played on.
+        graph: the graph.
         rules, M: of the game.
         game: the referee's outcome.
         moves: the game, packed as in `pebblesim.game.moves`.
         bound: the largest lower bound.
-        bounds: all of them.
-        start: the order that the search started from.
-        again: how often a vertex was computed again.
+        bounds: all lower bounds.
+        start: name of the start order.
+        again: number of recomputations.
         seconds: how long it took.
         interrupted: whether Ctrl-C ended the search.
     """
@@ -73,7 +73,7 @@ class Pebbling(Result):
 
     @property
     def proven(self) -> bool:
-        """Whether no game moves fewer words."""
+        """Whether the game is optimal: its I/O equals the bound."""
         return self.io == self.bound.value
 
     @property
@@ -118,10 +118,10 @@ class Pebbling(Result):
 
 
 def _blame(found: Pebbling) -> str:
-    """Which of game and bound is more likely to be far from the least I/O."""
+    """Say which of game and bound is more likely to be far from the least I/O."""
     if found.bound.name == "compulsory":
-        return "blame the bound: no bound says more than that inputs are read and outputs written once"
-    return "both may be blamed; `optimum` narrows it on small graphs"
+        return "probably the bound is weak: only the compulsory bound applies"
+    return "the game or the bound may be weak; `optimum` narrows the gap on small graphs"
 
 
 def pebble(
@@ -134,18 +134,19 @@ def pebble(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Pebbling:
-    """The best game that is found on a graph in some seconds; every game is judged by the referee.
+    """Find a good game on a graph within some seconds; the referee judges every game.
 
     Args:
         graph: a `Cdag`, or a networkx DiGraph.
         M: red pebbles, in words.
         rules: "hong-kung", "no-recompute", "replace" or "partial".
-        seconds: how long to search for a better order; it ends sooner when the game meets a bound or nothing improves.
-        seed: of the random choices; with enough time the same seed gives the same game.
-        rounds: give up behind that many in a row without a better game, on graphs of up to 500 steps.
+        seconds: time limit of the search for a better order. It ends earlier if the game meets a bound or nothing
+            improves.
+        seed: seed of the random choices; with enough time the same seed gives the same game.
+        rounds: on graphs of up to 500 steps, stop after this many rounds in a row without a better game.
         progress: called now and then.
 
-    Ctrl-C ends the search, not the call: the best game so far is returned.
+    Ctrl-C ends the search; the call returns the best game so far.
 
     Returns:
         The game, the bounds, and the gap between them.
@@ -157,7 +158,7 @@ def pebble(
     Raises:
         Infeasible: M is too small for any game.
         UnknownName: there is no such rule set.
-        UsageError: M is no positive whole number, or `seconds` is negative.
+        UsageError: M is not a positive whole number, or `seconds` is negative.
     """
     graph = as_cdag(graph)
     if rules not in RULES:
@@ -185,7 +186,7 @@ def pebble(
     moves = task.moves(search.order, search.factor)
     game = referee(graph, M, [moves], rules)
     if not game.complete or game.io != search.io:
-        raise PebblesimError(f"the search made a game that the referee does not accept; please report it: {game}")
+        raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
     again = len(search.order) - len(np.unique(search.order))
     took = time.monotonic() - began
     found = tuple(bounds)
@@ -194,7 +195,7 @@ def pebble(
 
 @cache
 def _compile() -> None:
-    """Load the kernels, or make them: some 20 seconds, once on a machine, that are not the search's."""
+    """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search."""
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
     _Search(task, np.random.default_rng(0)).begin(float("inf"))
     slowly(Case(task, 2), end=float("inf"))
@@ -216,7 +217,7 @@ class _Search:
         return self.io <= largest(bounds).value
 
     def begin(self, end: float) -> None:
-        """The best of the orders to start from; the first ones even if the time is up."""
+        """Choose the best start order; try at least the first ones even if the time is over."""
         for name, vertices in starts(self.task):
             if self.order is not None and time.monotonic() > end:
                 return
@@ -226,7 +227,7 @@ class _Search:
                     self.io, self.order, self.factor, self.start = int(io), order, float(FACTORS[which]), name + kind
 
     def improve(self, bound: int, rounds: int, began: float, end: float, progress: Progress | None) -> None:
-        """Anneal stretches of the order until the bound is met or the time is up."""
+        """Anneal segments of the order until the bound is met or the time is over."""
         stale = 0
         assert self.order is not None
         if self.task.steps < 2:
@@ -236,12 +237,12 @@ class _Search:
             if progress is not None:
                 progress(min(1.0, (time.monotonic() - began) / max(1e-9, end - began)), self.io, bound)
             left = max(0.0, end - time.monotonic())
-            # Computing again is for orders that are good already.
+            # Recomputation is tried only on orders that are already good.
             again = (left < (end - began) / 2 or stale > rounds / 2) and self.rng.random() < 0.7
             stale = 0 if self.round(whole, again) else stale + 1
 
     def round(self, whole: bool, compute_again: bool) -> bool:
-        """One stretch; whether the I/O is less than before."""
+        """Anneal one segment; return whether the I/O decreased."""
         task, order, rng = self.task, self.order, self.rng
         assert order is not None
         length = len(order) if whole else min(len(order), int(rng.choice([50, 100, 200, 400])))
@@ -274,5 +275,5 @@ class _Search:
 
     @property
     def scale(self) -> float:
-        """Words of a value on average: the unit of temperatures."""
+        """Average number of words of a value: the unit of temperatures."""
         return float(self.task.words.mean())

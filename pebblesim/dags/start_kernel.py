@@ -1,4 +1,4 @@
-"""Orders of computation to start from, as loops over large graphs."""
+"""Compiled loops that compute start orders of large graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pebblesim.kernels import kernel
 
 @kernel()
 def heights(indptr: Any, preds: Any, order: Any) -> Any:
-    """The longest path that leads to each vertex, in edges, and the least and the largest source that it comes from."""
+    """For each vertex: the longest path to it, in edges, and the least and largest source among its ancestors."""
     n = indptr.size - 1
     height = np.zeros(n, dtype=np.int64)
     low, high = np.arange(n), np.arange(n)
@@ -29,7 +29,7 @@ def heights(indptr: Any, preds: Any, order: Any) -> Any:
 
 @kernel()
 def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, out: Any, count: Any) -> Any:
-    """Compute v behind what it needs, the operand with the largest key first; how many vertices are in `out` then."""
+    """Append v after its ancestors, the operand with the largest key first; return the number of vertices in `out`."""
     top = 0
     stack[0] = v
     while top >= 0:
@@ -52,7 +52,7 @@ def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, o
 
 @kernel()
 def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) -> Any:
-    """Each vertex as late as its first use allows, the operand with the largest key first."""
+    """Order vertices as late as their first use allows, the operand with the largest key first."""
     n = indptr.size - 1
     done = is_input.copy()
     out = np.empty(n, dtype=np.int64)
@@ -66,14 +66,15 @@ def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) ->
 
 @kernel()
 def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sinks: Any, ends: Any) -> Any:
-    """Groups of sinks one after the other, each swept from low to high.
+    """Order groups of sinks one after the other; each group is swept from low to high vertices.
 
-    A group's vertices come by height, but one with a single use waits for it, unless it is its highest operand: so a
-    sum takes a term as soon as the term is there, in all sums of the group at about the same time.
+    The vertices of a group are ordered by height. But a vertex with a single use comes just before that use, unless it
+    is the highest operand there. So terms are added as soon as they exist, in all sums of the group at about the same
+    time.
 
     Args:
-        uses: successors of each vertex that are computed.
-        sinks, ends: where each group of sinks ends.
+        uses: number of computed successors of each vertex.
+        sinks, ends: the sinks, and the end of each group of them.
     """
     n = indptr.size - 1
     done = is_input.copy()

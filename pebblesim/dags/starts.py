@@ -1,4 +1,4 @@
-"""Orders of computation to start a search from: several walks through a graph that keep what belongs together near."""
+"""Start orders for the search: several walks through a graph that keep related vertices close together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pebblesim.dags.orders import Ints, Task
 
 
 def starts(task: Task) -> Iterator[tuple[str, Ints]]:
-    """(name, vertices in the order in which to compute them), the cheap and often good ones first."""
+    """Yield (name, vertices in order of computation); cheap and often good orders come first."""
     graph, n = task.graph, task.graph.vertices
     indptr, preds = graph.indptr.astype(np.int64), graph.preds.astype(np.int64)
     is_input = task.board.input
@@ -45,7 +45,7 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
 
 
 def _by_number(task: Task, height: Ints) -> Ints:
-    """By number among those that are ready."""
+    """Order by vertex number among the vertices that are ready."""
     import heapq
 
     if task.graph.vertices > 100_000:
@@ -69,9 +69,9 @@ def _by_number(task: Task, height: Ints) -> Ints:
 
 
 def _split(sinks: Ints, low: Ints, high: Ints, size: int) -> Iterator[Ints]:
-    """Halves of halves, as a k-d tree: along the number, the least source or the largest, where the cut is least.
+    """Split recursively as in a k-d tree, by number, least source or largest source, whichever gives the smallest cut.
 
-    A cut costs the sources that both halves come from, as far as the least and the largest tell.
+    The cost of a cut is the number of sources shared by both halves, estimated from the least and largest sources.
     """
     waiting = [sinks]
     while waiting:

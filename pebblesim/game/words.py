@@ -9,10 +9,10 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.referee import BLUE, BY_TERM, COMPUTED, RED, RULES
 
 MOVES: Final = {
-    READ: "{v} is copied from memory to cache: 1 word of I/O.",
-    WRITE: "{v} is copied from cache to memory: 1 word of I/O.",
+    READ: "{v} is read from memory into the cache: 1 word of I/O.",
+    WRITE: "{v} is written from the cache to memory: 1 word of I/O.",
     COMPUTE: "{v} is computed in the cache from values in the cache: free.",
-    DELETE: "{v} is deleted from the cache to free space: free.",
+    DELETE: "{v} is deleted from the cache: free.",
 }
 """A sentence for each kind of move, on a vertex v of one word."""
 

@@ -18,7 +18,7 @@ Ray = tuple[int, ...]
 
 def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction:
     """The inner product."""
-    return Fraction(sum(x * y for x, y in zip(a, b, strict=True)))
+    return Fraction(sum(x * y for x, y in zip(a, b, strict=True) if x and y))
 
 
 def primitive(vector: Sequence[Fraction | int]) -> Ray:

@@ -8,7 +8,7 @@ whatever a bound rests on is proved here for every size of the region, by linear
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
@@ -314,17 +314,15 @@ def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: i
 
 
 def _pivot(table: list[dict[int, Fraction]], right: list[Fraction], basis: list[int], row: int, column: int) -> None:
+    zero = Fraction(0)
     scale = table[row][column]
     table[row] = {c: a / scale for c, a in table[row].items() if a}
     right[row] /= scale
     for r, other in enumerate(table):
         if r != row and (factor := other.get(column)):
-            table[r] = {c: value for c, value in _less(other, factor, table[row]) if value}
+            for c, a in table[row].items():  # the other columns of a row stay as they are
+                other[c] = other.get(c, zero) - factor * a
+                if not other[c]:
+                    del other[c]
             right[r] -= factor * right[row]
     basis[row] = column
-
-
-def _less(a: Mapping[int, Fraction], factor: Fraction, b: Mapping[int, Fraction]) -> Iterator[tuple[int, Fraction]]:
-    zero = Fraction(0)
-    for column in {**a, **b}:
-        yield column, a.get(column, zero) - factor * b.get(column, zero)

@@ -18,6 +18,7 @@ from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
+from pebblesim.readings.path import Stage, path
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.sizes import whole
@@ -42,6 +43,8 @@ class Counted(Result):
         mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
             exceeds.
         formulation: how it computes, as far as lower bounds can tell.
+        path: what runs one after the other where all independent iterations run at once, (name, workers, words of the
+            one that moves most) of each; empty under a mask.
         heads: the heads and sequences it was counted for. All figures here are of one head; of the heads that share
             keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
         parts: where each head has its own mask, the figures of each; else empty.
@@ -66,6 +69,7 @@ class Counted(Result):
     work: Mapping[str, int]
     mask: AnyHeads | None = None
     formulation: Formulation = field(default_factory=Formulation)
+    path: tuple[Stage, ...] = ()
     heads: Heads = field(default_factory=Heads)
     parts: tuple[Counted, ...] = ()
     times: int = 1
@@ -207,6 +211,7 @@ class Counted(Result):
             "gap": self.gap,
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+            "path": [{"name": stage.name, "workers": stage.workers, "words": stage.words} for stage in self.path],
             "work": dict(self.work),
             **per_byte,
             **({"heads": [part.to_dict(dtype) for part in self.parts]} if self.parts else {}),
@@ -367,4 +372,5 @@ def counted(
         work=work(program, {**dims, **blocks}, mask),
         mask=mask,
         formulation=Formulation.of(algorithm),
+        path=path(program, {**dims, **blocks}) if mask is None else (),
     )

@@ -90,7 +90,7 @@ def _cost(
     touched: dict[ir.Tensor, int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
-            words = prod(sizes[dim] for dim in node.tensor.shape)
+            words = prod(node.tensor.sides(sizes))
             moved = found["reads", node.tensor] + found["writes", node.tensor]
             touched[node.tensor] = min(moved, words * word_bytes(node.tensor, dtype))
     return LaunchCost(

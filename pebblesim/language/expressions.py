@@ -42,6 +42,15 @@ class Block(_Symbol):
         self._name = name
 
 
+class Quotient(_Symbol):
+    """The number of tiles of a dimension, as the first dimension of tensors."""
+
+    _what = "a number of tiles"
+
+    def __init__(self, quotient: ir.Quotient) -> None:
+        self._quotient = quotient
+
+
 class Index(_Symbol):
     """A tile of a dimension, or the whole of it."""
 
@@ -71,8 +80,8 @@ class _InMemory:
 class Part(_InMemory):
     """A part of a tensor in memory."""
 
-    def __init__(self, tensor: ir.Tensor, ranges: ir.Ranges) -> None:
-        self._tensor, self._ranges = tensor, ranges
+    def __init__(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None = None) -> None:
+        self._tensor, self._ranges, self._at = tensor, ranges, at
 
 
 class Tensor(_InMemory):
@@ -93,9 +102,18 @@ class Tensor(_InMemory):
 
     def __getitem__(self, key: Any) -> Part:
         self._m._name_things()
-        whole = tuple(index._range for index in self.shape)
+        whole, apart = tuple(index._range for index in self.shape), self._tensor.apart
         what = f"{self._tensor.name} has shape ({', '.join(self._tensor.shape)})"
-        return Part(self._tensor, ranges_of(key, whole, what))
+        if apart is None:
+            return Part(self._tensor, ranges_of(key, whole, what))
+        what = f"{self._tensor.name} has shape ({', '.join((str(apart), *self._tensor.shape))})"
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if not isinstance(first, Index) or not first._alive or not is_tile_of(first._range, apart):
+            raise TraceError(
+                f"{where()}: {what}; its first index is that of an open loop over the tiles of {apart.dim} by "
+                f"{apart.block}."
+            )
+        return Part(self._tensor, ranges_of(tuple(rest) or slice(None), whole, what), first._range)
 
 
 class Value(_Symbol):
@@ -298,6 +316,11 @@ def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
         else:
             raise TraceError(f"{where()}: {what}; index it with loops over that dimension or with ':'.")
     return tuple(ranges)
+
+
+def is_tile_of(rng: ir.Range, tiles: ir.Quotient) -> bool:
+    """Whether a range is one of these tiles of a dimension."""
+    return rng.parent is not None and rng.parent.parent is None and (rng.dim, rng.block) == (tiles.dim, tiles.block)
 
 
 def is_part_of(inner: ir.Range | None, outer: ir.Range) -> bool:

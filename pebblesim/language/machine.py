@@ -9,6 +9,7 @@ runs its body once, for a tile that stands for all tiles.
     m.tiles(dim, b, after=r)   loop over the tiles of the others, if there are any
     m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
     m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
+    m.quotient(n, B)           ⌈n/B⌉, a tensor's first dimension: it is kept apart for each tile of n, as T[i, r, c]
     m.read(T[i, k])            memory → cache: a tile
     m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills it with a constant
     m.zeros(i, j)              make room for a sum
@@ -36,6 +37,7 @@ from pebblesim.language.expressions import (
     Block,
     Index,
     Part,
+    Quotient,
     Tensor,
     Tile,
     Value,
@@ -60,7 +62,7 @@ class Machine:
         self._indices = {index._range: index for index in self._whole.values()}
         self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
         self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
-        self._copies: dict[ir.Tile, tuple[ir.Tensor, int]] = {}  # tiles that hold what was read, and the line
+        self._copies: dict[ir.Tile, ir.Read] = {}  # tiles that hold what was read
         self._written: set[str] = set()
         self._unused: dict[int, Value] = {}
         self._updated: Tile | None = None
@@ -112,7 +114,7 @@ class Machine:
         self._body()
         if not isinstance(over, Index) or not over._alive:
             raise TraceError(f"{where()}: tiles takes a dimension, or the index of a loop that is still open.")
-        rng = ir.Range("", over._range, _size(block), after=None if after is None else _size(after))
+        rng = ir.Range("", over._range, _block(block), after=None if after is None else _block(after))
         self._check_part(rng)
         yield from self._loop(
             ir.Loop(rng, [], independent, started, self._condition(rng, keys_of, queries_of)), otherwise
@@ -127,7 +129,7 @@ class Machine:
         self._body()
         if not isinstance(over, Index):
             raise TraceError(f"{where()}: first takes a dimension.")
-        rng = ir.Range("", over._range, _size(size), first=True)
+        rng = ir.Range("", over._range, _block(size), first=True)
         self._check_part(rng)
         yield from self._loop(ir.Loop(rng, [], False, started), None)
 
@@ -197,45 +199,60 @@ class Machine:
             self._written.add(tensor._tensor.name)
         return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))
 
-    def tensor(self, name: str, *shape: Index) -> Tensor:
-        """A tensor in memory, to be written: an output of the problem or an intermediate."""
+    def quotient(self, dim: Index, block: Block | int) -> Quotient:
+        """⌈dim/block⌉, the first dimension of tensors that are kept apart for each tile of a dimension."""
+        if not isinstance(dim, Index) or dim._range.parent is not None:
+            raise TraceError(f"{where()}: quotient takes a whole dimension, such as Q.shape[0], and a block.")
+        return Quotient(ir.Quotient(dim._range.dim, _block(block)))
+
+    def tensor(self, name: str, *shape: Index | Quotient) -> Tensor:
+        """A tensor in memory, to be written: an output of the problem or an intermediate.
+
+        Its shape is one or two whole dimensions, before which there may be a `quotient`.
+        """
         if name in self._program.tensors:
             raise TraceError(f"{where()}: tensor {name} exists already.")
+        apart = shape[0]._quotient if shape and isinstance(shape[0], Quotient) else None
+        shape = shape[1:] if apart else shape
         dims = tuple(index._range.name for index in shape if isinstance(index, Index) and index._range.parent is None)
         if len(dims) != len(shape) or len(dims) not in (1, 2):
             raise TraceError(f"{where()}: the shape of {name} must be one or two whole dimensions.")
         results = {**self._problem.outputs, **self._problem.extra}
         expected = results.get(name, dims)
-        if dims != tuple(expected):
-            raise TraceError(f"{where()}: output {name} has shape ({', '.join(expected)}), not ({', '.join(dims)}).")
+        if dims != tuple(expected) or (apart and name in results):
+            given = ", ".join((*([str(apart)] if apart else ()), *dims))
+            raise TraceError(f"{where()}: output {name} has shape ({', '.join(expected)}), not ({given}).")
         if name in self._problem.extra:
             self._program.outputs += (name,)
-        return self._declare(name, dims)
+        return self._declare(name, dims, apart)
 
     # -- primitives ------------------------------------------------------------------------------------------
 
     def read(self, part: Tensor | Part) -> Tile:
         """Memory → cache."""
-        tensor, ranges = _part(part)
+        tensor, ranges, at = _part(part)
         if tensor.name not in self._program.inputs and tensor.name not in self._written:
             raise TraceError(f"{where()}: reads {tensor.name}, which nobody has written.")
-        for other, (of, read_in) in self._copies.items():
-            if of is tensor and self._state[other] == "full" and _overlap(other.ranges, ranges):
+        for other, copy in self._copies.items():
+            alike = copy.tensor is tensor and copy.at is at
+            if alike and self._state[other] == "full" and _overlap(other.ranges, ranges):
                 raise TraceError(
-                    f"{where()}: {tensor.name}[{names_of(ranges)}] is in cache already, since line {read_in}; use that "
-                    "tile or a part of it."
+                    f"{where()}: {tensor.name}[{names_of(ranges)}] is in cache already, since line {int(copy.line)}; "
+                    "use that tile or a part of it."
                 )
         tile = self._enter(ranges, "full")
-        self._copies[tile] = tensor, line()
-        self._emit(ir.Read(tile, tensor, line()))
+        self._copies[tile] = ir.Read(tile, tensor, line(), at)
+        self._emit(self._copies[tile])
         return Tile(self, ir.Ref(tile, tile.ranges))
 
     def write(self, part: Tensor | Part, value: Tile | float) -> None:
         """Cache → memory: a tile that has been computed; or a constant, 0 or -inf."""
-        tensor, ranges = _part(part)
+        tensor, ranges, at = _part(part)
         if tensor.name in self._program.inputs:
             raise TraceError(f"{where()}: writes {tensor.name}, which is an input.")
         if not isinstance(value, Value) and value in CONSTANTS:
+            if tensor.apart:
+                raise TraceError(f"{where()}: {tensor.name} is kept apart for tiles; write tiles to it, no constant.")
             self._emit(ir.Init(tensor, ranges, float(value), line()))
         elif not isinstance(value, Tile):
             raise TraceError(f"{where()}: writes what was never computed; m.compute(...) makes a tile of it.")
@@ -248,7 +265,7 @@ class Machine:
                     f"{tensor.name}[{names_of(ranges)}]; whole tiles are written, to the part of a tensor with the "
                     "same indices."
                 )
-            self._emit(ir.Write(ref.tile, tensor, line()))
+            self._emit(ir.Write(ref.tile, tensor, line(), at))
         self._written.add(tensor.name)
 
     def zeros(self, *shape: Index) -> Tile:
@@ -366,8 +383,8 @@ class Machine:
 
     # -- bookkeeping -----------------------------------------------------------------------------------------
 
-    def _declare(self, name: str, dims: tuple[str, ...]) -> Tensor:
-        self._program.tensors[name] = ir.Tensor(name, dims)
+    def _declare(self, name: str, dims: tuple[str, ...], apart: ir.Quotient | None = None) -> Tensor:
+        self._program.tensors[name] = ir.Tensor(name, dims, apart)
         return Tensor(self, self._program.tensors[name])
 
     def _open_phase(self, name: str) -> None:
@@ -477,13 +494,6 @@ def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
     return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
 
 
-def _size(block: Block | int) -> str | int:
-    """The name of a block size, or a number."""
-    if isinstance(block, bool) or not (isinstance(block, Block) or (isinstance(block, int) and block > 0)):
-        raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
-    return block._name if isinstance(block, Block) else block
-
-
 def _whole_range(dim: str, problem: Problem) -> ir.Range:
     return ir.Range(dim, pairs=problem.pairs if dim in (problem.pairs or ()) else None)
 
@@ -502,9 +512,18 @@ def _open(shape: tuple[Index, ...]) -> ir.Ranges:
     return tuple(index._range for index in shape)
 
 
-def _part(part: Tensor | Part) -> tuple[ir.Tensor, ir.Ranges]:
+def _block(block: Block | int) -> str | int:
+    """A block's name, or its size."""
+    if isinstance(block, Block):
+        return block._name
+    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
+        raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
+    return block
+
+
+def _part(part: Tensor | Part) -> tuple[ir.Tensor, ir.Ranges, ir.Range | None]:
     if isinstance(part, Tensor):
         part = part[:]
     if not isinstance(part, Part):
         raise TraceError(f"{where()}: expected a part of a tensor in memory, such as A1[i, k].")
-    return part._tensor, part._ranges
+    return part._tensor, part._ranges, part._at

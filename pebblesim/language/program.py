@@ -46,12 +46,36 @@ class Range:
 Ranges = tuple[Range, ...]
 
 
+@dataclass(frozen=True)
+class Quotient:
+    """⌈dim/block⌉, the number of tiles of a dimension."""
+
+    dim: str
+    block: str | int
+
+    def value(self, sizes: Sizes) -> int:
+        """How many tiles there are."""
+        return -(-sizes[self.dim] // length(self.block, sizes))
+
+    def __str__(self) -> str:
+        return f"⌈{self.dim}/{self.block}⌉"
+
+
 @dataclass(eq=False)
 class Tensor:
-    """A tensor in memory; `shape` names dimensions."""
+    """A tensor in memory; `shape` names dimensions. With `apart` there is one of that shape for each of these tiles."""
 
     name: str
     shape: tuple[str, ...]
+    apart: Quotient | None = None
+
+    def copies(self, sizes: Sizes) -> int:
+        """How many of its shape there are."""
+        return 1 if self.apart is None else self.apart.value(sizes)
+
+    def sides(self, sizes: Sizes) -> tuple[int, ...]:
+        """Its shape in numbers, that of an array: the tiles that it is kept apart for come first."""
+        return (*(() if self.apart is None else (self.copies(sizes),)), *(sizes[dim] for dim in self.shape))
 
 
 @dataclass(eq=False)
@@ -123,20 +147,22 @@ def refs(expr: Expr) -> Iterator[Ref]:
 
 @dataclass(eq=False)
 class Read:
-    """Memory → cache: the part of `tensor` that the tile's ranges name."""
+    """Memory → cache: the part of `tensor` that the tile's ranges name; of the tile `at`, if that is kept apart."""
 
     tile: Tile
     tensor: Tensor
     line: int
+    at: Range | None = None
 
 
 @dataclass(eq=False)
 class Write:
-    """Cache → memory: the tile, to the part of `tensor` that its ranges name."""
+    """Cache → memory: the tile, to the part of `tensor` that its ranges name; `at` as of `Read`."""
 
     tile: Tile
     tensor: Tensor
     line: int
+    at: Range | None = None
 
 
 @dataclass(eq=False)

@@ -44,6 +44,7 @@ class Schedule:
         fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
         graph: options of the graph it is a game on, where a name of a block stands for that block's size.
         io: its I/O in words as the source states it, in the dimensions and blocks; None where no source does.
+        rectangle_io: the same in all dimensions of the problem, if the source states that.
         closed: block sizes that are feasible and within a constant factor of the largest, expressions as for `paper`:
             what proofs about growth reason on, since `fit` is a search and has no expression. Empty if none are known.
     """
@@ -59,6 +60,7 @@ class Schedule:
     graph: Mapping[str, object] = field(default_factory=dict)
     io: str | None = None
     closed: Mapping[str, str] = field(default_factory=dict)
+    rectangle_io: str | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -108,7 +110,7 @@ class Schedule:
     @cached_property
     def _rectangle(self) -> Schedule:
         assert self.problem.rectangle is not None
-        return replace(self, problem=self.problem.rectangle, io=None)
+        return replace(self, problem=self.problem.rectangle, io=self.rectangle_io)
 
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
         """The options of the graph it is a game on, for these block sizes."""
@@ -143,8 +145,9 @@ def schedule(
         paper: the printed block sizes, e.g. {"B": "floor(sqrt(M/4))"}.
         fit: the order in which blocks grow; by default that of the signature.
         graph: options for the graph builder of the problem.
-        io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)". It is stated beside
-            what `formula` derives, never in place of it: the tests compare the two.
+        io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)", in n and d or in all
+            dimensions of the problem. It is stated beside what `formula` derives, never in place of it: the tests
+            compare the two.
         closed: block sizes in closed form that growth is proved for, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
             samples that they are feasible and that `fit` moves no more words.
 
@@ -166,6 +169,7 @@ def schedule(
         UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
     """
     solves = _problem(problem)
+    own = solves.rectangle or solves
 
     def register(function: Callable[..., None]) -> Schedule:
         parameters = list(inspect.signature(function).parameters.values())
@@ -178,7 +182,7 @@ def schedule(
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")
         for given in blocks:
-            if given in (*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "M"):
+            if given in (*solves.dims, *own.dims, "M"):
                 raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
@@ -193,9 +197,11 @@ def schedule(
                 raise UnknownName(f"block of schedule {called!r}", given, blocks)
         if any(sorted(rule) != sorted(blocks) for rule in rules):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
-        for given in re.findall(r"[A-Za-z_]\w*", io or ""):
-            if given not in (*solves.dims, *blocks, *ROUNDING):
-                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*solves.dims, *blocks))
+        names = set(re.findall(r"[A-Za-z_]\w*", io or "")) - {*blocks, *ROUNDING}
+        of_rectangle = bool(names & {*own.dims} - {*solves.dims})
+        for given in sorted(names):
+            if given not in (sizes := own.dims if of_rectangle else solves.dims):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*sizes, *blocks))
         made = Schedule(
             called,
             solves,
@@ -206,13 +212,19 @@ def schedule(
             paper=dict(paper or {}),
             fit=groups,
             graph=dict(graph or {}),
-            io=io,
+            io=_in_square(own, io) if of_rectangle else io,
             closed=dict(closed or {}),
+            rectangle_io=io if of_rectangle else None,
         )
         SCHEDULES[called] = made
         return made
 
     return register
+
+
+def _in_square(rectangle: Problem, io: str | None) -> str | None:
+    """A closed form in all dimensions of a problem, where there are only n and d."""
+    return re.sub(r"[A-Za-z_]\w*", lambda name: rectangle.from_nd.get(name[0], name[0]), io or "")
 
 
 _problem = problem  # `schedule` has a parameter of that name

@@ -72,6 +72,10 @@ class _Repeats:
     def _ranges(self, ranges: ir.Ranges) -> tuple[Key, ...]:
         return tuple(map(self._range, ranges))
 
+    def _place(self, tile: ir.Tile, at: ir.Range | None) -> tuple[Key, ...]:
+        """Where a tile lies in a tensor."""
+        return self._ranges((*tile.ranges, *(() if at is None else (at,))))
+
     def _expression(self, expr: ir.Expr) -> Key:
         match expr:
             case ir.Ref(tile=tile, ranges=ranges, transposed=transposed):
@@ -115,15 +119,15 @@ class _Repeats:
             match node:
                 case ir.Loop():
                     self._loop(node)
-                case ir.Read(tile=tile, tensor=tensor, line=line):
-                    where = self._ranges(tile.ranges)
+                case ir.Read(tile=tile, tensor=tensor, line=line, at=at):
+                    where = self._place(tile, at)
                     written = self.stored.get(tensor.name)
                     if written and written[0] == where:
                         self._hold(tile, written[1], line)
                     else:
                         self._hold(tile, self._key("read", self.memory[tensor.name], *where), line)
-                case ir.Write(tile=tile, tensor=tensor):
-                    self._write(tile, tensor)
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    self._write(tile, tensor, self._place(tile, at))
                 case ir.Init(tensor=tensor):
                     self._overwrite(tensor.name)
                 case ir.Zeros(tile=tile):
@@ -173,9 +177,9 @@ class _Repeats:
                 )
         self.value[tile], self.since[tile] = key, line
 
-    def _write(self, tile: ir.Tile, tensor: ir.Tensor) -> None:
+    def _write(self, tile: ir.Tile, tensor: ir.Tensor, where: tuple[Key, ...]) -> None:
         """A tensor gets a tile; if that was read from there, what it got since is added to the tensor."""
-        name, where, key = tensor.name, self._ranges(tile.ranges), self.value[tile]
+        name, key = tensor.name, self.value[tile]
         of_sum = self.sums.get(tile)
         if of_sum and of_sum.base == self._key("read", self.memory[name], *where):
             added = self.in_memory.setdefault(name, _Sum(self.memory[name]))

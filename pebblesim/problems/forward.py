@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT, softmax
 from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
@@ -46,6 +46,7 @@ problem(
     glossary=GLOSSARY
     | OF_SOFTMAX
     | ONLINE
+    | SPLIT
     | {
         "O": ("P V", "the result: for each query, the mean of the values under its probabilities"),
         "f": ("exp(S − L 1ᵀ)", "probabilities, from every score again once L is known"),

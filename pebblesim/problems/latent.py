@@ -1,15 +1,16 @@
 """Attention whose values are a part of its keys: multi-head latent attention, absorbed, where all heads share one K.
 
 A key is a latent of d_v words, which is its value, too, and d_r words that only scores need (its rotary part): d_k =
-d_v + d_r. What is proved of attention is not claimed of it: its lower bound is the compulsory one.
+d_v + d_r. What is proved of attention is not claimed of it, since a word of C serves twice: it has bounds of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, softmax
+from pebblesim.language.problems import Array, Theta, problem
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT_SUMS, softmax
+from pebblesim.theory.theta import OF_LATENT
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
@@ -25,13 +26,20 @@ problem(
     totals={"d_k": ("d_v", "d_r")},
     inputs={"Q_C": ("n_q", "d_v"), "Q_R": ("n_q", "d_r"), "C": ("n_k", "d_v"), "R": ("n_k", "d_r")},
     outputs={"O": ("n_q", "d_v")},
-    extra={"L": ("n_q",)},
+    extra=dict.fromkeys(("l", "L"), ("n_q",)),
     queries=("Q_C", "Q_R"),
     keys=("C", "R"),
     scaled=(("Q_C", "Q_R"), ()),
     values=reference,
     source="DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (absorbed)",
     graph="pebblesim.graphs.latent:declare",
+    theta=Theta(
+        "d*n + Min(d**2*n**2/M, d*n**2/sqrt(M))",
+        "V2, V3 (docs/lower-bounds.md), row-stationary-latent, small-cache-latent-streamed, with the compulsory n·d "
+        "added (for n ≥ d)",
+        OF_LATENT,
+    ),
+    bounds="forward-latent",
     glossary={
         "Q_C": ("", "queries, the part that meets the latent keys"),
         "Q_R": ("", "queries, the rotary part"),
@@ -40,9 +48,11 @@ problem(
         "S_C": ("Q_C Cᵀ", "scores, the part of the latent keys"),
         "S_R": ("Q_R Rᵀ", "scores, the rotary part"),
         "S": ("S_C + S_R", "scores: how well each query matches each key"),
-        **{name: OF_SOFTMAX[name] for name in ("A", "m", "l_m", "L", "Sm")},
+        **{name: OF_SOFTMAX[name] for name in ("A", "l", "m", "l_m", "L", "Sm")},
         **ONLINE,
         "lO": ("diag(a) lO_prev + A_block C_block", "running output, not yet divided by the row sums"),
+        "AV": ("A C", "the output, not divided by the row sums"),
+        **SPLIT_SUMS,
         "O": ("softmax(S) C", "the result: for each query, the mean of the latent keys under its probabilities"),
     },
 )

@@ -46,3 +46,30 @@ ONLINE = {
     "log_l": ("log(l_m)", "logarithm of the row sums where the maxima are taken off"),
 }
 """The same of the online softmax, which takes the columns block by block; prev is the block before."""
+
+SPLIT = {
+    "m_s": ("rowmax(S_block)", "row maxima over the keys of one split"),
+    "l_s": ("A_block · 1", "row sums over the keys of one split"),
+    "log_l_s": ("log(l_s)", "logarithm of the row sums of one split"),
+    "L_s": ("m_s + log(l_s)", "logarithm of the row sums of one split: what it weighs against the others"),
+    "AV_s": ("A_block V_block", "the output of one split, not divided by the row sums"),
+    "O_s": ("diag(l_s)⁻¹ A_block V_block", "the result for the keys of one split alone"),
+    "top": ("max(top_prev, L_s)", "the largest L_s so far"),
+    "down_top": (
+        "top_prev − top",
+        "how far the largest L_s has risen with this split, not positive",
+    ),
+    "fade": ("exp(top_prev − top)", "factor that makes older weights relative to the new largest"),
+    "down_s": ("L_s − top", "how far this split's L_s is below the largest so far"),
+    "w": ("exp(L_s − top)", "weight of this split relative to the largest so far"),
+    "fadeW": ("fade ∘ W_prev", "the older weights, relative to the new largest"),
+    "W": ("fade ∘ W_prev + w", "sum of the weights so far"),
+    "fadeO": ("diag(fade) WO_prev", "the older splits' results by their weights, relative to the new largest"),
+    "wO": ("diag(w) O_s", "the split's result, by its weight"),
+    "WO": ("diag(fade) WO_prev + diag(w) O_s", "the splits' results by their weights, added up so far"),
+    "log_W": ("log(W)", "logarithm of the sum of the weights"),
+}
+"""The same of keys in splits, each with a softmax of its own, that are merged."""
+
+SPLIT_SUMS = {name: SPLIT[name] for name in ("l_s", "AV_s")}
+"""The same of splits whose sums are added up."""

@@ -1,1 +1,1 @@
-"""The readings: each gives a traced program a meaning of its own, as a function over its tree."""
+"""The readings: each interprets a traced program in its own way, as a function over the program's tree."""

@@ -42,7 +42,7 @@ class Place:
     """A matrix in memory, cut into items: `rows` x `columns` words, blocks of `height` x `width`, numbered row by row.
 
     `name` is a tensor's, or that of a tile with a place of its own, with a leading ~. `kept` says whether its words
-    are needed in the end.
+    are needed in the end. There may be several `copies`, one behind the other.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Place:
     width: int
     first: int
     kept: bool
+    copies: int = 1
 
     @property
     def across(self) -> int:
@@ -59,9 +60,14 @@ class Place:
         return -(-self.columns // self.width)
 
     @property
+    def down(self) -> int:
+        """Rows of items, of each copy."""
+        return -(-self.rows // self.height)
+
+    @property
     def items(self) -> int:
         """Number of items."""
-        return -(-self.rows // self.height) * self.across
+        return self.copies * self.down * self.across
 
     def sizes(self) -> Array:
         """Words of each item."""
@@ -69,7 +75,7 @@ class Place:
             np.minimum(side, whole - np.arange(0, whole, side))
             for side, whole in ((self.height, self.rows), (self.width, self.columns))
         )
-        return (heights[:, None] * widths).astype(np.int64).ravel()
+        return np.tile((heights[:, None] * widths).astype(np.int64).ravel(), self.copies)
 
 
 @dataclass(frozen=True)
@@ -225,7 +231,8 @@ class _Walker:
             if self.grain == "words":
                 height, width = 1, 1
             name, kept = (f"~{at.name}", False) if isinstance(at, ir.Tile) else (at.name, at.name in program.outputs)
-            places[at] = Place(name, rows, columns, height or rows, width or columns, first, kept)
+            copies = at.copies(self.sizes) if isinstance(at, ir.Tensor) else 1
+            places[at] = Place(name, rows, columns, height or rows, width or columns, first, kept, copies)
             first += places[at].items
         if first > MOST_ITEMS:
             raise UsageError(
@@ -247,8 +254,8 @@ class _Walker:
         first, last = ir.stretch(rng, end - begin, self.sizes)
         return begin + first, begin + last
 
-    def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges) -> Array:
-        """The items of a part, of shape (rows, columns); a vector is a column."""
+    def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, tiles: ir.Range | None = None) -> Array:
+        """The items of a part, of shape (rows, columns); a vector is a column. `tiles`: which copy it is of."""
         place = self.places[at]
         limits = [self._limits(rng) for rng in ranges]
         if isinstance(at, ir.Tile):
@@ -256,11 +263,13 @@ class _Walker:
             limits = [(start - by, stop - by) for (start, stop), by in zip(limits, corner, strict=True)]
         (top, bottom), (left, right) = (*limits, (0, 1))[:2]
         rows = np.arange(top // place.height, -(-bottom // place.height), dtype=np.int32)
+        if tiles is not None:
+            rows += np.int32(self._limits(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
-    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int) -> Part:
-        return self._part(self._items(at, ranges).ravel(), kind)
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Part:
+        return self._part(self._items(at, ranges, tiles).ravel(), kind)
 
     def _part(self, ids: Array, kind: int | Array) -> Part:
         self._count(len(ids))
@@ -354,9 +363,9 @@ class _Walker:
     def _moves(self, node: ir.Node) -> Iterator[Part]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
-                yield self._request(tensor, tile.ranges, READ)
+                yield self._request(tensor, tile.ranges, READ, node.at)
             case ir.Write(tile=tile, tensor=tensor):
-                yield self._request(tensor, tile.ranges, WRITE)
+                yield self._request(tensor, tile.ranges, WRITE, node.at)
             case ir.Init(tensor=tensor, ranges=ranges):
                 yield self._request(tensor, ranges, WRITE)
             case ir.Compute() if self.inside is not None:
@@ -367,11 +376,11 @@ class _Walker:
     def _uses(self, node: ir.Node) -> Iterator[Part]:
         match node:
             case ir.Read(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
-                yield self._request(tensor, tile.ranges, READ)
+                yield self._request(tensor, tile.ranges, READ, node.at)
                 yield self._request(self._of(tile), tile.ranges, WRITE)
             case ir.Write(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
                 yield self._request(self._of(tile), tile.ranges, READ)
-                yield self._request(tensor, tile.ranges, WRITE)
+                yield self._request(tensor, tile.ranges, WRITE, node.at)
             case ir.Init(tensor=tensor, ranges=ranges):
                 yield self._request(tensor, ranges, WRITE)
             case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
@@ -417,7 +426,8 @@ def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
     """The tensor that a tile lies in on a machine without a scratchpad, for those that have one.
 
     One that was read lies where it came from, unless it is changed and does not go back there alone. One that was
-    made lies where it goes, if that is one place which nothing is read from meanwhile.
+    made lies where it goes, if that is one place which nothing is read from meanwhile. A tensor that is kept apart for
+    tiles is nobody's home: which of them is meant may change while a tile is there.
     """
     source: dict[ir.Tile, ir.Tensor] = {}
     goals: dict[ir.Tile, set[ir.Tensor]] = {}
@@ -450,7 +460,7 @@ def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
             (goal,) = written
             if goal not in read or not _read_while(nodes, tile, goal):
                 found[tile] = goal
-    return found
+    return {tile: home for tile, home in found.items() if home.apart is None}
 
 
 def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:

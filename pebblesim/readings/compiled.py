@@ -1,9 +1,9 @@
-"""Closed forms as Python functions: exact integers for one point, arrays of exact integers for a sweep."""
+"""Compile closed forms to Python functions: exact integers for one point, arrays of exact integers for a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import sympy
@@ -14,11 +14,11 @@ from pebblesim.errors import UsageError
 from pebblesim.sizes import whole
 
 LARGEST = 2**62
-"""Values up to here are computed in int64; larger ones in Python's own integers."""
+"""Values up to this bound are computed in int64; larger values in Python integers."""
 
 
 class _ExactPrinter(PythonCodePrinter):
-    """Prints an expression in integers only: ⌈a/b⌉ as -(-a // b)."""
+    """Print an expression with integers only: ⌈a/b⌉ as -(-a // b)."""
 
     def _print_ceiling(self, expr: sympy.ceiling) -> str:
         numerator, denominator = expr.args[0].as_numer_denom()
@@ -41,20 +41,24 @@ class _ExactPrinter(PythonCodePrinter):
 
 
 def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[..., Any]:
-    """A function of the named variables, integers or integer arrays, that computes the expression exactly.
+    """Compile an expression to an exact function of the named variables, which are integers or integer arrays.
 
-    Arrays are computed in int64 where every value is certain to fit, and in Python's own integers elsewhere.
+    Arrays are computed in int64 if every value is certain to fit, otherwise in Python integers.
     """
     unknown = sorted({str(f.func) for f in expr.atoms(sympy.core.function.AppliedUndef)})
     if unknown:
-        raise UsageError(f"the closed form has {', '.join(unknown)}, which only a mask gives a value; name the mask.")
+        raise UsageError(f"the closed form has {', '.join(unknown)}, whose value depends on the mask; give the mask.")
     exact = exactly(expr, variables)
-    exact_of_arrays = exactly(expr, variables, arrays=True)
-    magnitude = exactly(sympy.Add(*map(_absolute, sympy.Add.make_args(expr))), variables, arrays=True)
+
+    @cache
+    def of_arrays() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The same of arrays, and how large its values may be. Most forms are asked for single points alone."""
+        absolute = sympy.Add(*map(_absolute, sympy.Add.make_args(expr)))
+        return exactly(expr, variables, arrays=True), exactly(absolute, variables, arrays=True)
 
     def evaluate(**sizes: Any) -> Any:
         if set(sizes) != set(variables):
-            raise UsageError(f"the closed form takes {', '.join(variables)}, and got {', '.join(sizes) or 'nothing'}.")
+            raise UsageError(f"the closed form takes {', '.join(variables)}, but got {', '.join(sizes) or 'nothing'}.")
         in_order = [sizes[name] for name in variables]
         if all(isinstance(size, int) for size in in_order):
             return exact(*map(whole, variables, in_order))
@@ -66,6 +70,7 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
                 raise UsageError(f"{name} must be whole numbers, 1 or more, in each element.")
         if expr.has(sympy.Sum):
             return _one_by_one(exact, arrays)
+        exact_of_arrays, magnitude = of_arrays()
         bound = magnitude(*(array.astype(np.float64) for array in arrays))
         largest = max(np.max(array, initial=0) for array in arrays)
         kind = np.int64 if max(np.max(bound, initial=0.0), largest) < LARGEST else object
@@ -80,7 +85,10 @@ def _absolute(term: sympy.Expr) -> sympy.Expr:
 
 
 def exactly(expr: sympy.Expr, variables: tuple[str, ...], arrays: bool = False) -> Callable[..., Any]:
-    """The same of any integers in order, unchecked; of arrays in their own type, which must hold every value."""
+    """Like `compile_exact`, with positional arguments and no checks.
+
+    Arrays are computed in their own type, which must hold every value.
+    """
     terms = sympy.Add.make_args(expr)
     denominator = sympy.ilcm(1, *(term.as_coeff_Mul()[0].q for term in terms))
     source = _ExactPrinter().doprint(sympy.Add(*(denominator * term for term in terms)))
@@ -97,7 +105,7 @@ def _total(term: Callable[[int], Any], first: int, last: int) -> Any:
 
 
 def _one_by_one(exact: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-    """Values of a form with sums in it, whose lengths differ from element to element."""
+    """Evaluate a form with sums element by element, because the lengths of the sums differ."""
     import numpy as np
 
     def value(*sizes: Any) -> int:

@@ -16,15 +16,15 @@ from pebblesim.units import Traffic
 
 @dataclass(frozen=True)
 class Count:
-    """What a program moves and holds, in words.
+    """Traffic and occupancy of a program, in words.
 
     Attributes:
         total: all traffic.
         by_tensor: traffic of each tensor.
         by_phase: traffic of each phase.
         peak_words: most words resident between two primitives.
-        peak_red: most red pebbles at any moment of the game; under a mask that of the game without it, which no mask
-            exceeds (`pebblesim.readings.masked_peak` finds the exact one by going through all tiles).
+        peak_red: most red pebbles at any moment of the game. Under a mask it is the peak of the game without the mask,
+            which is an upper bound (`pebblesim.readings.masked_peak` computes the exact peak by visiting all tiles).
     """
 
     total: Traffic
@@ -40,8 +40,8 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain", mask: 
     Args:
         program: a traced schedule, under the mask if there is one.
         sizes: the value of each dimension and block, by name.
-        summation: shape of the summation trees; it decides `peak_red` and nothing else.
-        mask: which pairs are allowed; partial tiles are moved whole.
+        summation: shape of the summation trees; it affects only `peak_red`.
+        mask: the allowed pairs; tiles that are partly allowed are moved whole.
     """
     by_phase = {phase.name: _moved(phase, program, sizes, mask) for phase in program.phases}
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
@@ -59,7 +59,7 @@ def count(program: ir.Program, sizes: ir.Sizes, summation: str = "chain", mask: 
 
 
 def io(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
-    """Reads and writes together, in words, without looking for the peaks."""
+    """Reads + writes in words, without computing the peaks."""
     return sum(traffic.io for phase in program.phases for traffic in _moved(phase, program, sizes, mask).values())
 
 
@@ -71,7 +71,8 @@ def _moved(phase: ir.Phase, program: ir.Program, sizes: ir.Sizes, mask: Mask | N
 def peak_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
     """Most words resident between two primitives of a program.
 
-    One iteration of each kind is enough: what enters the cache in one leaves it there.
+    One iteration of each kind is enough, because a tile that enters the cache in an iteration leaves it in the same
+    iteration.
     """
     peak = 0
     for phase in program.phases:

@@ -1,11 +1,11 @@
 """`formula`: the exact closed form of a program's traffic and peak, ceilings included, as sympy expressions.
 
-A tile's traffic is the product of its lengths. Summed over the tiles of a range, a power 0 of the length gives the
-number of tiles, a power 1 the range itself; whatever else stands there is taken at a full tile, as often as
-there are full tiles, plus at the last one. That is all, and nothing is typed in by hand.
+A tile's traffic is the product of its lengths. Summed over the tiles of a range, power 0 of the length gives the number
+of tiles, and power 1 the length of the range. Any other expression is evaluated at a full tile, times the number of
+full tiles, plus once at the last tile. No formula is written by hand.
 
-Under a mask the sums are over the tiles that have an allowed pair: how many there are, their rows, their columns and
-their pairs, as functions of the blocks. A band, such as a causal mask, gives these closed forms, too.
+Under a mask the sums are over the tiles with an allowed pair: their number, rows, columns and pairs, as functions of
+the blocks. For a band, such as a causal mask, these also have closed forms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import sympy
@@ -31,7 +31,7 @@ Lengths = dict[ir.Range, sympy.Expr]
 
 @dataclass(frozen=True)
 class Formula:
-    """Closed forms in the dimensions and block sizes, in words; a size is a `sympy.Symbol` of that name alone.
+    """Closed forms in the dimensions and block sizes, in words. A size is a `sympy.Symbol` without assumptions.
 
     Attributes:
         reads, writes: words moved into and out of the cache.
@@ -50,12 +50,12 @@ class Formula:
 
     @property
     def io(self) -> sympy.Expr:
-        """Reads and writes together."""
+        """Reads + writes."""
         return sympy.expand(self.reads + self.writes)
 
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
-        """`evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or an array of them for arrays of sizes."""
+        """A function `evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or as an array for arrays of sizes."""
         return compile_exact(self.io, self.variables)
 
     def latex(self) -> str:
@@ -65,18 +65,18 @@ class Formula:
 
     @cached_property
     def evaluate_peak_words(self) -> Callable[..., Any]:
-        """The same for the peak."""
+        """Like `evaluate`, for the peak."""
         return compile_exact(self.peak_words, self.variables)
 
 
 @lru_cache(maxsize=256)
 def formula(program: ir.Program, mask: Band | None = None) -> Formula:
-    """Derive the closed forms of a program; once for each program and mask.
+    """Derive the closed forms of a program; the result is cached for each program and mask.
 
     Args:
         program: a traced schedule, under a mask if there is one.
-        mask: a band that the program is under, for closed forms in n and the blocks alone; without it the closed forms
-            of a program under a mask count the tiles it leaves by functions such as `tiles(B_r, B_c)`.
+        mask: the band mask of the program, for closed forms in n and the blocks only. Without it, the closed forms of a
+            program under a mask contain functions such as `tiles(B_r, B_c)`, the number of tiles with an allowed pair.
     """
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
     by_phase: dict[str, Traffic] = {}
@@ -106,7 +106,12 @@ def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     whole = _length(rng.parent, lengths)
     if rng.after is not None and rng.block != 1:
         whole = _behind(rng, lengths)
-    return sympy.Min(whole, size(rng))
+    return _smaller(whole, size(rng))
+
+
+@cache  # sympy compares whatever it can of the two, and takes long
+def _smaller(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
+    return sympy.Min(whole, block)
 
 
 def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
@@ -121,14 +126,14 @@ def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
 
 
 class _Sums:
-    """Adds up the traffic of a program, loop by loop."""
+    """Add up the traffic of a program, loop by loop."""
 
     def __init__(self, mask: Band | None) -> None:
         self.tiles = MaskSums(mask)
         self.left: dict[sympy.Dummy, tuple[ir.MaskCondition, ir.Range, int]] = {}  # see `_left`
 
     def traffic(self, body: list[ir.Node], lengths: Lengths) -> dict[str, Traffic]:
-        """What a body moves of each tensor, in terms of the lengths of the tiles around it."""
+        """Return the traffic of each tensor in a body, as a function of the lengths of the enclosing tiles."""
         moved: dict[str, Traffic] = defaultdict(Traffic)
         for node in body:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
@@ -146,7 +151,7 @@ class _Sums:
         return moved
 
     def _over_tiles(self, words: sympy.Expr, length: sympy.Symbol, loop: ir.Loop, lengths: Lengths) -> sympy.Expr:
-        """The sum of an expression in the tile's length over all tiles of a range."""
+        """Sum an expression in the tile's length over all tiles of a range."""
         total = sympy.Integer(0)
         for term in sympy.Add.make_args(sympy.expand(words)) if words else ():
             factor, rest = term.as_independent(length)
@@ -162,10 +167,10 @@ class _Sums:
         return total
 
     def _left(self, loop: ir.Loop, power: int) -> sympy.Expr:
-        """Σ length^power over those tiles of a loop that the mask leaves.
+        """Return Σ length^power over the tiles of a loop that the mask allows.
 
-        How many there are differs from one tile of the outer loop to the next. So a symbol stands for the sum until the
-        outer loop is summed, too.
+        Their number differs between the tiles of the outer loop. So a symbol stands for this sum until the outer loop
+        is summed.
         """
         assert loop.when
         inner_rows = loop.when.rows is loop.range
@@ -178,7 +183,7 @@ class _Sums:
         return self.tiles.all(loop.range, power) - some if loop.when.none else some
 
     def _both(self, dummy: sympy.Dummy, power: int, outer: ir.Range) -> sympy.Expr:
-        """The sum over an outer loop of length^power times the sum that the symbol stands for."""
+        """Sum length^power times the symbol's sum over an outer loop."""
         meeting, inner, inner_power = self.left[dummy]
         powers = {outer: power, inner: inner_power}
         return self.tiles.sum(meeting.rows, meeting.columns, powers[meeting.rows], powers[meeting.columns])
@@ -191,7 +196,7 @@ def _power(rest: sympy.Expr, length: sympy.Symbol) -> int:
 
 
 def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    """The sum of a term over all tiles of a range, the full ones and the last."""
+    """Sum a term over all tiles of a range: the full tiles and the last one."""
     assert rng.parent is not None
     whole, block = _length(rng.parent, lengths), size(rng)
     tiles = sympy.ceiling(whole / block)
@@ -207,7 +212,7 @@ def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Le
 
 
 def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tuple[list[sympy.Expr], sympy.Expr]:
-    """Words resident after each entry of a tile (first iterations, whose tiles are the largest), and at the end."""
+    """Return resident words after each entry of a tile and at the end, in first iterations (the largest tiles)."""
     levels = []
     for node in body:
         if isinstance(node, ir.Loop):
@@ -226,7 +231,7 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
 
 
 def _largest(levels: list[sympy.Expr]) -> sympy.Expr:
-    """The maximum of sums with positive terms, without those that another one exceeds term by term."""
+    """Return the maximum of sums with positive terms, without sums that another one dominates term by term."""
 
     def below(a: sympy.Expr, b: sympy.Expr) -> bool:
         small, large = a.as_coefficients_dict(), b.as_coefficients_dict()

@@ -1,6 +1,6 @@
-"""How the readings go through a program: one walk, for which each says what the iterations of a loop are.
+"""The walk of the readings through a program; each reading defines the iterations of a loop.
 
-Some look at every tile (`EveryTile`); others at one tile of each kind, since those of a kind are alike
+Some visit every tile (`EveryTile`); others visit one tile of each kind, because tiles of a kind are equal
 (`pebblesim.readings.totals`, `pebblesim.readings.kernels.sectors`).
 """
 
@@ -17,14 +17,14 @@ Times = int | Fraction
 
 
 class Iterations(Protocol):
-    """Where a walk is."""
+    """The current position of a walk."""
 
     def iterations(self, loop: ir.Loop) -> Iterator[Times]:
-        """Be at one kind of iteration after the other; yields how often it is visited, for each visit of the loop."""
+        """Move to each kind of iteration in turn; yield how often it is visited for each visit of the loop."""
 
 
 def walk(body: list[ir.Node], at: Iterations) -> Iterator[tuple[ir.Node, Times]]:
-    """Each primitive that a body carries out, in order, and how often in the kinds of iterations that `at` is at."""
+    """Yield each primitive of a body in order, and how often it runs in the current kinds of iterations of `at`."""
     for node in body:
         if isinstance(node, ir.Loop):
             for times in at.iterations(node):
@@ -35,7 +35,7 @@ def walk(body: list[ir.Node], at: Iterations) -> Iterator[tuple[ir.Node, Times]]
 
 
 def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) -> int:
-    """Operations on entries, for the present bounds of ranges: a multiplication and an addition together are one."""
+    """Number of operations on entries for the current bounds; a multiplication with an addition counts as one."""
     ranges = node.target.ranges
     if isinstance(node.expr, ir.MatMul):
         ranges = (*ranges, node.expr.left.shape[1])
@@ -45,22 +45,30 @@ def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) 
 
 
 class EveryTile:
-    """Iterations that are the tiles themselves, one after the other."""
+    """Iterations over every tile, one after the other."""
 
     def __init__(self, sizes: ir.Sizes) -> None:
         self.sizes = sizes
         self._bounds: dict[ir.Range, tuple[int, int]] = {}
 
     def bounds(self, rng: ir.Range) -> tuple[int, int]:
-        """The indices of a range now, as start and stop."""
+        """Return the current indices of a range, as (start, stop)."""
         return (0, self.sizes[rng.name]) if rng.parent is None else self._bounds[rng]
 
     def part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
-        """Where a tile is in its tensor."""
+        """Return the position of a tile in its tensor."""
         return tuple(slice(*self.bounds(rng)) for rng in ranges)
 
+    def place(self, node: ir.Read | ir.Write) -> tuple[int | slice, ...]:
+        """Where a tile that is moved is in its tensor, which has an index more if it is kept apart for tiles."""
+        return (*(() if node.at is None else (self.number(node.at),)), *self.part(node.tile.ranges))
+
+    def number(self, rng: ir.Range) -> int:
+        """Which tile of its dimension a range is at, from 0 on."""
+        return self.bounds(rng)[0] // ir.length(rng.block, self.sizes)
+
     def within(self, ref: ir.Ref) -> tuple[slice, ...]:
-        """Where a part of a tile is in it."""
+        """Return the position of a part within its tile."""
         starts = (self.bounds(rng)[0] for rng in ref.tile.ranges)
         return tuple(slice(p.start - s, p.stop - s) for p, s in zip(self.part(ref.ranges), starts, strict=True))
 
@@ -74,12 +82,12 @@ class EveryTile:
                 yield 1
 
     def span(self, loop: ir.Loop) -> tuple[int, int]:
-        """From where to where a loop goes."""
+        """Return the start and stop of a loop's indices."""
         assert loop.range.parent is not None
         start, end = self.bounds(loop.range.parent)
         first, last = ir.stretch(loop.range, end - start, self.sizes)
         return start + first, start + last
 
     def runs(self, loop: ir.Loop) -> bool:
-        """Whether a loop runs for the tile it is at."""
+        """Whether a loop runs for its current tile."""
         return True

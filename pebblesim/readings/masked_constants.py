@@ -1,7 +1,7 @@
-"""What a mask makes constant in a program: the sums of rows and columns without an allowed pair, and what follows.
+"""Constants of a program under a mask: sums of rows and columns without an allowed pair, and values computed from them.
 
-Nothing is computed for them, as `pebblesim.game.numbering` says. A program is gone through once, with what its tiles
-and tensors hold: for which rows or columns that is a constant, 0 or -inf.
+These constants are not computed, as stated in `pebblesim.game.numbering`. One pass through the program tracks for each
+tile and tensor the rows or columns that hold a constant, 0 or -inf.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.totals import tile_of_whole
 
-Lines = Any  # for each row or column whether it is meant: one boolean for all, or an array of them
-State = dict[float, Lines]  # of what holds values of rows or of columns: which of these are a constant, 0 or -inf
+Lines = Any  # a set of rows or columns: one boolean for all, or an array of booleans
+State = dict[float, Lines]  # for each constant, 0 or -inf: the rows or columns that hold it
 
 _OF_CONSTANTS = {"exp", "log", "mul", "add", "sub", "div", "max"}
 
 
 class Constants:
-    """What a mask makes constant in a program: the sums of rows and columns without an allowed pair, and what follows.
+    """Constants of a program under a mask: sums of rows and columns without an allowed pair, and values computed from
+    them.
 
-    Nothing is computed for them, as `pebblesim.game.numbering` says.
+    These constants are not computed, as stated in `pebblesim.game.numbering`.
 
     Attributes:
-        folded: of an elementwise operation, by id, the rows or columns for which it is not carried out.
-        left_out: of a product, by id of its node, the terms that are left out of a sum that waits in memory.
-        apart: the sums over one tile of rows or columns that are kept apart from the others, and where they are made.
+        folded: for an elementwise operation, by id, the rows or columns for which it is not computed.
+        left_out: for a product, by id of its node, the terms that are left out of a sum kept in memory.
+        apart: separate sums over one tile of rows or columns, and the nodes that compute them.
     """
 
     def __init__(self, program: ir.Program, sizes: ir.Sizes, mask: Mask | None) -> None:
@@ -38,9 +39,9 @@ class Constants:
         self.left_out: dict[int, Lines] = {}
         self.apart: dict[ir.Tile, ir.Compute] = {}
         self.sizes = sizes
-        self.conditions: list[ir.MaskCondition] = []  # of the loops around
-        self.held: dict[ir.Tile | str, State] = {}  # by tiles, and by tensors in memory
-        self.waiting: dict[ir.Tile, str] = {}  # sums in progress that were read from memory, and of which tensor
+        self.conditions: list[ir.MaskCondition] = []  # of the enclosing loops
+        self.held: dict[ir.Tile | str, State] = {}  # by tile, and by tensor in memory
+        self.waiting: dict[ir.Tile, str] = {}  # partial sums that were read from memory, and their tensors
         if mask is not None:
             self.mask = mask
             for phase in program.phases:
@@ -76,7 +77,7 @@ class Constants:
                     pass
 
     def _loop(self, loop: ir.Loop) -> None:
-        """What a loop over pairs makes anew holds values in it; afterwards, where the loop never came, the old."""
+        """Values computed in a loop over pairs are no constants in it; lines that it never visits keep their state."""
         of_loop = [] if loop.when is None else [loop.when]
         self.conditions += of_loop
         before: dict[ir.Tile | str, tuple[State, Lines]] = {}
@@ -90,10 +91,10 @@ class Constants:
         del self.conditions[len(self.conditions) - len(of_loop) :]
 
     def _changes(self, loop: ir.Loop) -> dict[ir.Tile | str, tuple[bool, bool, Lines]]:
-        """The tiles and tensors that a loop changes.
+        """Return the tiles and tensors that a loop changes.
 
-        For each whether nothing is done but terms added to it, whether each iteration changes rows or columns of its
-        own, and which are changed at all.
+        For each: whether the loop only adds terms to it, whether each iteration changes different rows or columns, and
+        which rows or columns are changed.
         """
         inside = list(ir.walk(loop.body))
         read = {node.tile: node.tensor for node in inside if isinstance(node, ir.Read)}
@@ -130,13 +131,13 @@ class Constants:
         return changes
 
     def _put(self, key: ir.Tile | str, state: State, ranges: ir.Ranges) -> None:
-        """A state for the rows or columns that loops get to; the others stay."""
+        """Set the state of the rows or columns that the loops visit; keep the others."""
         line = _line_range(ranges)
         if line is not None:
             self.held[key] = _joined(self.held.get(key, {}), state, self._visited(line))
 
     def _visited(self, rng: ir.Range) -> Lines:
-        """The rows or columns in tiles that the loops around get to."""
+        """Return the rows or columns in tiles that the enclosing loops visit."""
         import numpy as np
 
         top = tile_of_whole(rng)
@@ -156,7 +157,7 @@ class Constants:
         return min(whole, ir.length(rng.block, self.sizes)) if rng.parent else whole
 
     def _elementwise(self, expr: ir.Expr) -> State:
-        """What of an expression is constant, all that it is made from being so."""
+        """Return the constant part of an expression: where all its operands are constant."""
         if isinstance(expr, ir.Ref):
             return {} if ir.over_pairs(expr.tile.ranges) else self.held.get(expr.tile, {})
         assert isinstance(expr, ir.Elementwise)
@@ -196,12 +197,12 @@ class Constants:
 
 
 def _adds(node: ir.Compute) -> bool:
-    """Whether it does nothing but add the terms of a sum."""
+    """Whether the node only adds terms of a sum."""
     return node.mode == "add" and not isinstance(node.expr, ir.Elementwise)
 
 
 def _joined(old: State, new: State, there: Lines) -> State:
-    """The new state in some rows or columns, the old one in the others."""
+    """Return the new state in some rows or columns, and the old state in the others."""
     both = {value: old.get(value, False) & ~there | new.get(value, False) & there for value in {*old, *new}}
     return {value: lines for value, lines in both.items() if lines.any()}
 
@@ -213,7 +214,10 @@ def _everywhere(value: float) -> State:
 
 
 def _line_range(ranges: ir.Ranges) -> ir.Range | None:
-    """The rows or columns of pairs that a tile has values of; None if it has none, or is over pairs."""
+    """Return the range of rows or columns of pairs that a tile holds values of;
+
+    None if there is none, or if it is over pairs.
+    """
     lines = [rng for rng in ranges if rng.pairs]
     return lines[0] if len(lines) == 1 else None
 
@@ -225,7 +229,7 @@ def _within(inner: ir.Range | None, outer: ir.Range) -> bool:
 
 
 def _of_constants(op: str, *values: float) -> float:
-    """An operation on 0 and -inf; 0/0 and (-inf) - (-inf) are 0."""
+    """Apply an operation to the constants 0 and -inf; 0/0 and (-inf) - (-inf) are 0."""
     import numpy as np
 
     if op in ("sub", "div") and values[0] == values[1] == (0 if op == "div" else -inf):
@@ -236,7 +240,7 @@ def _of_constants(op: str, *values: float) -> float:
 
 
 def index_of(expr: ir.Expr) -> ir.Range:
-    """The range that a sum goes over."""
+    """Return the range of the summation index."""
     if isinstance(expr, ir.MatMul):
         return expr.left.shape[1]
     assert isinstance(expr, ir.RowReduction)
@@ -244,7 +248,7 @@ def index_of(expr: ir.Expr) -> ir.Range:
 
 
 def line_of(expr: ir.Expr) -> tuple[int, int] | None:
-    """Of a sum over pairs: which range of its target is the line of pairs, and whether a row (0) or a column (1)."""
+    """For a sum over pairs: the range of its target that is the line of pairs; whether a row (0) or column (1)."""
     if isinstance(expr, ir.RowReduction):
         return (0, 0) if ir.over_pairs(expr.operand.shape) else None
     assert isinstance(expr, ir.MatMul)

@@ -1,7 +1,7 @@
-"""The most red pebbles of a game under a mask, found without playing it.
+"""The peak of red pebbles of a game under a mask, computed without playing it.
 
-As `peak` does, but every tile of rows and columns is visited, since each may have other pairs, and sums differ from
-element to element in their terms. A sum without terms holds no pebble until somebody looks at it, then a constant.
+Like `peak`, but every tile of rows and columns is visited, because tiles differ in their allowed pairs, and elements of
+a sum differ in their numbers of terms. A sum without terms has no pebble until it is used; then it is a constant.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
     """Most red pebbles at any moment of the game on chains, under a mask.
 
     Raises:
-        UsageError: the sizes are too large for enumeration.
+        UsageError: the sizes are too large to visit all tiles.
     """
     allowed, left_out = mask.allowed(*program.grid(sizes)), Constants(program, sizes, mask).left_out
     return max(_MaskedOccupancy(sizes, allowed, left_out).run(phase) for phase in program.phases)
 
 
 class _MaskedOccupancy(Occupancy):
-    """Runs a phase on numbers of pebbles, element by element where sums differ."""
+    """Run a phase on numbers of pebbles, element by element where sums differ."""
 
     def __init__(self, sizes: ir.Sizes, allowed: Array, left_out: Mapping[int, Array]) -> None:
         super().__init__(sizes, "chain")
         self.allowed, self.left_out = allowed, left_out
-        self.done: dict[ir.Tile, Array] = {}  # of a sum in progress, whether its elements have got terms
-        self.empty: dict[ir.Tile, Array] = {}  # ... and whether they never will
-        self.apart: dict[ir.Tile, Array] = {}  # of a sum kept apart, whether its elements have terms
+        self.done: dict[ir.Tile, Array] = {}  # for a partial sum: whether its elements have terms
+        self.empty: dict[ir.Tile, Array] = {}  # ... and whether they will never have terms
+        self.apart: dict[ir.Tile, Array] = {}  # for a separate sum: whether its elements have terms
 
     def _runs(self, when: ir.MaskCondition | None) -> bool:
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
@@ -78,7 +78,10 @@ class _MaskedOccupancy(Occupancy):
                     self._fill(ref.tile, ref.ranges)
 
     def _fill(self, tile: ir.Tile, ranges: ir.Ranges) -> None:
-        """The sums without terms become constants; where only a part is looked at, others are still in progress."""
+        """Turn sums without terms into constants.
+
+        If only a part of the tile is used, the other sums are still in progress.
+        """
         if tile in self.done:
             done, part = self.done[tile], self._within(ranges, tile)
             without = (self.empty[tile] & ~done)[part]
@@ -105,7 +108,7 @@ class _MaskedOccupancy(Occupancy):
         elif tile in self.done:
             before = self.done[tile][self._within(ranges, tile)]
             after = before | (new > 0)
-        else:  # the sum is added to a value, or to what memory holds of it
+        else:  # the sum is added to a value, or to a partial sum from memory
             before = after = np.ones(shape, bool)
         most = np.where(before, 0, np.where(new > 0, max(term, 1), after))
         most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + max(term, 2), 0))
@@ -121,7 +124,7 @@ class _MaskedOccupancy(Occupancy):
             self.empty[tile] = without
 
     def _in_turn(self, before: Array, after: Array, most: Array) -> None:
-        """The elements of a target get their terms one after the other."""
+        """Add the terms of the target's elements, one element after the other."""
         others = self.red - int(before.sum())
         held = np.cumsum(after) - after + before.sum() - np.cumsum(before) + most
         if most.any():
@@ -132,9 +135,9 @@ class _MaskedOccupancy(Occupancy):
         return tuple(slice(p.start - w.start, p.stop - w.start) for p, w in zip(parts, whole, strict=True))
 
     def _new_terms(self, node: ir.Compute, ranges: ir.Ranges) -> Array:
-        """How many terms the elements of a target get."""
+        """Number of terms that each element of a target gets."""
         expr = node.expr
-        if isinstance(expr, ir.MatMul) and expr.left.tile in self.apart:  # its sums without terms are none of these
+        if isinstance(expr, ir.MatMul) and expr.left.tile in self.apart:  # sums without terms are not among these
             present = self.apart[expr.left.tile]
             return np.asarray((present.T if expr.left.transposed else present)[0].sum())
         index = self._index(expr)
@@ -147,7 +150,7 @@ class _MaskedOccupancy(Occupancy):
         return terms * self._pairs(ranges) if ir.over_pairs(ranges) else terms
 
     def _without_terms(self, node: ir.Compute, whole: ir.Range) -> Array:
-        """Which elements of the tile that a node adds to get no terms, here or elsewhere in what the sum goes over."""
+        """Return the elements of the target that get no terms, here or anywhere else in the range of the sum."""
         tile = node.target.tile
         if isinstance(node.expr, ir.MatMul) and node.expr.left.tile in self.apart and tile in self.done:
             return np.asarray(~self.done[tile])
@@ -158,14 +161,14 @@ class _MaskedOccupancy(Occupancy):
 
     @staticmethod
     def _index(expr: ir.Expr) -> ir.Range:
-        """What a sum goes over in one primitive."""
+        """Return the summation range in one primitive."""
         if isinstance(expr, ir.MatMul):
             return expr.left.shape[1]
         assert isinstance(expr, ir.RowReduction)
         return expr.operand.shape[1]
 
     def _lines(self, node: ir.Compute, ranges: ir.Ranges) -> Array | None:
-        """Of a sum over pairs, the pairs of each element's line, in a shape that broadcasts to (*ranges, line)."""
+        """For a sum over pairs: the pairs of each element's line, in a shape that broadcasts to (*ranges, line)."""
         expr = node.expr
         if isinstance(expr, ir.RowReduction):
             return self.allowed[self._slice(ranges[0])] if ir.over_pairs(expr.operand.shape) else None

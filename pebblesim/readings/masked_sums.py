@@ -1,14 +1,14 @@
-"""How many tiles a mask leaves, and how many rows, columns and pairs they have: symbols, and closed forms for bands.
+"""Number of tiles that a mask allows, and their rows, columns and pairs: symbols, and closed forms for bands.
 
-For a mask of which nothing is known these stay functions: `tiles(B_r, B_c)`, the number of tiles with an allowed pair;
-`heights`, the sum of their numbers of rows; `widths`, of columns; `areas`, of pairs; and of the tiles of all rows
-against whole columns, or of columns against whole rows, `row_tiles(B_r)`, `rows(B_r)`, `column_tiles(B_c)` and
-`columns(B_c)`.
+For an unknown mask these are functions: `tiles(B_r, B_c)`, the number of tiles with an allowed pair; `heights`, the sum
+of their numbers of rows; `widths`, of columns; `areas`, of pairs; and for tiles of rows times all columns, or tiles of
+columns times all rows, `row_tiles(B_r)`, `rows(B_r)`, `column_tiles(B_c)` and `columns(B_c)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import sympy
@@ -20,19 +20,19 @@ from pebblesim.readings.compiled import exactly
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The positive integer that a dimension, a block or M stands for, while a form is derived."""
+    """Return the symbol of a dimension, a block or M, as a positive integer, for use during derivations."""
     return sympy.Symbol(name, integer=True, positive=True)
 
 
 def plain(expr: sympy.Expr) -> sympy.Expr:
-    """A derived form in symbols of which sympy knows nothing, for others to put numbers into.
+    """Replace the symbols of a derived form by symbols without assumptions, so that numbers can be substituted.
 
-    What sympy concludes from positive integers on the way there can be wrong: 1.14 takes Max(0, 2*c - 6)/14 for an
-    integer, and so ⌊Max(0, 2*c - 6)/14⌋ for that fraction.
+    Otherwise sympy can simplify wrongly: for positive integers, sympy 1.14 treats Max(0, 2*c - 6)/14 as an integer, and
+    so drops the floor in ⌊Max(0, 2*c - 6)/14⌋.
     """
     if isinstance(expr, sympy.Symbol):
         return sympy.Symbol(expr.name)
-    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments were chosen, and to compare them again takes long
+    if isinstance(expr, sympy.Max | sympy.Min):  # their arguments are already chosen, and comparing them again is slow
         return expr.func(*map(plain, expr.args), evaluate=False)
     if isinstance(expr, sympy.Sum):
         return Total(*map(plain, expr.args))
@@ -40,12 +40,12 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
 
 
 def in_integers(expr: sympy.Expr) -> sympy.Expr:
-    """A plain form in positive integers again, for algebra."""
+    """Replace the symbols of a plain form by positive integers, for algebra."""
     return expr.xreplace({unknown: symbol(unknown.name) for unknown in expr.free_symbols})
 
 
 class Total(sympy.Sum):
-    """A sum that is its value as soon as there are numbers for all in it but the index it runs over."""
+    """A sum that evaluates itself as soon as all its symbols except the index are numbers."""
 
     def __new__(cls, term: sympy.Expr, limits: tuple[sympy.Expr, ...], **assumptions: Any) -> sympy.Expr:
         index, first, last = limits
@@ -55,12 +55,12 @@ class Total(sympy.Sum):
 
 
 def size(rng: ir.Range) -> sympy.Expr:
-    """The block that a range is cut by."""
+    """Return the block size that cuts a range."""
     return symbol(rng.block) if isinstance(rng.block, str) else sympy.Integer(rng.block)
 
 
 class MaskSums:
-    """Sums over the tiles of rows and columns that a mask leaves.
+    """Sums over the tiles of rows and columns that a mask allows.
 
     Args:
         mask: a band, for closed forms; None, for functions of the blocks.
@@ -70,12 +70,17 @@ class MaskSums:
         self.mask = mask
 
     def sum(self, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
-        """Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
+        """Return Σ height^of_rows · width^of_columns over the tiles with an allowed pair; powers are 0 or 1.
 
         A range without a parent is the whole dimension, one tile of n.
         """
         if self.mask is not None:
-            return self._closed(self.mask, rows, columns, of_rows, of_columns)
+            if rows.dim != columns.dim:
+                raise UsageError(
+                    f"mask {self.mask} has closed forms where there are as many keys as queries; use 'any'."
+                )
+            height, width = (None if rng.parent is None else size(rng) for rng in (rows, columns))
+            return _closed(self.mask, symbol(rows.dim), height, width, of_rows, of_columns)
         if rows.parent is not None and columns.parent is not None:
             name = {(0, 0): "tiles", (1, 0): "heights", (0, 1): "widths", (1, 1): "areas"}[of_rows, of_columns]
             return _function(name, size(rows), size(columns))
@@ -85,59 +90,64 @@ class MaskSums:
 
     def all(self, rng: ir.Range, power: int) -> sympy.Expr:
         """The same over all tiles of one range."""
-        return symbol(rng.dim) if power else sympy.ceiling(symbol(rng.dim) / size(rng))
+        return _all(symbol(rng.dim), size(rng), power)
 
-    def _closed(self, mask: Band, rows: ir.Range, columns: ir.Range, of_rows: int, of_columns: int) -> sympy.Expr:
-        if rows.dim != columns.dim:
-            raise UsageError(f"mask {mask} has closed forms where there are as many keys as queries; use 'any'.")
-        n = symbol(rows.dim)
-        if rows.parent is None or columns.parent is None:  # every row and every column has its diagonal pair
-            rng, power, other = (columns, of_columns, of_rows) if rows.parent is None else (rows, of_rows, of_columns)
-            return self.all(rng, power) * n**other
-        height, width = size(rows), size(columns)
-        last = sympy.ceiling(n / height) - 1
-        cut = sympy.Integer(0)  # the tiles before it see the first column
-        if mask.before is None:
-            cut = last
-        elif mask.before:
-            cut = sympy.Min(last, sympy.ceiling(sympy.Integer(mask.before) / height))
-        total = sympy.Integer(0)
-        for start, stop, from_first in ((sympy.Integer(0), cut, True), (cut, last, False)):
 
-            def seen(i: sympy.Symbol, from_first: bool = from_first) -> sympy.Expr:
-                return self._seen(mask, n, i * height, (i + 1) * height, width, of_columns, from_first)
+def _all(n: sympy.Expr, block: sympy.Expr, power: int) -> sympy.Expr:
+    return n if power else sympy.ceiling(n / block)
 
-            if start != stop:
-                total += _sum(seen, start, stop)
-        rest = n - last * height
-        of_last = self._seen(mask, n, last * height, n, width, of_columns, None)
-        return height**of_rows * total + rest**of_rows * of_last
 
-    def _seen(
-        self,
-        mask: Band,
-        n: sympy.Symbol,
-        start: sympy.Expr,
-        stop: sympy.Expr,
-        width: sympy.Expr,
-        power: int,
-        from_first: bool | None,
-    ) -> sympy.Expr:
-        """Of the rows start ... stop - 1, how many column tiles they see, or how many columns these have.
+@cache  # the same for every loop over the same tiles, of whatever program
+def _closed(
+    mask: Band, n: sympy.Symbol, height: sympy.Expr | None, width: sympy.Expr | None, of_rows: int, of_columns: int
+) -> sympy.Expr:
+    """Σ height^of_rows · width^of_columns over the tiles that a band leaves; None is all rows, or columns."""
+    if height is None:  # every row and every column has its diagonal pair
+        return _all(n, width, of_columns) * n**of_rows
+    if width is None:
+        return _all(n, height, of_rows) * n**of_columns
+    last = sympy.ceiling(n / height) - 1
+    cut = sympy.Integer(0)  # the tiles before it see the first column
+    if mask.before is None:
+        cut = last
+    elif mask.before:
+        cut = sympy.Min(last, sympy.ceiling(sympy.Integer(mask.before) / height))
+    total = sympy.Integer(0)
+    for start, stop, from_first in ((sympy.Integer(0), cut, True), (cut, last, False)):
 
-        `from_first`: whether the first column is among them, if that is known.
-        """
-        before, after = mask.before, mask.after
-        end = n if after is None or stop == n else stop if after == 0 else sympy.Min(stop + after, n)
-        behind = sympy.ceiling(sympy.expand(end / width))
-        first = sympy.Integer(0)
-        if before is not None and not from_first:
-            begin = start - before if from_first is False else sympy.Max(start - before, 0)
-            first = sympy.floor(sympy.expand(begin / width))
-        if not power:
-            return behind - first
-        whole_tiles = sympy.expand(behind * width - end) == 0
-        return (end if whole_tiles or end == n else sympy.Min(behind * width, n)) - first * width
+        def seen(i: sympy.Symbol, from_first: bool = from_first) -> sympy.Expr:
+            return _seen(mask, n, i * height, (i + 1) * height, width, of_columns, from_first)
+
+        if start != stop:
+            total += _sum(seen, start, stop)
+    rest = n - last * height
+    return height**of_rows * total + rest**of_rows * _seen(mask, n, last * height, n, width, of_columns, None)
+
+
+def _seen(
+    mask: Band,
+    n: sympy.Symbol,
+    start: sympy.Expr,
+    stop: sympy.Expr,
+    width: sympy.Expr,
+    power: int,
+    from_first: bool | None,
+) -> sympy.Expr:
+    """Of the rows start ... stop - 1, how many column tiles they see, or how many columns these have.
+
+    `from_first`: whether the first column is among them, if that is known.
+    """
+    before, after = mask.before, mask.after
+    end = n if after is None or stop == n else stop if after == 0 else sympy.Min(stop + after, n)
+    behind = sympy.ceiling(sympy.expand(end / width))
+    first = sympy.Integer(0)
+    if before is not None and not from_first:
+        begin = start - before if from_first is False else sympy.Max(start - before, 0)
+        first = sympy.floor(sympy.expand(begin / width))
+    if not power:
+        return behind - first
+    whole_tiles = sympy.expand(behind * width - end) == 0
+    return (end if whole_tiles or end == n else sympy.Min(behind * width, n)) - first * width
 
 
 def _function(name: str, *blocks: sympy.Expr) -> sympy.Expr:

@@ -55,9 +55,7 @@ def numbers(
     given = checked(program, sizes, inputs)
     dtype = np.result_type(*given.values())
     memory = {
-        name: given[name].astype(dtype, copy=False)
-        if name in given
-        else np.full([sizes[dim] for dim in tensor.shape], np.nan, dtype)
+        name: given[name].astype(dtype, copy=False) if name in given else np.full(tensor.sides(sizes), np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
     run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))
@@ -176,11 +174,9 @@ class _Run(EveryTile):
         for node, _ in walk(body, self):
             match node:
                 case ir.Read(tile=tile, tensor=tensor):
-                    self.cache[tile] = self._masked(
-                        self.memory[tensor.name][self.part(tile.ranges)].copy(), tile.ranges
-                    )
+                    self.cache[tile] = self._masked(self.memory[tensor.name][self.place(node)].copy(), tile.ranges)
                 case ir.Write(tile=tile, tensor=tensor):
-                    self.memory[tensor.name][self.part(tile.ranges)] = self.cache[tile]
+                    self.memory[tensor.name][self.place(node)] = self.cache[tile]
                 case ir.Init(tensor=tensor, ranges=ranges, value=value):
                     self.memory[tensor.name][self.part(ranges)] = value
                 case ir.Zeros(tile=tile):

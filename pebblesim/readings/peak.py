@@ -31,7 +31,12 @@ def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> 
     Raises:
         UsageError: unknown summation, or a tree other than a chain at sizes too large for enumeration.
     """
-    return max(Occupancy(sizes, summation).run(phase) for phase in program.phases)
+    return _peak_red(program, frozenset(sizes.items()), summation)
+
+
+@lru_cache(maxsize=4096)  # whoever chooses blocks asks, and again whoever counts what was chosen
+def _peak_red(program: ir.Program, sizes: frozenset[tuple[str, int]], summation: str) -> int:
+    return max(Occupancy(dict(sizes), summation).run(phase) for phase in program.phases)
 
 
 def tree_block(summation: str, terms: int) -> int:

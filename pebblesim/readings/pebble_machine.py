@@ -44,8 +44,9 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     MET_ROWS,  # LOOP, NEXT: run for tiles of which the mask allows a pair of these rows ...
     MET_COLUMNS,  # ... and these columns, -1 if for all
     MET,  # LOOP, NEXT: 1; 0 to run for the others
+    APART,  # EACH: the range whose tile says which of several tensors is read or written, -1 if there is one
     WIDTH,
-) = range(23)
+) = range(24)
 
 # which block a CHECK asks for: the one that PART is in, the latest before it, or the last of all
 THIS, BEFORE_IT, LATEST = range(3)
@@ -340,6 +341,9 @@ def run(
         if ins[OTHER] >= 0:
             other = areas[ins[OTHER]]
             beyond = other[CELLS] - area[CELLS] if op == MOVE else other[CELLS]
+            if op == EACH and ins[APART] >= 0:
+                tiles = ranges[ins[APART]]
+                beyond += tiles[OFFSET] // tiles[BLOCK] * family[ELEMENTS]
         block = _block(ranges, ins[PART], family)
         index = terms = term = 0
         masked = family[BEFORE] >= 0

@@ -182,6 +182,7 @@ class _Assembler:
         self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
+        self.of_several: set[ir.Tile] = set()  # tiles from tensors that are kept apart for tiles of a dimension
         self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
         for phase in program.phases:
             self._body(phase.body)
@@ -326,13 +327,13 @@ class _Assembler:
     def _where(self, ranges: ir.Ranges) -> dict[str, int]:
         return {"ROWS": self._range(ranges[0]), "COLUMNS": self._range(ranges[1]) if len(ranges) == 2 else -1}
 
-    def _area(self, of: ir.Tile | str, ranges: ir.Ranges) -> int:
-        """The area of a tile, or of a tensor in memory."""
+    def _area(self, of: ir.Tile | str, ranges: ir.Ranges, copies: int = 1) -> int:
+        """The area of a tile, or of a tensor in memory, or of several of that shape."""
         if of not in self.areas:
             self.areas[of] = len(self.area_rows)
             where = self._where(ranges)
             self.area_rows.append([where["ROWS"], where["COLUMNS"], self.cells])
-            self.cells += prod(map(self._longest, ranges))
+            self.cells += copies * prod(map(self._longest, ranges))
         return self.areas[of]
 
     def _longest(self, rng: ir.Range) -> int:
@@ -345,7 +346,8 @@ class _Assembler:
         """The area of a tensor; -1 for an input, which holds what it always held."""
         if name in self.program.inputs:
             return -1
-        return self._area(name, tuple(self._whole(dim) for dim in self.program.tensors[name].shape))
+        tensor = self.program.tensors[name]
+        return self._area(name, tuple(map(self._whole, tensor.shape)), tensor.copies(self.sizes))
 
     def _whole(self, dim: str) -> ir.Range:
         return self.dims.setdefault(dim, ir.Range(dim))
@@ -401,13 +403,18 @@ class _Assembler:
                     self.node = node
                     end = self._emit(vm.NEXT, JUMP=start + 1, **of_tiles)
                     self.code[start][vm.JUMP] = end + 1
-                case ir.Read(tile=tile, tensor=tensor):
+                case ir.Read(tile=tile, tensor=tensor, at=at):
                     self.family[tile] = self.in_memory[tensor.name]
-                    self._each(READ, tile, OTHER=self._tensor(tensor.name), SURE=int(self._is_sure(tile)))
-                case ir.Write(tile=tile, tensor=tensor):
-                    self._check_storable(self._held(tile))
+                    if at is not None:  # it has a block of its own
+                        self.part[tile] = at
+                        self.of_several.add(tile)
+                    where = {"OTHER": self._tensor(tensor.name), "APART": self._part(at)}
+                    self._each(READ, tile, SURE=int(self._is_sure(tile)), **where)
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    if at is None:
+                        self._check_storable(self._held(tile))
                     self.in_memory[tensor.name] = self.family[tile]
-                    self._each(WRITE, tile, OTHER=self._tensor(tensor.name))
+                    self._each(WRITE, tile, OTHER=self._tensor(tensor.name), APART=self._part(at))
                     self.written.add(tile)
                 case ir.Delete(tile=tile):
                     if tile in self.family and not (self.write_takes_red and tile in self.written):
@@ -464,7 +471,7 @@ class _Assembler:
 
     def _is_sure(self, tile: ir.Tile) -> bool:
         """Whether a tile holds finished values of one family from its first primitive to its last."""
-        return tile not in self.changed and not self.table[self.family[tile]].running
+        return tile not in self.changed | self.of_several and not self.table[self.family[tile]].running
 
     def _check(self, ref: ir.Ref, declared: str, made: int, part: ir.Range | None) -> None:
         """An operand must hold what the graph makes the result from: finished values, of the right block."""

@@ -50,10 +50,7 @@ class _Run(EveryTile):
         super().__init__(sizes)
         self.workers = workers
         self.cache: dict[ir.Tile, Array] = {}
-        self.memory = {
-            name: np.full((4, *(sizes[dim] for dim in tensor.shape)), np.nan)
-            for name, tensor in program.tensors.items()
-        }
+        self.memory = {name: np.full((4, *tensor.sides(sizes)), np.nan) for name, tensor in program.tensors.items()}
         for name in program.inputs:
             self.memory[name][:] = _exact(inputs[name], UNIT * np.abs(inputs[name]))
 
@@ -98,9 +95,9 @@ class _Run(EveryTile):
         for node, _ in walk(body, self):
             match node:
                 case ir.Read(tile=tile, tensor=tensor):
-                    self.cache[tile] = self.memory[tensor.name][self._part(tile.ranges)].copy()
+                    self.cache[tile] = self.memory[tensor.name][(slice(None), *self.place(node))].copy()
                 case ir.Write(tile=tile, tensor=tensor):
-                    self.memory[tensor.name][self._part(tile.ranges)] = self.cache[tile]
+                    self.memory[tensor.name][(slice(None), *self.place(node))] = self.cache[tile]
                 case ir.Init(tensor=tensor, ranges=ranges, value=value):
                     part = self.memory[tensor.name][self._part(ranges)]
                     part[:] = _exact(np.full(part.shape[1:], value), np.zeros(part.shape[1:]))

@@ -35,13 +35,13 @@ def _body(
             case ir.Loop(range=rng, independent=independent):
                 assert rng.parent is not None
                 line = f"for {rng.name} in {_tiles(rng)}:" + "  # independent" * independent
-            case ir.Read(tile=tile, tensor=tensor):
-                part = _part(tensor, tile.ranges)
+            case ir.Read(tile=tile, tensor=tensor, at=at):
+                part = _part(tensor, tile.ranges, at)
                 named = tile.name.rstrip("_").startswith(tensor.name)  # a name from the paper, not just any variable
                 names[tile] = tile.name.rstrip("_") if named else part
                 line = f"read {part}" + (f" as {names[tile]}" if names[tile] != part else "")
-            case ir.Write(tile=tile, tensor=tensor):
-                line = f"write {_part(tensor, tile.ranges)} ← {_name(tile, names)}"
+            case ir.Write(tile=tile, tensor=tensor, at=at):
+                line = f"write {_part(tensor, tile.ranges, at)} ← {_name(tile, names)}"
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
                 line = f"write {_part(tensor, ranges)} ← {_constant(value)}"
             case ir.Zeros(tile=tile):
@@ -72,10 +72,11 @@ def _constant(value: float) -> str:
     return "0" if value == 0 else "−∞"
 
 
-def _part(tensor: ir.Tensor, ranges: ir.Ranges) -> str:
-    if all(rng.parent is None for rng in ranges):
+def _part(tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None = None) -> str:
+    if at is None and all(rng.parent is None for rng in ranges):
         return tensor.name
-    return f"{tensor.name}[{', '.join(':' if rng.parent is None else rng.name for rng in ranges)}]"
+    indices = [*([] if at is None else [at.name]), *(":" if rng.parent is None else rng.name for rng in ranges)]
+    return f"{tensor.name}[{', '.join(indices)}]"
 
 
 def _name(tile: ir.Tile, names: dict[ir.Tile, str]) -> str:

@@ -45,6 +45,29 @@ def _linear(case: Case) -> Iterator[Claim]:
     yield from _bounds(case, (_LINEAR_S, _LINEAR_h), scores, output)
 
 
+OF_LATENT = (
+    Product("Σ", "Q_C", "C", ("queries", "d_v", "keys"), 12),
+    Product("Σ", "Q_R", "R", ("queries", "d_r", "keys"), 17),
+    Product("O", "Σ", "C", ("queries", "keys", "d_v"), 12),
+)
+"""Scores of both parts of a key, and the first part as its value: 2·12² ≤ 17², as both of its products join C."""
+
+
+def _latent(case: Case) -> Iterator[Claim]:
+    lines = Lines(("Q_C", "Q_R"), ("C", "R"), ("d_v", "d_r"))
+    yield case.of_values_in_keys("V1", "products with the values of pairs", lines, OF_LATENT[2]._replace(weight=1))
+    of_value, of_rest = OF_LATENT[0].weight, OF_LATENT[1].weight
+    both, least = (
+        of_value + of_rest,
+        of_value,
+    )  # a score is 12d_v + 17d_r products: 29 of the narrower part, 12d_k at least
+    if both * case.width(lines)[1] >= least * case.size(("d_k",))[1]:
+        yield case.of_light_pairs("V2", "all products", lines, OF_LATENT, both)
+    else:
+        yield case.of_light_pairs("V2", "all products", lines._replace(widths=("d_k", "d_k")), OF_LATENT, least)
+    yield case.of_pairs("V3", "pairs", lines)
+
+
 def _order(formulation: Formulation) -> str:
     return f"{formulation.graph.get('order', 'linear')} order"
 
@@ -52,6 +75,7 @@ def _order(formulation: Formulation) -> str:
 PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
 
 FORWARD = Bounding(("Q", "K", "V", "O"), _forward, made=PROJECTED)
+LATENT = Bounding(("Q_C", "Q_R", "C", "R", "O"), _latent)
 LINEAR = Bounding(
     ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,

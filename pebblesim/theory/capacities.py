@@ -102,6 +102,28 @@ class Fresh:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """max{(X/3)^(3/2), d_v X²/4w(d_k + d_v)}, w = min(d_k, 2d_v): products of pairs with a part of their own keys.
+
+    A pair that is made needs d_k words of its query and d_k of its key, d_v of which are its value.
+    """
+
+    d_k: int
+    d_v: int
+
+    @property
+    def per_square(self) -> Fraction:
+        """The words whose square is as many times X² as it takes to make so many products: 4w(d_k + d_v)/d_v."""
+        return Fraction(4 * min(self.d_k, 2 * self.d_v) * (self.d_k + self.d_v), self.d_v)
+
+    def __call__(self, X: int) -> int:
+        return max(isqrt(X**3 // 27), floor(X**2 / self.per_square))
+
+    def turns(self, M: int) -> Iterator[int]:
+        yield from (3 * M - 1, 2 * M - 1, floor(self.per_square**2 / 27))
+
+
+@dataclass(frozen=True)
 class Gradients:
     """X²/d + 81/8·dX: products of pairs, fresh and carried, for three gradients: dQ, dK and dV, by their weights."""
 

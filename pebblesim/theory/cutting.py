@@ -19,7 +19,7 @@ from pebblesim.errors import UsageError
 from pebblesim.language.masks import Mask, TileRange
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
-from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Rows
+from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
 from pebblesim.theory.certificates import private_families
 
 
@@ -112,9 +112,9 @@ class Claim(NamedTuple):
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
     `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
     products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
-    `unit` is what M is compared with, as text and as number. Unless `at_once` is empty, `products` is the number of words
-    that are moved once, and for one of its (words, times) at least so many words are in the cache at so many times, or
-    are moved again.
+    `unit` is what M is compared with, as text and as number. Unless `at_once` is empty, `products` is the number of
+    words that are moved once, and for one of its (words, times) at least so many words are in the cache at so many
+    times, or are moved again.
     `beside` are words of parts of matrices that are moved besides, each as text and number.
     """
 
@@ -164,9 +164,12 @@ class Case:
         self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
         self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
         self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
-        for dim in ("d_k", "d_v"):
+        for dim in ("d_k", "d_v", "d_r"):
             self._sizes.setdefault(dim, dims.get("d", 0))
             self._texts.setdefault(dim, "d")
+        for total, parts in problem.totals.items():
+            self._sizes[total] = sum(self._sizes[part] for part in parts)
+            self._texts[total] = f"({_sum(Counter(self._texts[part] for part in parts))})"
 
     # -- sizes, as text and as number --------------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class Case:
         (width, words), less = self.width(lines), _less(Counter(text for text, _ in others.values()))
         pairs = _less({self.Z_text: families})
         counted, texts = self._total(products)
-        if len(self._widths(products)) == 1:
+        if self._widths(products) == {width}:
             ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
             lightest = min(ratio, worth)  # √ω, in units of d/√M
             factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
@@ -466,6 +469,34 @@ class Case:
             why_not or self._not_by_rows(lines),
             [product],
             beside=beside,
+        )
+
+    def of_values_in_keys(self, name: str, what: str, lines: Lines, product: Product) -> Claim:
+        """The products of pairs with a part of the keys that they are made from (`Latent`)."""
+        (keys, d_k), (values, d_v) = (self.size((dim,)) for dim in ("d_k", "d_v"))
+        capacity, Z = Latent(d_k, d_v), self.Z_text
+        if len({self._texts[width] for width in lines.widths}) == 1:  # d_k = 2d
+            large, unit, size = f"6*{Z}*{values}**2/M", f"{values}²", Fraction(d_v**2)
+        elif d_k <= 2 * d_v:
+            large, unit = f"{Z}*{keys}*({keys} + {values})/M", f"({keys}({keys} + {values})/{values})²"
+            size = Fraction(d_k * (d_k + d_v), d_v) ** 2
+        else:
+            large, unit = f"2*{Z}*{values}*({keys} + {values})/M", f"({keys} + {values})²"
+            size = Fraction((d_k + d_v) ** 2)
+        times = capacity.per_square**2 / size
+        return Claim(
+            name,
+            what,
+            self._total([product])[0],
+            capacity,
+            [
+                (large, times / 54, None),
+                (f"2*{Z}*{values}/sqrt(M) - M", 0, times / 81),
+                (f"sqrt(27/8)*{Z}*{values}/sqrt(M)", times / 81, times / 54),
+            ],
+            (unit, size),
+            self.besides((*lines.query, *lines.key, *product[:3])),
+            table=[product],
         )
 
     def _not_by_rows(self, lines: Lines) -> str:

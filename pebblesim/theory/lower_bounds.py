@@ -40,6 +40,7 @@ BOUNDS = {
     "matmul": bounds_products.MATMUL,
     "linear": bounds_forward.LINEAR,
     "forward": bounds_forward.FORWARD,
+    "forward-latent": bounds_forward.LATENT,
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
 }

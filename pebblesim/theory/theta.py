@@ -18,6 +18,7 @@ def repaired(title: str, source: str, plus: str = "", rectangle: str = "") -> Th
 _WORDS = "d_k*n_q + d_k*n_k + d_v*n_k + d_v*n_q"
 _CORE = "Min(d_k*d_v*n_q*n_k/M, (d_k + d_v)*n_q*n_k/sqrt(M))"
 OF_QKV = f"{_WORDS} + {_CORE}"
+OF_LATENT = "(d_v + d_r)*n_q + (d_v + d_r)*n_k + d_v*n_q + Min((d_v + d_r)**2*n_q*n_k/M, (d_v + d_r)*n_q*n_k/sqrt(M))"
 OF_PROJECTED = f"d*n_q + d*n_k + {_WORDS} + d*(d_k*n_q + d_k*n_k + d_v*n_k)/sqrt(M) + {_CORE}"
 OF_BACKWARD = "d*n_q + d*n_k + Min(d**2*n_q*n_k/M, d*n_q*n_k/sqrt(M))"
 """The same for queries and keys that differ in number, and in width."""

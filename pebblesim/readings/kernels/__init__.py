@@ -1,1 +1,1 @@
-"""Readings for real machines: CUDA source, launches, memory sectors, streams of accesses."""
+"""Readings for GPUs: CUDA source, launches, memory sectors, streams of accesses."""

@@ -1,4 +1,4 @@
-"""`accesses`: the tiles that each thread block of a launch moves, one after the other, where they lie in memory."""
+"""`accesses`: the tiles that each thread block of a launch moves, in order, with their memory addresses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pebblesim.readings.loops import EveryTile, operations, walk
 
 
 class Access(NamedTuple):
-    """A tile as it lies in memory: `rows` runs of `sectors` sectors, `stride` sectors apart, from sector `first` on.
+    """A tile in memory: `rows` runs of `sectors` sectors, `stride` sectors apart, starting at sector `first`.
 
     `array` is a tensor's name, or "copies of T"; `first` counts from its start. `work` is the number of operations on
-    entries that the block has done since the access before.
+    entries that the block has done since the previous access.
     """
 
     array: str
@@ -28,7 +28,10 @@ class Access(NamedTuple):
 
 
 def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> Iterator[Access]:
-    """What one thread block of a launch moves, in order; a launch that any number of blocks can do has one here."""
+    """Yield the accesses of one thread block of a launch, in order.
+
+    A launch for any number of blocks has one block here.
+    """
     walker = _Walker(launch, sizes, workers, block)
     if launch.kind == "tiles":
         return walker.body(launch.block)
@@ -36,7 +39,7 @@ def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) ->
 
 
 def number_of_blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
-    """How many blocks `block_accesses` tells apart."""
+    """Number of blocks that `block_accesses` distinguishes."""
     return blocks(launch, sizes, workers) if launch.kind == "tiles" else 1
 
 
@@ -58,15 +61,17 @@ class _Walker(EveryTile):
             self.share = -(-tiles // workers) * size
 
     def _room(self, tensor: ir.Tensor) -> int:
-        """Sectors of a tensor."""
+        """Number of sectors of a tensor, or of one of several that are kept apart."""
         rows = self.sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
         return rows * pitch(tensor, self.sizes) // WORDS
 
-    def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool) -> Access:
+    def _access(self, tensor: ir.Tensor, ranges: ir.Ranges, write: bool, at: ir.Range | None = None) -> Access:
         *rows, (start, stop) = (self.bounds(rng) for rng in ranges)
         top, bottom = rows[0] if rows else (0, 1)
         stride = pitch(tensor, self.sizes) // WORDS
         name, first = tensor.name, top * stride + start // WORDS
+        if at is not None:
+            first += self.number(at) * self._room(tensor)
         if tensor in self.launch.copies:
             name, first = f"copies of {name}", first + self.block * self._room(tensor)
         work, self.work = self.work, 0
@@ -96,10 +101,10 @@ class _Walker(EveryTile):
     def body(self, body: list[ir.Node]) -> Iterator[Access]:
         for node, _ in walk(body, self):
             match node:
-                case ir.Read(tile=tile, tensor=tensor):
-                    yield self._access(tensor, tile.ranges, False)
-                case ir.Write(tile=tile, tensor=tensor):
-                    yield self._access(tensor, tile.ranges, True)
+                case ir.Read(tile=tile, tensor=tensor, at=at):
+                    yield self._access(tensor, tile.ranges, False, at)
+                case ir.Write(tile=tile, tensor=tensor, at=at):
+                    yield self._access(tensor, tile.ranges, True, at)
                 case ir.Init(tensor=tensor, ranges=ranges):
                     yield self._access(tensor, ranges, True)
                 case ir.Compute():

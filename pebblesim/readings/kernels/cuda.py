@@ -1,24 +1,26 @@
-"""`cuda`: a program as kernels that move exactly its tiles.
+"""`cuda`: write a program as CUDA kernels that move exactly its tiles.
 
-Each launch (see `launches`) is a kernel: a thread block for each independent iteration, its tiles in shared memory,
-words of float32. The threads of a block share the work of each primitive; a barrier stands wherever one of them needs
-what another has done. The same text builds with nvcc, with NVRTC, and with a C++ compiler for a simulated GPU that
-counts. Sizes are parameters of the kernels, so that one build serves all of them, or constants that the compiler sees.
+Each launch (see `launches`) is a kernel. Each independent iteration is a thread block, with its tiles in shared memory;
+words are float32. The threads of a block share the work of each primitive. A barrier separates statements where one
+thread needs the result of another. The same source compiles with nvcc, with NVRTC, and with a C++ compiler for a
+simulated GPU that counts. Sizes are parameters of the kernels, so that one build serves all sizes, or compile-time
+constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, launches, layout, lifetimes_of, shares
+from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches, layout, lifetimes_of, shares
 from pebblesim.readings.kernels.sectors import pitch
 
 WORKERS = "workers"
-"""The name of the number of workers among the sizes."""
+"""Name of the size that holds the number of workers."""
 
 _OPERATIONS = {
     "exp": "expf({})",
@@ -45,13 +47,14 @@ start store threads tid tiles_of total turn words_ workers y0 y1 yn j0 j1 jn gam
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A kernel and how it is launched.
+    """A kernel and its launch.
 
     Attributes:
         name: its name in the source.
         launch: what it does.
-        tensors: names of the tensors it takes the addresses of, in order; the workers' copies of one as "copies of T".
-        integers: names of the sizes it takes after those, and the tiles whose place it takes.
+        tensors: names of the tensors whose addresses are parameters, in order; "copies of T" are the workers' copies of
+            T.
+        integers: names of the sizes that are parameters after those, and the tiles whose positions are parameters.
     """
 
     name: str
@@ -60,12 +63,12 @@ class Kernel:
     integers: tuple[str | ir.Tile, ...]
 
     def values(self, sizes: ir.Sizes) -> list[int]:
-        """The integers it takes, for these sizes (`workers` among them)."""
+        """Return the integer parameters for these sizes, which include `workers`."""
         at = layout(self.launch, sizes).offsets
         return [sizes[each] if isinstance(each, str) else at[each] for each in self.integers]
 
     def blocks(self, sizes: ir.Sizes) -> int | None:
-        """Thread blocks of the launch; None if any number does."""
+        """Number of thread blocks of the launch; None if any number works."""
         return blocks(self.launch, sizes, sizes[WORKERS]) if self.launch.kind == "tiles" else None
 
     def shared_words(self, sizes: ir.Sizes) -> int:
@@ -75,28 +78,29 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Kernels, in the order they are launched, and their text."""
+    """Kernels in launch order, and their source text."""
 
     kernels: tuple[Kernel, ...]
     text: str
 
 
 def prelude() -> str:
-    """What stands before the kernels, once."""
+    """Return the text that precedes the kernels."""
     return Path(__file__).with_name("tiles.cuh").read_text(encoding="utf-8")
 
 
 def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, prefix: str = "") -> Source:
-    """The kernels of a program, without the prelude.
+    """Write the kernels of a program, without the prelude.
 
     Args:
         program: a traced schedule.
-        workers: whether (more than 1) loops that carry sums are split; how many there are is a size, `workers`.
-        sizes: if given, these and the places of all tiles are constants of the text; `workers` among them.
-        prefix: of the kernels' names.
+        workers: if more than 1, loops that carry sums are split among workers; their number is the size `workers`.
+        sizes: if given (including `workers`), these sizes and the positions of all tiles are constants in the source.
+        prefix: prefix of the kernels' names.
     """
     kernels, texts = [], []
     names = Identifiers(_TAKEN.split())
+    check_alike(program)
     for launch in launches(program, workers):
         writer = _Writer(program, launch, sizes, names.new(prefix + launch.name))
         texts.append(writer.text())
@@ -105,11 +109,10 @@ def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, p
 
 
 def memory(kernels: Iterable[Kernel], program: ir.Program, sizes: ir.Sizes) -> dict[str, int]:
-    """Words that each array in memory takes, with the padding of its rows; the workers' copies among them."""
+    """Return the words of each array in memory, including row padding and the workers' copies."""
     room = {}
     for name, tensor in program.tensors.items():
-        rows = sizes[tensor.shape[0]] if len(tensor.shape) == 2 else 1
-        room[name] = rows * pitch(tensor, sizes)
+        room[name] = prod(tensor.sides(sizes)[:-1]) * pitch(tensor, sizes)
     copies = {
         f"copies of {tensor.name}": room[tensor.name] * shares(kernel.launch, sizes, sizes[WORKERS])
         for kernel in kernels
@@ -120,12 +123,12 @@ def memory(kernels: Iterable[Kernel], program: ir.Program, sizes: ir.Sizes) -> d
 
 @dataclass
 class _Statement:
-    """What the threads do together without waiting for each other.
+    """Work of all threads without a barrier.
 
     Attributes:
         reads, writes: tiles, and tensors in memory.
-        entries: if each thread works on entries of this shape alone, the shape; then `own` are the tiles of which it
-            touches those entries and no others.
+        entries: if each thread works on its own entries of a shape, this shape; `own` are then the tiles in which it
+            touches only these entries.
     """
 
     text: list[str]
@@ -136,7 +139,7 @@ class _Statement:
 
 
 class _Writer:
-    """Writes one kernel."""
+    """Write one kernel."""
 
     def __init__(self, program: ir.Program, launch: Launch, sizes: ir.Sizes | None, name: str) -> None:
         self.program, self.launch, self.sizes = program, launch, sizes
@@ -192,7 +195,7 @@ class _Writer:
         return "\n".join([head, *self.lines, "}", ""])
 
     def _fill(self) -> None:
-        """All threads of all blocks write the constant."""
+        """Write the constant with all threads of all blocks."""
         (node,) = self.launch.body
         assert isinstance(node, ir.Init)
         self.line("SECTION {")
@@ -213,7 +216,7 @@ class _Writer:
         self.line("} BARRIER")
 
     def _sum(self) -> None:
-        """All threads of all blocks add the copies up."""
+        """Add up the copies with all threads of all blocks."""
         (tensor,) = self.launch.copies
         ranges = tuple(ir.Range(dim) for dim in tensor.shape)
         self._share()
@@ -223,7 +226,7 @@ class _Writer:
         )
 
     def _tiles(self) -> None:
-        for rng, name in self.range.items():  # the most it can be
+        for rng, name in self.range.items():  # its largest possible value
             assert rng.parent is not None
             self.line(f"const int {name}_most = smaller({self._most(rng.parent)}, {self._size(rng.block)});")
         for tile in self.lifetimes:
@@ -247,7 +250,7 @@ class _Writer:
         self._body(self.launch.block)
 
     def _share(self) -> None:
-        """How many iterations each worker gets, and how many workers get any."""
+        """Write the number of iterations of each worker, and the number of workers with iterations."""
         assert self.launch.split is not None
         rng = self.launch.split.range
         tiles = f"tiles_of({self.size[rng.dim]}, {self._size(rng.block)})"
@@ -256,6 +259,13 @@ class _Writer:
     def _room(self, tensor: ir.Tensor) -> str:
         rows = self.size[tensor.shape[0]] if len(tensor.shape) == 2 else "1"
         return f"((long long){rows} * {self.of[tensor]}_pitch)"
+
+    def _array(self, node: ir.Read | ir.Write) -> str:
+        """The address of the tensor, or of the one that is kept for the present tile."""
+        name = self.of[node.tensor]
+        if node.at is None:
+            return name
+        return f"{name} + {self._start(node.at)} / {self._size(node.at.block)} * {self._room(node.tensor)}"
 
     # -- sizes and places ------------------------------------------------------------------------------------
 
@@ -280,13 +290,13 @@ class _Writer:
         return self._most(tile.ranges[1]) if len(tile.ranges) == 2 else "1"
 
     def _within(self, inner: ir.Range, outer: ir.Range) -> str:
-        """Where a range starts within another that it is a part of."""
+        """Return the start of a range within its enclosing range."""
         if inner is outer:
             return "0"
         return self._start(inner) if outer.parent is None else f"({self._start(inner)} - {self._start(outer)})"
 
     def _corner(self, ref: ir.Ref) -> str:
-        """Where the part of a tile that a reference names starts."""
+        """Return the start of the part of a tile that a reference names."""
         offsets = [self._within(i, o) for i, o in zip(ref.ranges, ref.tile.ranges, strict=True)]
         if len(offsets) == 1:
             return offsets[0]
@@ -294,12 +304,12 @@ class _Writer:
         return " + ".join(part for part in (row, offsets[1]) if part != "0") or "0"
 
     def _at(self, ref: ir.Ref) -> str:
-        """The address of that part."""
+        """Return the address of that part."""
         corner = self._corner(ref)
         return str(self.of[ref.tile]) if corner == "0" else f"{self.of[ref.tile]} + {corner}"
 
     def _entry(self, ref: ir.Ref, row: str = "r", column: str = "c") -> str:
-        """An entry of that part; a vector has rows alone."""
+        """Return an entry of that part; a vector has only rows."""
         inner = row if len(ref.ranges) == 1 else f"{row} * {self._width(ref.tile)} + {column}"
         corner = self._corner(ref)
         return f"{self.of[ref.tile]}[{inner if corner == '0' else f'{corner} + {inner}'}]"
@@ -346,7 +356,7 @@ class _Writer:
         self.line("}")
 
     def _close(self) -> None:
-        """End a section: here the threads wait for each other."""
+        """End a section with a barrier."""
         if not self.section:
             return
         self.line("SECTION {")
@@ -356,7 +366,7 @@ class _Writer:
         self.section = []
 
     def _must_wait(self, first: _Statement, second: _Statement) -> bool:
-        """Whether a thread may need, or spoil, what another does in the statement before."""
+        """Whether a thread may read, or overwrite, data that another thread uses in the previous statement."""
         conflicts = [
             (a, b)
             for mine, theirs in (
@@ -374,21 +384,19 @@ class _Writer:
     def _may_overlap(self, a: object, b: object) -> bool:
         if isinstance(a, ir.Tile) and isinstance(b, ir.Tile) and a is not b:
             (from_a, to_a), (from_b, to_b) = self.lifetimes[a], self.lifetimes[b]
-            return not (from_a < to_b and from_b < to_a)  # tiles that are never in cache together may lie in one place
+            return not (from_a < to_b and from_b < to_a)  # tiles that are never in cache together may share addresses
         return a is b
 
     def _statements(self, node: ir.Node) -> Iterator[_Statement]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self.of[tile]}, {self._width(tile)}, {self.of[tensor]}, {self._part(tensor, tile.ranges)}"
-                )
-                yield _Statement([f"read_tile({arguments}, tid, threads);"], {tensor}, {tile})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"read_tile({self.of[tile]}, {self._width(tile)}, {place}, tid, threads);"
+                yield _Statement([text], {tensor}, {tile})
             case ir.Write(tile=tile, tensor=tensor):
-                arguments = (
-                    f"{self.of[tensor]}, {self._part(tensor, tile.ranges)}, {self.of[tile]}, {self._width(tile)}"
-                )
-                yield _Statement([f"write_tile({arguments}, tid, threads);"], {tile}, {tensor})
+                place = f"{self._array(node)}, {self._part(tensor, tile.ranges)}"
+                text = f"write_tile({place}, {self.of[tile]}, {self._width(tile)}, tid, threads);"
+                yield _Statement([text], {tile}, {tensor})
             case ir.Init(tensor=tensor, ranges=ranges, value=value):
                 arguments = f"{self.of[tensor]}, {self._part(tensor, ranges)}, {_constant(value)}"
                 yield _Statement([f"fill({arguments}, tid, threads);"], set(), {tensor})
@@ -405,11 +413,11 @@ class _Writer:
                 pass
 
     def _assign(self, target: ir.Ref, value: str, refs: tuple[ir.Ref, ...]) -> _Statement:
-        """Each thread sets entries of the target from an expression over other entries."""
+        """Set each entry of the target from an expression over other entries, one thread for each entry."""
         shape = target.ranges
         own = {target.tile, *(ref.tile for ref in refs)}
         own -= {ref.tile for ref in refs if ref.ranges != shape}
-        assert target.tile in own  # the language has no shape for two parts of a tile that are not the same
+        assert target.tile in own  # two parts of a tile with the same shape are always the same part
         text = f"{self._entries(shape)} {self._entry(target)} = {value};"
         return _Statement([text], {ref.tile for ref in refs}, {target.tile}, shape, frozenset(own))
 
@@ -448,7 +456,10 @@ class _Writer:
         return f"multiply({', '.join(arguments)}, tid, threads);"
 
     def _reduction(self, target: ir.Ref, expr: ir.RowReduction, add: bool) -> list[str]:
-        """A thread for each row; each starts at another column, so that a warp's words are in different banks."""
+        """Reduce with one thread for each row.
+
+        Threads start at different columns, so that a warp's words are in different banks.
+        """
         rows, columns = (self._extent(rng) for rng in expr.operand.shape)
         combine = "total += {}" if expr.op == "rowsum" else "total = fmaxf(total, {})"
         result = self._entry(target)

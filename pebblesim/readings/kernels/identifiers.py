@@ -1,4 +1,4 @@
-"""Identifiers of a source that is written, each given out once."""
+"""Unique identifiers for generated source."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 class Identifiers:
-    """Hands out names that are like those wanted, and neither taken nor given out before."""
+    """Create names similar to the wanted ones that are not yet used."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._given = set(taken)
 
     def new(self, wanted: str) -> str:
-        """A name like this one, of letters, digits and underscores."""
+        """Return a new name similar to this one, of letters, digits and underscores."""
         plain = re.sub(r"\W+", "_", wanted.replace("'", "_part"), flags=re.ASCII).strip("_") or "x"
         plain = f"x{plain}" if plain[0].isdigit() else plain
         name, number = plain, 1

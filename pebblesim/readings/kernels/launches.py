@@ -1,9 +1,9 @@
-"""The launches that a program becomes on a GPU: what runs in parallel, what waits for what, and where tiles lie.
+"""The launches of a program on a GPU: parallel work, dependencies, and addresses of tiles in shared memory.
 
-A phase is cut wherever the cache is empty; each piece is a launch, and the next one starts when it is over. Where a
-piece is a loop with independent iterations, each iteration is a thread block; nested ones give a grid. A loop that is
-not independent runs in one block, as on paper, or is dealt to P workers, a block each, if all that its iterations
-share are sums: then each worker has copies of its own, in memory, and a last launch adds them up.
+A phase is cut wherever the cache is empty. Each piece is a launch, and launches run one after the other. If a piece is
+a loop with independent iterations, each iteration is a thread block; nested independent loops give a grid. A loop that
+is not independent runs in one block, as in the paper. If its iterations share only sums, it can instead be split among
+P workers, one block each: each worker has its own copies of the sums in memory, and a last launch adds them up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 
 MOST_ORDERS = 1000
-"""Most orders in which tiles are tried to be laid out."""
+"""Most orders of tiles that the layout search tries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +26,12 @@ class Launch:
     """A kernel.
 
     Attributes:
-        name: the phase, and a number where it has several launches.
-        kind: "tiles"; or "fill": write a constant; or "sum": add up the workers' copies of a tensor.
-        body: what it does, as in the program.
+        name: the phase, with a number if it has several launches.
+        kind: "tiles"; "fill" to write a constant; or "sum" to add up the workers' copies of a tensor.
+        body: the statements, as in the program.
         grid: independent loops; each of their iterations is a thread block. Empty: one block.
-        split: the loop that is dealt to the workers, a block each; also of launches that prepare or end that.
-        copies: tensors of which each worker has its own, and which it fills, writes or adds up.
+        split: the loop that is split among the workers, one block each; also set for the launches before and after it.
+        copies: tensors with a separate copy for each worker, which the launch fills, writes or adds up.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Launch:
 
     @property
     def block(self) -> list[ir.Node]:
-        """What a thread block does."""
+        """The statements of a thread block."""
         return self.grid[-1].body if self.grid else self.body
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tiles of a launch lie in the shared memory of a block: the word each starts at, and words in all."""
+    """Layout of a launch's tiles in shared memory: the first word of each tile, and the total number of words."""
 
     offsets: dict[ir.Tile, int]
     words: int
@@ -60,26 +60,24 @@ def launches(program: ir.Program, workers: int = 1, masked: bool = False) -> lis
 
     Args:
         program: a traced schedule.
-        workers: into how many blocks a loop that carries sums is split at most; 1 is the paper.
-        masked: whether thread blocks can skip tiles under a mask.
+        workers: largest number of blocks for a loop that carries sums; the paper has 1.
+        masked: whether the kernels can skip tiles under a mask.
 
     Raises:
-        UsageError: the program skips tiles under a mask, or treats a first part of a dimension apart, which thread
-            blocks cannot do yet.
+        UsageError: the program skips tiles under a mask, but the kernels cannot.
     """
-    _check_alike(program)
     if program.pairs is not None and not masked:
-        raise UsageError(f"{program.name} under a mask has no kernels yet; leave the mask out.")
+        raise UsageError(f"{program.name} has no CUDA kernels under a mask; leave the mask out.")
     return [launch for phase in program.phases for launch in _of_pieces(phase.name, list(_pieces(phase.body)), workers)]
 
 
 def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, ...]]]:
-    """What each kernel of a program does, and the loops over its thread blocks; masks are allowed.
+    """Yield the body of each kernel of a program, and the loops over its thread blocks; masks are allowed.
 
-    Iterations that share nothing but sums which are in memory, or which start and end there, are blocks, too: they add
-    to the sums in memory.
+    Iterations that share only sums in memory, or sums that start and end in memory, are also blocks: they add to the
+    sums in memory.
     """
-    _check_alike(program)
+    check_alike(program)
     for phase in program.phases:
         zeroed: set[ir.Tensor] = set()
         for piece in _pieces(phase.body):
@@ -88,7 +86,12 @@ def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, .
             yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
 
 
-def _check_alike(program: ir.Program) -> None:
+def check_alike(program: ir.Program) -> None:
+    """Refuse a program that treats a first part of a dimension apart: no kernel is written for it.
+
+    Raises:
+        UsageError: it is such a program.
+    """
     if ir.in_parts(program):
         raise UsageError(
             f"{program.name} treats a first part of a dimension apart, so its iterations are no thread blocks that are "
@@ -97,7 +100,7 @@ def _check_alike(program: ir.Program) -> None:
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
-    """How many workers there are: each but the last gets as many iterations as any, and none gets none."""
+    """Number of workers with iterations: all but the last have equally many, and none has zero."""
     if launch.split is None:
         return 1
     tiles = _tiles(launch.split.range, sizes)
@@ -105,7 +108,7 @@ def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
 
 
 def blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
-    """How many thread blocks a launch of tiles has."""
+    """Number of thread blocks of a launch of tiles."""
     if launch.split is not None:
         return shares(launch, sizes, workers)
     product = 1
@@ -115,9 +118,9 @@ def blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
 
 
 def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
-    """Lay the tiles of a launch out so that they need as little room as can be found, at best the peak of words.
+    """Place the tiles of a launch in as few words as the search finds; the lower limit is the peak of words.
 
-    A tile has its place while it is in cache, and another may have it before and after.
+    A tile occupies its address range only while it is in the cache; other tiles may use the range before and after.
     """
     lifetimes = lifetimes_of(launch.block)
     lengths = largest_lengths(launch, sizes)
@@ -137,7 +140,7 @@ def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
 
 
 def _orders(tiles: list[ir.Tile], smallness: Callable[[ir.Tile], int]) -> Iterator[list[ir.Tile]]:
-    """As they come, the largest first, and then others that are tried by chance, the same each time."""
+    """Yield orders of tiles: the given order, the largest first, then random orders with a fixed seed."""
     yield tiles
     yield sorted(tiles, key=smallness)
     chance = Random(0)
@@ -146,7 +149,7 @@ def _orders(tiles: list[ir.Tile], smallness: Callable[[ir.Tile], int]) -> Iterat
 
 
 def largest_lengths(launch: Launch, sizes: ir.Sizes) -> dict[ir.Range, int]:
-    """The length of each range that a loop of the launch runs over, in its first iteration, where it is largest."""
+    """Return the length of each loop range of the launch in its first iteration, where it is largest."""
     lengths: dict[ir.Range, int] = {}
     for node in (*launch.grid, *ir.walk(launch.block)):
         if isinstance(node, ir.Loop):
@@ -156,7 +159,7 @@ def largest_lengths(launch: Launch, sizes: ir.Sizes) -> dict[ir.Range, int]:
 
 
 def lifetimes_of(body: list[ir.Node]) -> dict[ir.Tile, tuple[int, int]]:
-    """When each tile is in cache: from the number of the node that brings it in to that of the node it leaves with."""
+    """Return the lifetime of each tile: the numbers of the nodes with which it enters and leaves the cache."""
     first: dict[ir.Tile, int] = {}
     last: dict[ir.Tile, int] = {}
     number = 0
@@ -171,7 +174,7 @@ def lifetimes_of(body: list[ir.Node]) -> dict[ir.Tile, tuple[int, int]]:
 def _placed(
     order: list[ir.Tile], room: dict[ir.Tile, int], lifetimes: dict[ir.Tile, tuple[int, int]]
 ) -> tuple[int, dict[ir.Tile, int]]:
-    """Each tile, in this order, at the lowest place that no other has at the same time."""
+    """Place each tile, in this order, at the lowest address that is free during its lifetime."""
     offsets: dict[ir.Tile, int] = {}
     for tile in order:
         start, end = lifetimes[tile]
@@ -191,11 +194,12 @@ def _placed(
 
 def _tiles(rng: ir.Range, sizes: ir.Sizes) -> int:
     assert rng.parent is not None and rng.parent.parent is None
-    return -(-sizes[rng.dim] // ir.length(rng.block, sizes))
+    begin, end = ir.stretch(rng, sizes[rng.dim], sizes)
+    return -(-(end - begin) // ir.length(rng.block, sizes))
 
 
 def _pieces(body: list[ir.Node]) -> Iterator[list[ir.Node]]:
-    """The parts of a phase between which the cache is empty."""
+    """Yield the parts of a phase between which the cache is empty."""
     piece: list[ir.Node] = []
     resident: set[ir.Tile] = set()
     for node in body:
@@ -223,7 +227,7 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Lau
         if loop is None:
             made.append(Launch(called, "tiles", piece, _grid(piece)))
             continue
-        for at, other in enumerate(made):  # what the workers add to in memory starts at zero in each copy
+        for at, other in enumerate(made):  # each worker's copy of a sum in memory starts at zero
             if other.kind == "fill" and (own := tuple(t for t in copies if _fills(other, t))):
                 made[at] = replace(other, split=loop, copies=own)
         made.append(Launch(called, "tiles", piece, (), loop, copies))
@@ -232,9 +236,9 @@ def _of_pieces(name: str, pieces: list[list[ir.Node]], workers: int) -> list[Lau
 
 
 def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None, tuple[ir.Tensor, ...]]:
-    """The loop of a piece that can be dealt to workers, and the tensors that each then has its own copy of.
+    """Return the loop of a piece that can be split among workers, and the tensors that each worker then copies.
 
-    It can where the iterations share nothing but sums that start at zero: tiles that the piece brings in, adds to and
+    This is possible if the iterations share only sums that start at zero: tiles that the piece creates, adds to and
     writes, or parts of a tensor that are read, added to and written back.
     """
     nothing: tuple[None, tuple[()]] = None, ()
@@ -261,8 +265,8 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
             shared.setdefault(node.tensor, set()).add(node.tile)
     for tensor in list(shared):
         moves = [node for node in inner if isinstance(node, ir.Read | ir.Write) and node.tensor is tensor]
-        if all(any(_within(rng, loop.range) for rng in node.tile.ranges) for node in moves):
-            del shared[tensor]  # each iteration has a part of its own
+        if all(any(_within(rng, loop.range) for rng in (*node.tile.ranges, node.at)) for node in moves):
+            del shared[tensor]  # each iteration has its own part
         elif tensor not in zeroed or shared[tensor] != {node.tile for node in moves if isinstance(node, ir.Read)}:
             return nothing
     sums = carried.union(*shared.values())
@@ -272,7 +276,7 @@ def _split(piece: list[ir.Node], zeroed: set[ir.Tensor]) -> tuple[ir.Loop | None
 
 
 def _only_adds(node: ir.Node, sums: set[ir.Tile]) -> bool:
-    """Whether a node uses these tiles for nothing but sums."""
+    """Whether a node uses these tiles only as sums."""
     if isinstance(node, ir.Compute):
         return (node.target.tile not in sums or node.mode == "add") and not any(
             ref.tile in sums for ref in ir.refs(node.expr)
@@ -291,20 +295,20 @@ def _fills(launch: Launch, tensor: ir.Tensor) -> bool:
 
 
 def _zeroed(node: ir.Node) -> ir.Tensor | None:
-    """The tensor that a node fills with zeros."""
+    """Return the tensor that a node fills with zeros, or None."""
     if isinstance(node, ir.Init) and node.value == 0 and all(rng.parent is None for rng in node.ranges):
         return node.tensor
     return None
 
 
 def _grid(piece: list[ir.Node]) -> tuple[ir.Loop, ...]:
-    """The independent loops that hold nothing but each other, from outside in; the last one's body is a block's."""
+    """Return the perfectly nested independent loops, outermost first; the last one's body is that of a block."""
     grid: list[ir.Loop] = []
     body = piece
     while len(body) == 1 and isinstance(loop := body[0], ir.Loop) and loop.independent:
         assert loop.range.parent is not None
         if loop.range.parent.parent is not None:
-            break  # tiles of a tile: their number would differ from block to block
+            break  # tiles of a tile: their number would differ between blocks
         grid.append(loop)
         body = loop.body
     return tuple(grid)

@@ -1,8 +1,8 @@
-"""`sectors`: exact words and 32-byte sectors that each launch moves between the SMs and L2, for sizes however large.
+"""`sectors`: exact words and 32-byte sectors that each launch moves between the SMs and L2, for any sizes.
 
 Memory moves in sectors of 8 words. Rows of a matrix start at a sector (their pitch is a multiple of 8 words), so a tile
-of r rows touches r times the sectors of one row, and these depend only on where its columns start modulo 8 and how many
-they are. A kernel touches each sector of a tile once for each time that it moves the tile.
+of r rows touches r times the sectors of one row. This number depends only on the first column modulo 8 and the number
+of columns. A kernel touches each sector of a tile once for each move of the tile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Where = tuple[int, int]  # start of a range modulo a sector, and its length
 
 @dataclass(frozen=True)
 class Moved:
-    """What a launch moves: words, and sectors of 8 words."""
+    """Traffic of a launch: words, and sectors of 8 words."""
 
     words_read: int = 0
     words_written: int = 0
@@ -42,17 +42,17 @@ class Moved:
 
 
 def pitch(tensor: ir.Tensor, sizes: ir.Sizes) -> int:
-    """Words from one row of a tensor to the next; a vector is one row."""
+    """Distance in words between rows of a tensor; a vector is one row."""
     return -(-sizes[tensor.shape[-1]] // WORDS) * WORDS
 
 
 def sectors_of(start: int, words: int) -> int:
-    """Sectors that so many words in a row touch, from a word on."""
+    """Number of sectors touched by a run of words."""
     return -(-(start + words) // WORDS) - start // WORDS
 
 
 def moved(launch: Launch, sizes: ir.Sizes, workers: int = 1) -> Moved:
-    """What a launch moves, exactly."""
+    """Compute the exact traffic of a launch."""
     copies, at = shares(launch, sizes, workers), _Sectors(sizes)
     if launch.kind == "sum":
         (tensor,) = launch.copies
@@ -60,7 +60,7 @@ def moved(launch: Launch, sizes: ir.Sizes, workers: int = 1) -> Moved:
         return Moved(copies * words, words, copies * sectors, sectors)
     result = Moved()
     for node in launch.body:
-        times = 1 if node is launch.split else copies  # each worker does what stands around the loop
+        times = 1 if node is launch.split else copies  # each worker executes the statements around the loop
         for inner, each in walk([node], at):
             if isinstance(inner, ir.Read | ir.Write | ir.Init):
                 words, sectors = (int(times * each) * count for count in at.touched(ir.moved_part(inner)))
@@ -70,14 +70,14 @@ def moved(launch: Launch, sizes: ir.Sizes, workers: int = 1) -> Moved:
 
 
 class _Sectors:
-    """Iterations by where their tiles start in a sector: at most nine kinds of each loop."""
+    """Iterations grouped by the start of their tiles within a sector: at most nine kinds for each loop."""
 
     def __init__(self, sizes: ir.Sizes) -> None:
         self.sizes = sizes
         self._at: dict[ir.Range, Where] = {}
 
     def touched(self, ranges: ir.Ranges) -> tuple[int, int]:
-        """(words, sectors) of a tile."""
+        """Return (words, sectors) of a tile."""
         *rows, (start, columns) = map(self._where, ranges)
         height = rows[0][1] if rows else 1
         return height * columns, height * sectors_of(start, columns)

@@ -1,8 +1,8 @@
-"""`storage`: what a thread block of a Triton kernel holds in bytes, sums in registers and operands in shared memory.
+"""`storage`: bytes that a thread block of a Triton kernel holds, sums in registers and operands in shared memory.
 
-The game has one cache of equal words. On matrix units a tile that is read to be multiplied lies in shared memory in
-words of 16 bits, in as many copies as are in flight where its loop is pipelined; sums, and what is computed from them,
-lie in registers in float32; and what was computed goes to shared memory where it is multiplied transposed.
+The game has one cache of equal words. On matrix units a tile that is read for a product is in shared memory, in 16-bit
+words; in a pipelined loop there are as many copies as stages. Sums, and values computed from them, are in registers in
+float32. A computed value passes through shared memory if a product uses it transposed or as its right operand.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pebblesim.readings.kernels.triton import WORDS
 
 @dataclass(frozen=True)
 class Storage:
-    """What a thread block holds at once.
+    """Bytes that a thread block holds at once.
 
     Attributes:
         shared: bytes of shared memory.
-        registers: bytes of tiles (not of vectors) in registers at the peak, twice of those that pass through shared
-            memory; and of the addresses, of 64 bits, of what a loop writes.
+        registers: peak bytes of tiles (not of vectors) in registers, counted twice for tiles that pass through shared
+            memory; plus the 64-bit addresses of the entries that a loop writes.
     """
 
     shared: int
@@ -31,23 +31,23 @@ class Storage:
 
 
 def padded(rng: ir.Range, sizes: ir.Sizes) -> int:
-    """Indices of a tile in a kernel: the block, or for a whole dimension the next power of two."""
+    """Number of indices of a tile in a kernel: the block, or for a whole dimension the next power of two."""
     return 1 << (sizes[rng.name] - 1).bit_length() if rng.parent is None else ir.length(rng.block, sizes)
 
 
 def entries(ranges: ir.Ranges, sizes: ir.Sizes) -> int:
-    """Entries of a tile in a kernel."""
+    """Number of entries of a tile in a kernel."""
     return prod(padded(rng, sizes) for rng in ranges)
 
 
 def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage:
-    """What a thread block of a launch holds.
+    """Compute the storage of a thread block of a launch.
 
     Args:
-        launch: of tiles.
+        launch: a launch of kind "tiles".
         sizes: dimensions and blocks by name; blocks are powers of two.
-        dtype: type of a word of a matrix.
-        stages: copies of what a pipelined loop reads.
+        dtype: data type of the words of a matrix.
+        stages: number of copies of the tiles that a pipelined loop reads.
     """
     nodes = list(ir.walk(launch.block))
     products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
@@ -76,7 +76,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
 
 
 def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:
-    """Operands that were computed and that matrix units take from shared memory: any but a left one as it lies."""
+    """Return computed operands that matrix units read from shared memory: all but an untransposed left one."""
     return [
         ref
         for ref, right in ((product.left, False), (product.right, True))
@@ -85,14 +85,14 @@ def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]
 
 
 def _looped(body: list[ir.Node]) -> Iterator[ir.Write]:
-    """Writes in a loop."""
+    """Yield the writes inside loops."""
     for loop in body:
         if isinstance(loop, ir.Loop):
             yield from (node for node in ir.walk(loop.body) if isinstance(node, ir.Write))
 
 
 def _reads(body: list[ir.Node], pipelined: bool) -> Iterator[tuple[ir.Read, bool]]:
-    """Each read, and whether the loop around it is pipelined: one without another loop inside."""
+    """Yield each read, and whether its loop is pipelined, which means innermost."""
     for node in body:
         if isinstance(node, ir.Read):
             yield node, pipelined

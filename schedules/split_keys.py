@@ -1,0 +1,109 @@
+"""Keys cut into splits of S, each for a worker of its own, and a merge: for few queries and many keys, as in decoding.
+
+With one query there is nothing to do in parallel but along the keys. A worker leaves in memory, for each query, its own
+O_s and one word that says how much it weighs, d_v + 1 words; the merge reads them all.
+"""
+
+from pebblesim.language import exp, log, maximum, rowmax, rowsum
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.flash_forward import INFINITY
+
+SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
+
+
+@schedule(
+    problem="forward",
+    source="Dao et al. 2023 (FlashDecoding)",
+    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
+    fit=["B_r", "S", "B_c"],
+    graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
+)
+def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
+    """FlashDecoding: a worker for each S keys, O_s and L_s of each through memory.
+
+    Deviation: the scores of a split wait in the cache for their maximum, B_r·S words, where FlashDecoding goes through
+    a split with an online softmax. Both move the same words.
+    """
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    splits = m.quotient(n_k, S)
+    O_s, L_s = m.tensor("O_s", splits, n_q, d_v), m.tensor("L_s", splits, n_q)
+    O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
+
+    with m.phase("splits"):
+        for i in m.tiles(n_q, B_r, independent=True):
+            for s in m.tiles(n_k, S, independent=True, keys_of=i):
+                Q_i, P = m.read(Q[i, :]), m.zeros(i, s)
+                for j in m.tiles(s, B_c):
+                    P[:, j] += Q_i @ m.read(K[j, :]).T
+                m.delete(Q_i)
+                m_i = m.compute(rowmax(P))
+                P[:] = exp(P - m_i)
+                l_i, O_i = m.compute(rowsum(P)), m.zeros(i, d_v)
+                for j in m.tiles(s, B_c):
+                    O_i += P[:, j] @ m.read(V[j, :])
+                O_i[:] = O_i / l_i
+                m.write(O_s[s, i, :], O_i)
+                m_i[:] = m_i + log(l_i)
+                m.write(L_s[s, i], m_i)
+
+    with m.phase("merge"):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
+            O_i, W_i, top_i = m.constant(0, i, d_v), m.constant(0, i), m.constant(-INFINITY, i)
+            for s in m.tiles(n_k, S, keys_of=i):
+                w = m.read(L_s[s, i])
+                top = m.compute(maximum(top_i, w))
+                top_i[:] = exp(top_i - top)  # what all that was merged so far is rescaled by
+                w[:] = exp(w - top)
+                W_i[:] = top_i * W_i + w
+                O_i[:] = top_i * O_i + w * m.read(O_s[s, i, :])
+                m.move(top, top_i)
+            O_i[:] = O_i / W_i
+            m.write(O[i, :], O_i)
+            top_i[:] = top_i + log(W_i)
+            m.write(L[i], top_i)
+
+
+def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
+    """O and l from the sums of all splits."""
+    n_q, d_v = O.shape
+    for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
+        O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)
+        for s in m.tiles(n_k, S, keys_of=i):
+            l_i += m.read(l_s[s, i])
+            O_i += m.read(AV_s[s, i, :])
+        O_i[:] = O_i / l_i
+        m.write(O[i, :], O_i)
+        m.write(l[i], l_i)
+
+
+@schedule(
+    problem="forward",
+    source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
+    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
+    fit=["B_r", "S"],
+    graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
+)
+def row_stationary_split(m, Q, K, V, *, B_r, S):
+    """Row-stationary, a worker for each S keys: splits of any length, the words of FlashDecoding."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    splits = m.quotient(n_k, S)
+    AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+
+    with m.phase("splits"):
+        for i in m.tiles(n_q, B_r, independent=True):
+            for s in m.tiles(n_k, S, independent=True, keys_of=i):
+                Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
+                for j in m.tiles(s, 1):
+                    A = m.zeros(i, j)
+                    for k in m.tiles(d_k, 1):
+                        A += Q_i[:, k] @ m.read(K[j, k]).T
+                    A[:] = exp(A)
+                    l_i += rowsum(A)
+                    for k in m.tiles(d_v, 1):
+                        O_i[:, k] += A @ m.read(V[j, k])
+                m.write(AV_s[s, i, :], O_i)
+                m.write(l_s[s, i], l_i)
+
+    with m.phase("merge"):
+        merge_sums(m, O, l, AV_s, l_s, n_k, B_r=B_r, S=S)

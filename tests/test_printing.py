@@ -1,0 +1,106 @@
+"""What commands print fits the terminal: what matters most stays, nothing is cut off; --wide and a pipe have all."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+from pebblesim.cli import printing
+from pebblesim.cli.main import app
+
+DECODING = "--size n_q=1 --size n_k=4096 -d 64 -M 9999 --heads 8 --kv-heads 2 --dtype bf16"
+COMMANDS = {  # and what their output has at every width
+    "count -n 256 -d 16 -M 2048": ("row-stationary-fused", "I/O", "gap", "B_r="),
+    f"count flash2-forward {DECODING}": ("I/O", "bytes"),
+    "bounds -n 256 -d 16 -M 2048": ("bound", "words", "D1r"),
+    "bounds -p forward -n 256 -d 16": ("bound", "closed form"),
+    "gaps -p forward -n 256 -d 16 -M 2048": ("best schedule", "M", "gap"),
+    "crossover flash2-forward flash1-forward --size n_q=4 --size n_k=8 -d 2": ("flash2-forward",),
+    "cache flash2-forward -n 64 -d 8 -M 512:2048:x2": ("stream", "M", "lru fetches"),
+    "sweep -s large-cache,flash -n 256,512 -d 16 -M 2048": ("schedule", "n", "M", "io"),
+    "advise --gpu A100 -n 128 -d 16": ("schedule", "I/O per head", "gap"),
+    "list": ("backward",),
+}
+
+
+def lines_of(command: str) -> list[str]:
+    run = CliRunner().invoke(app, command.split())
+    assert run.exit_code == 0, run.output
+    return run.stdout.split("\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_line_is_wider_than_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (60, 160):
+        monkeypatch.setattr(printing, "limit", lambda width=width: width)
+        lines = lines_of(command)
+        assert max(map(len, lines)) <= width
+        for matters in COMMANDS[command]:
+            assert any(matters in line for line in lines), (width, matters)
+
+
+def test_a_real_terminal_a_pipe_and_wide() -> None:
+    """80 columns: the table loses columns there, and neither with --wide nor in a pipe."""
+    command = [sys.executable, "-m", "pebblesim", "count", "-n", "256", "-d", "16", "-M", "2048"]
+    there, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+
+    def on_terminal(*options: str) -> str:
+        run = subprocess.Popen([*command, *options], stdout=terminal, stderr=subprocess.DEVNULL, env=environment)
+        run.wait(timeout=120)
+        return os.read(there, 2**16).decode()
+
+    narrow, wide = on_terminal(), on_terminal("--wide")
+    os.close(terminal)
+    os.close(there)
+    pipe = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True).stdout
+    assert "(left out, for --wide: " in narrow
+    assert "peak red" not in narrow.partition("left out")[0]
+    for whole in (wide, pipe):
+        assert "peak red" in whole
+        assert "left out, for --wide" not in whole
+
+
+@given(
+    width=st.integers(20, 200),
+    rows=st.lists(st.lists(st.text("ab-, 1", max_size=30), min_size=4, max_size=4), min_size=1, max_size=4),
+    left=st.integers(0, 4),
+    first=st.permutations("wxyz"),
+)
+def test_what_is_shown_is_never_cut_off(width: int, rows: list[list[str]], left: int, first: list[str]) -> None:
+    """Every letter of every column that is shown is there; the columns that matter stay longest."""
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr(printing, "limit", lambda: width)
+        patch.setattr("builtins.print", lambda text="", end="\n": printed.append(text + end))
+        printing.print_table(None, "wxyz", rows, left, first[:2])
+    lines = "".join(printed).split("\n")
+    assert max(map(len, lines)) <= width
+    table = "".join(line for line in lines if "left out" not in line and "for --wide" not in line)
+    out = [name for name in "wxyz" if name not in lines[1]]
+    shown = [number for number, name in enumerate("wxyz") if name not in out]
+    if len(shown) > 1:
+        assert set(first[:2]) <= {"wxyz"[number] for number in shown}
+    else:
+        assert not out or first[0] not in out
+    for letter in "ab1":
+        assert table.count(letter) == sum(rows_of.count(letter) for row in rows for rows_of in (row[n] for n in shown))
+
+
+def test_text_goes_on_in_the_next_line_further_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printing, "limit", lambda: 20)
+    printing.say("short", "  a line of several words that is long")
+    assert capsys.readouterr().out == "short\n  a line of several\n    words that is\n    long\n"
+    monkeypatch.setattr(printing, "limit", lambda: None)
+    printing.say("a line of several words that is long")
+    assert capsys.readouterr().out == "a line of several words that is long\n"
