@@ -5,7 +5,8 @@ from .claims import verify as verify
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
-from .dags.own_bounds import OwnBound as OwnBound, bound as bound
+from .dags.own import OwnBound as OwnBound
+from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .errors import (
     Infeasible as Infeasible,

@@ -190,10 +190,10 @@ def test_doing_twice_is_not_useful() -> None:
 def test_a_tile_of_the_readers_own() -> None:
     advice = ps.advise("A100", n=4096, d=64, dtype="fp16", blocks={"B_r": 128, "B_c": 64})
     inner, outer = advice.boundaries
-    assert not outer.own and {row.schedule for row in inner.own} == {"flash1-forward", "flash2-forward"}
+    assert not outer.own and {row.schedule for row in inner.own} >= {"flash1-forward", "flash2-forward"}
     for row in inner.own:
         same = ps.count(row.schedule, n=4096, d=64, M=inner.M, blocks={"B_r": 128, "B_c": 64})
-        assert row.blocks == {"B_r": 128, "B_c": 64} and row.io == same.io and row.feasible
+        assert row.blocks.items() >= {"B_r": 128, "B_c": 64}.items() and row.io == same.io and row.feasible
         (best,) = (other for other in inner.rows if other.schedule == row.schedule)
         assert f"{row.schedule}: {row.io / best.io:.2f} x the words of B_r={best.blocks['B_r']}" in str(advice)
     shown = advice.to_dict()["boundaries"][0]["own"]
@@ -268,7 +268,7 @@ def test_no_schedule_fits() -> None:
 @given(st.data())
 def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(BUILT_IN))
-    mask = data.draw(st.sampled_from([None, "causal", "window:3"])) if schedule.problem.maskable else None
+    mask = data.draw(st.sampled_from([None, "causal", "window:3"])) if schedule.maskable else None
     draw = st.integers(1, 30)
     dims = {dim: data.draw(draw) for dim in schedule.problem.dims}
     blocks = {block: data.draw(draw) for block in schedule.blocks}

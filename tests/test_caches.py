@@ -399,7 +399,7 @@ def test_what_does_not_fit_is_said() -> None:
     ("line", "message"),
     [
         ("flash2-forward -n 24 -d 4 -M 60 --policy mru", "no policy is called 'mru'"),
-        ("flash2-forward -n 24 -d 4 -M 60 --line 6B", "no whole number of words"),
+        ("flash2-forward -n 24 -d 4 -M 60 --line 6B", "not a whole number of words"),
         ("flash2-forward -n 24 -d 4 -M 60 --line 6", "not a size in bytes"),
         ("flash2-forward -n 24 -d 4 -M 60 --ways 7", "take a multiple of 7"),
         ("flash2-forward -n 24 -d 4 -M 60 --line 512B", "holds no line of 128 words"),

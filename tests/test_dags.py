@@ -1,6 +1,7 @@
 """Any DAG: the best game found, bounds and optimum against an independent search, and what is refused."""
 
 import itertools
+import math
 import random
 import signal
 import threading
@@ -14,14 +15,18 @@ from hypothesis import given, settings, strategies as st
 from oracle_games import least_io
 
 import pebblesim as ps
+from pebblesim.dags import optimum_kernel
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
+from pebblesim.dags.optimum_states import _game
 from pebblesim.dags.orders import Task
-from pebblesim.dags.own_bounds import OWN, bound
+from pebblesim.dags.own import OWN
+from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import pebble
+from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.errors import Infeasible, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
@@ -90,6 +95,65 @@ def test_the_search_needs_no_good_game_to_start_from(rules: str) -> None:
         narrow(run, 100_000, MEMORY, 0.0, float("inf"), None)
         assert (run.io, run.bound) == (least, least), (graph.vertices, graph.preds, graph.indptr, M)
         assert referee(graph, M, [run.moves], rules).io == least
+
+
+def doubled(part: Cdag) -> Cdag:
+    """Two copies of a graph that share their first vertex, and a sum of both last ones: it can be turned over."""
+    n, edges = part.vertices, list(zip(part.preds.tolist(), targets(part), strict=True))
+    other = [(u and u + n - 1, v and v + n - 1) for u, v in edges]
+    return Cdag.from_edges(2 * n, [*edges, *other, (n - 1, 2 * n - 1), (2 * n - 2, 2 * n - 1)])
+
+
+@pytest.mark.parametrize("rules", ["hong-kung", "no-recompute"])
+def test_states_that_are_images_of_each_other_count_once(rules: str) -> None:
+    rng = random.Random(5)
+    for _ in range(25):
+        n = rng.randint(2, 4)
+        edges = [(u, v) for v in range(n) for u in range(v) if rng.random() < 0.6]
+        graph = doubled(Cdag.from_edges(n, np.array(edges, dtype=int).reshape(-1, 2)))
+        M = least_M(graph, rules) + rng.choice([0, 0, 1])
+        least = least_io(graph, M, rules)
+        assert least
+        run = Interval(Task(graph, M, rules), least + 1, np.empty(0, dtype=np.int64), 0, "")
+        narrow(run, 100_000, MEMORY, 0.0, float("inf"), None)
+        assert (run.io, run.bound) == (least, least), (graph.preds, graph.indptr, M)
+        assert referee(graph, M, [run.moves], rules).io == least
+
+
+def symmetries(graph: Cdag) -> list[dict[int, Permutation]]:
+    inputs = set(graph.inputs.tolist())
+    before = [sorted(set(graph.predecessors(v).tolist())) for v in range(graph.vertices)]
+    return [orbit for _, orbit in chain(Digraph(before, [int(v in inputs) for v in range(graph.vertices)]), 10.0)]
+
+
+def test_symmetries_are_all_there_and_keep_the_graph() -> None:
+    """As many as networkx finds one by one; of the FFT of 8 points, whose blocks and pairs can be swapped, 2¹⁴."""
+    rng = random.Random(6)
+    assert math.prod(len(orbit) for orbit in symmetries(generate("fft", n=8))) == 2**14
+    for graph in (generate("fft", n=4), generate("pyramid", rows=4), *(random_graph(rng, 7) for _ in range(30))):
+        plain = nx.DiGraph(list(zip(graph.preds.tolist(), targets(graph), strict=True)))
+        plain.add_nodes_from((v, {"input": v in graph.inputs}) for v in range(graph.vertices))
+        matcher = nx.isomorphism.DiGraphMatcher(plain, plain, node_match=lambda a, b: a == b)
+        found = symmetries(graph)
+        assert math.prod(len(orbit) for orbit in found) == sum(1 for _ in matcher.isomorphisms_iter())
+        for image in (image for orbit in found for image in orbit.values()):
+            renamed = nx.relabel_nodes(plain, dict(enumerate(image)))
+            assert set(renamed.edges) == set(plain.edges)
+
+
+@pytest.mark.parametrize("M", [3, 4, 5])
+def test_values_that_must_be_read_or_made_of_others_that_are(M: int) -> None:
+    """The FFT of 4 points where all of its middle values are in memory and nothing is red: one read for each output."""
+    graph = generate("fft", n=4)
+    board = _game(Task(graph, M, "hong-kung"))[0]
+    undone = board.outputs
+    blue = np.array([0b1111 << 4], dtype=np.uint64)
+    room, links = np.zeros((7 + 3 * 12, 1), dtype=np.uint64), np.empty((5, 24), dtype=np.int64)
+    none = np.zeros(1, dtype=np.uint64)
+    assert optimum_kernel._to_come(board, undone, none, blue, room, links) == 4 + 4
+    assert optimum_kernel._to_come(board, undone, none, none, room, links) == 4 + 4
+    one = np.array([1 << 4], dtype=np.uint64)  # red: its pair is made of the same two inputs, or read
+    assert optimum_kernel._to_come(board, undone, one, blue, room, links) == 4 + 3
 
 
 def fold(ends: int) -> Cdag:
@@ -423,6 +487,40 @@ def test_a_bound_of_ones_own_is_tried_at_once() -> None:
         OWN.pop("of_a_product")
     with pytest.raises(UsageError, match="it is not a lower bound"):
         bound(lambda m, k, n, M: m * k + k * n + m * n + 1, problem="matmul")
+
+
+def test_a_bound_of_ones_own_counts_among_those_of_its_problem_and_says_whose_it_is() -> None:
+    sizes = {"m": 30, "k": 30, "n": 30}
+    before = ps.bounds("matmul", M=50, **sizes)
+
+    @bound(problem="matmul")
+    def bold(m: int, k: int, n: int, M: int) -> int:
+        return m * k + k * n + m * n + max(0, m - 9) ** 3  # nothing small contradicts it
+
+    @bound(problem="matmul", rules=("no-recompute",))
+    def one_shot(m: int, k: int, n: int, M: int) -> int:
+        return 0
+
+    try:
+        after = ps.bounds("matmul", M=50, **sizes)
+        assert [each.name for each in after.lower] == [*(each.name for each in before.lower), "bold"]
+        assert after.best.value == 2700 + 21**3 > before.best.value
+        assert "a user's own, without proof: at most each of" in str(after)
+    finally:
+        for name in ("bold", "one_shot"):
+            OWN.pop(name)
+
+
+def test_a_bound_of_ones_own_that_a_game_goes_below_is_refused() -> None:
+    @bound
+    def many(graph: Cdag, M: int) -> int:
+        return len(set(graph.outputs.tolist()) - set(graph.inputs.tolist())) + max(0, graph.vertices - 50)
+
+    try:
+        with pytest.raises(UsageError, match=r"'many' gives 87 words .* M = 8; a game of \d+ words exists"):
+            pebble(generate("pyramid", rows=16), M=8, seconds=0.2)
+    finally:
+        OWN.pop("many")
 
 
 # -- generators, folders ---------------------------------------------------------------------------------------------

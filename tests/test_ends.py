@@ -1,11 +1,16 @@
 """How commands end when something outside of them goes wrong: one or two lines, never a traceback."""
 
+import contextlib
+import io
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +34,92 @@ def start(line: str, **streams: Any) -> subprocess.Popen[str]:
 def test_a_full_disk_is_one_sentence(line: str) -> None:
     with open("/dev/full", "w") as full:
         ran = start(line, stdout=full)
-        assert ran.communicate()[1] == "error: cannot read or write: No space left on device.\n"
+        assert ran.communicate()[1] == "error: cannot read or write the output: No space left on device.\n"
     assert ran.returncode == 2
 
 
-@pytest.mark.parametrize("line", [COUNT, "list --json"])
+@pytest.mark.parametrize("line", [COUNT, "list --json", "--help", "count --help"])
 def test_a_reader_that_is_gone_is_no_error(line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ran = start(line, stdout=writing)
     os.close(writing)
     assert (ran.communicate()[1], ran.returncode) == ("", 0)
+
+
+def no_room() -> None:
+    """No file of this process may grow beyond 4 kB."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plot words small-cache -n 64 -d 8 -M 512 -o FILE.png",
+        "graph backward -n 8 -d 4 -o FILE.hdag",
+        "gpu emit small-cache -n 64 -d 8 -M 512 -o FILE.cu",
+    ],
+)
+def test_a_file_without_room_is_not_written_at_all(line: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "pebblesim", *line.replace("FILE", str(tmp_path / "full")).split()],
+        capture_output=True, text=True, preexec_fn=no_room,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1 and "File too large" in ran.stderr and str(tmp_path / "full") in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What a command prints where the terminal has some encoding."""
+
+    def run(line: str, encoding: str) -> str:
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])
+        monkeypatch.setattr(sys, "stdout", out)
+        with contextlib.suppress(SystemExit):
+            cli.main()
+        out.flush()
+        return out.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["formula small-cache", "show flash2-forward", "glossary", "bounds -n 64 -d 8 -M 512", "count --help", "list",
+     "theorems", "play matmul-tiled --size m=2 --size k=2 --size n=2 -M 8"],
+)  # fmt: skip
+def test_an_encoding_without_mathematical_signs_gets_plain_ones(line: str, printed: Run) -> None:
+    """Nothing that is printed loses its meaning, and nothing becomes a question mark."""
+    plain, usual = printed(line, "ascii"), printed(line, "utf-8")
+    assert plain and plain.count("?") == usual.count("?")
+    if line == "formula small-cache":
+        assert "4nd*ceil(d/B) + 9n^2 + 3nd + d^2" in plain
+
+
+def test_json_is_whole_in_any_encoding(printed: Run) -> None:
+    plain, usual = (printed("show small-cache --json", encoding) for encoding in ("ascii", "utf-8"))
+    assert "←" in usual and json.loads(plain) == json.loads(usual)
+
+
+def test_a_locale_without_utf_8_is_no_error() -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run([sys.executable, "-m", "pebblesim", "show", "flash"], env=env, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and "<-" in ran.stdout
+
+
+def test_a_folder_is_no_file_to_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pebblesim", "--load", str(tmp_path), "list"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == f"error: --load {str(tmp_path)!r}: this is a folder.\n"
 
 
 def test_output_that_nobody_wants_is_no_error() -> None:
@@ -132,7 +212,13 @@ def test_a_long_game_can_be_interrupted() -> None:
             "import pebblesim as ps\n\n@ps.schedule(problem='matmul', source='mine', name='flash')\ndef own(m): ...\n",
             ":3: there is a schedule 'flash' already; choose another name with @schedule(name=...).",
         ),
-        ("\0", ": "),
+        ("\0", ":1: SyntaxError: source code string cannot contain null bytes"),
+        ("x = 1\n\0\n", ":2: SyntaxError: source code string cannot contain null bytes"),
+        (
+            "import pebblesim as ps\n\n@ps.schedule(problem='matmul', source='mine')\ndef own(m, A, B):\n"
+            "    'Mine.'\n    m.read(A[0])\n\nps.show('own')\n",
+            ":6: A has shape (m, k), but got 1 indices.",
+        ),
     ],
 )
 def test_a_users_file_that_fails_is_named_with_its_line(

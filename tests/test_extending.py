@@ -189,8 +189,12 @@ def test_a_problem_may_be_declared_again_where_it_was_and_nowhere_else() -> None
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('{"rows": "n"}', '{"rows": "rows"}', r"from_nd says of each dimension \(rows\) whether it is n or d"),
-        ('{"rows": "n"}', '{"n": "n"}', r"from_nd says of each dimension"),
+        (
+            '{"rows": "n"}',
+            '{"rows": "rows"}',
+            r"from_nd must give n or d for each dimension \(rows\) whether it is n or d",
+        ),
+        ('{"rows": "n"}', '{"n": "n"}', r"from_nd must give n or d for each dimension"),
         ('{"y": ("rows",)}', '{"y": ("row",)}', "no dimension of problem .*, in the shape of y, is called 'row'"),
         ("source=", "sauce=", "problem 'sum-of-vectors': .*'sauce'; it takes dims"),
         ('source="mine",\n)', 'source="mine",\n    bounds="mine",\n)', "no bounds that problem .* is called 'mine'"),

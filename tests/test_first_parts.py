@@ -137,7 +137,7 @@ def overlap(m: Machine, A: Tensor, B: Tensor, *, s: Block) -> None:
         (in_a_tile, "only a whole dimension is cut into a first part and the others"),
         (after_in_a_tile, "only a whole dimension is cut into a first part and the others"),
         (twice, "adds terms to C_ that line .* has added already"),
-        (overlap, "A.* is in cache already"),
+        (overlap, "A.* is already in the cache"),
     ],
 )
 def test_what_the_language_refuses(function: Any, said: str) -> None:

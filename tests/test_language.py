@@ -86,7 +86,7 @@ def tiles_of_a_tile_kept_apart(m: Machine, A: Tensor, B: Tensor, *, b: Block) ->
         m.quotient(k, b)  # here
 
 
-@refused("T[m] is in cache already, since line {before}; use that tile or a part of it.")
+@refused("T[m] is already in the cache, since line {before}; use that tile or a part of it.")
 def a_tile_kept_apart_read_twice(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for k in m.tiles(A.shape[1], b):
@@ -146,21 +146,21 @@ def add_to_a_deleted_tile(m: Machine, A: Tensor, B: Tensor) -> None:
     C_ += A_ @ B_  # here
 
 
-@refused("C_ was never computed: it has room, but no value yet.")
+@refused("C_ was never computed: it has no value yet.")
 def compute_on_zeros(m: Machine, A: Tensor, B: Tensor) -> None:
     C_ = m.zeros(A.shape[0], B.shape[1])
     m.read(A)
     m.compute(exp(C_))  # here
 
 
-@refused("C_ was never computed: it has room, but no value yet.")
+@refused("C_ was never computed: it has no value yet.")
 def add_an_elementwise_expression_to_zeros(m: Machine, A: Tensor, B: Tensor) -> None:
     C_ = m.zeros(*A.shape)
     A_ = m.read(A)
     C_ += exp(A_)  # here
 
 
-@refused("C_ was never computed: it has room, but no value yet.")
+@refused("C_ was never computed: it has no value yet.")
 def write_zeros(m: Machine, A: Tensor, B: Tensor) -> None:
     C = m.tensor("C", A.shape[0], B.shape[1])
     C_ = m.zeros(*C.shape)
@@ -171,18 +171,18 @@ def write_zeros(m: Machine, A: Tensor, B: Tensor) -> None:
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-@refused("writes what was never computed; m.compute(...) makes a tile of it.")
+@refused("writes an expression that was not computed; use m.compute(...) to make a tile.")
 def write_an_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     C = m.tensor("C", A.shape[0], B.shape[1])
     m.write(C, m.read(A) @ m.read(B))  # here
 
 
-@refused("writes what was never computed; m.compute(...) makes a tile of it.")
+@refused("writes an expression that was not computed; use m.compute(...) to make a tile.")
 def write_a_number(m: Machine, A: Tensor, B: Tensor) -> None:
     m.write(m.tensor("C", A.shape[0], B.shape[1]), 1)  # here
 
 
-@refused("reads S, which nobody has written.")
+@refused("reads S, which was never written.")
 def read_what_nobody_wrote(m: Machine, A: Tensor, B: Tensor) -> None:
     S = m.tensor("S", *A.shape)
     m.read(S)  # here
@@ -268,7 +268,7 @@ def assign_another_shape(m: Machine, A: Tensor, B: Tensor) -> None:
 
 
 @refused(
-    "a tile of shape (m, k) does not fit C[m, n]; whole tiles are written, to the part of a tensor with the same "
+    "a tile of shape (m, k) does not fit C[m, n]; a whole tile must be written to the part of a tensor with the same "
     "indices."
 )
 def write_another_shape(m: Machine, A: Tensor, B: Tensor) -> None:
@@ -277,7 +277,7 @@ def write_another_shape(m: Machine, A: Tensor, B: Tensor) -> None:
 
 
 @refused(
-    "a tile of shape (k, m) does not fit T[k, m]; whole tiles are written, to the part of a tensor with the same "
+    "a tile of shape (k, m) does not fit T[k, m]; a whole tile must be written to the part of a tensor with the same "
     "indices."
 )
 def write_a_transpose(m: Machine, A: Tensor, B: Tensor) -> None:
@@ -314,7 +314,7 @@ def the_index_of_another_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> 
 # -- expressions -----------------------------------------------------------------------------------------------------
 
 
-@refused("an expression is never computed; m.compute(...) makes a tile of it.")
+@refused("an expression is never computed; use m.compute(...) to make a tile.")
 def an_unused_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     A_, B_ = m.read(A), m.read(B)
     C_ = m.compute(A_ @ B_)
@@ -322,7 +322,7 @@ def an_unused_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     m.write(m.tensor("C", A.shape[0], B.shape[1]), C_)
 
 
-@refused("compute takes an expression such as a @ b or exp(x), and gives a new tile.")
+@refused("compute takes an expression such as a @ b or exp(x), and returns a new tile.")
 def compute_a_tile(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(m.read(A))  # here
 
@@ -339,18 +339,18 @@ def exp_of_a_product(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(exp(A_ @ B_))  # here
 
 
-@refused("add takes tiles as they lie; a transpose enters only products.")
+@refused("add takes tiles that are not transposed; only products accept a transpose.")
 def a_transpose_in_a_sum(m: Machine, A: Tensor, B: Tensor) -> None:
     A_ = m.read(A)
     m.compute(A_.T + A_.T)  # here
 
 
-@refused("mul takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+@refused("mul takes tiles and expressions over tiles; use m.read(...) to read a tile.")
 def a_number_in_an_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(m.read(A) * 2)  # here
 
 
-@refused("log takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+@refused("log takes tiles and expressions over tiles; use m.read(...) to read a tile.")
 def a_tensor_in_an_expression(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(log(A))  # here
 
@@ -374,7 +374,7 @@ def assign_a_tile_that_was_just_added_to(m: Machine, A: Tensor, B: Tensor) -> No
     other[:] = C_  # here
 
 
-@refused("only an expression over tiles can be put in place.")
+@refused("only an expression over tiles can be assigned.")
 def assign_a_number(m: Machine, A: Tensor, B: Tensor) -> None:
     A_ = m.read(A)
     A_[:] = 0  # here
@@ -402,7 +402,7 @@ def add_a_tile_to_itself(m: Machine, A: Tensor, B: Tensor) -> None:
 
 # -- values that are not there ---------------------------------------------------------------------------------------
 
-LOOKED = "a schedule is traced once for all sizes, so it cannot look at the value of {}; use a loop of its own instead."
+LOOKED = "a schedule is traced once for all sizes, so it cannot use the value of {}; write a separate loop instead."
 
 
 @refused(LOOKED.format("an index"))
@@ -485,7 +485,7 @@ def return_in_a_loop(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
         return
 
 
-@refused("a statement between phases; put it into one.")
+@refused("a statement between phases; move it into a phase.")
 def a_statement_between_phases(m: Machine, A: Tensor, B: Tensor) -> None:
     with m.phase("first"):
         m.read(A)
@@ -494,7 +494,7 @@ def a_statement_between_phases(m: Machine, A: Tensor, B: Tensor) -> None:
         m.read(B)
 
 
-STARTS = "phase 'inner' starts inside {}; phases follow one another at the top of a schedule."
+STARTS = "phase 'inner' starts inside {}; phases must be at the top level of a schedule, one after another."
 
 
 @refused(STARTS.format("another phase or a loop"))
@@ -518,7 +518,7 @@ def a_phase_after_statements(m: Machine, A: Tensor, B: Tensor) -> None:
         m.read(B)
 
 
-@refused("A_ came in outside this loop, which cannot make it leave in every iteration.")
+@refused("A_ was created outside this loop, so the loop cannot delete it in every iteration.")
 def delete_a_tile_in_every_iteration(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     A_ = m.read(A)
     for _ in m.tiles(A.shape[0], b):
@@ -534,7 +534,7 @@ def a_part_of_a_tile_after_the_loop_of_its_index(m: Machine, A: Tensor, B: Tenso
     m.compute(part @ B_)  # here
 
 
-@refused("there is a phase 'C' already; each has a name of its own.")
+@refused("phase 'C' exists already; give each phase a different name.")
 def two_phases_of_one_name(m: Machine, A: Tensor, B: Tensor) -> None:
     with m.phase("C"):
         m.read(A)
@@ -542,7 +542,7 @@ def two_phases_of_one_name(m: Machine, A: Tensor, B: Tensor) -> None:
         m.read(B)
 
 
-@refused("a shape has rows, or rows and columns, and got 3 indices.")
+@refused("a shape is (rows,) or (rows, columns); got 3 indices.")
 def zeros_of_three_dimensions(m: Machine, A: Tensor, B: Tensor) -> None:
     m.zeros(*A.shape, B.shape[1])  # here
 
@@ -561,14 +561,14 @@ def an_index_after_its_loop(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> No
     m.read(A[i, :])  # here
 
 
-@refused("a shape is made of dimensions and indices of loops that are still open.")
+@refused("a shape must consist of dimensions and indices of open loops.")
 def zeros_of_an_index_after_its_loop(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     for i in m.tiles(A.shape[0], b):
         m.read(A[i, :])
     m.zeros(i)  # here
 
 
-@refused("tiles takes a dimension, or the index of a loop that is still open.")
+@refused("tiles takes a dimension, or the index of an open loop.")
 def tiles_of_an_index_after_its_loop(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     for i in m.tiles(A.shape[0], b):
         m.read(A[i, :])
@@ -576,13 +576,13 @@ def tiles_of_an_index_after_its_loop(m: Machine, A: Tensor, B: Tensor, *, b: Blo
         m.read(A)
 
 
-@refused("tiles takes a dimension, or the index of a loop that is still open.")
+@refused("tiles takes a dimension, or the index of an open loop.")
 def tiles_of_a_number(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     for _ in m.tiles(8, b):  # here
         m.read(A)
 
 
-@refused("a block is a block size of the schedule or a positive number.")
+@refused("a block must be a block size of the schedule or a positive number.")
 def tiles_of_no_index(m: Machine, A: Tensor, B: Tensor) -> None:
     for _ in m.tiles(A.shape[0], 0):  # here
         m.read(A)
@@ -608,12 +608,12 @@ def an_exception_inside_phase_and_loop(m: Machine, A: Tensor, B: Tensor, *, b: B
             m.read(C[i, :])  # type: ignore[name-defined] # noqa: F821 # here
 
 
-@refused("exp takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+@refused("exp takes tiles and expressions over tiles; use m.read(...) to read a tile.")
 def the_exponential_of_what_was_not_read(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(exp(A[:]))  # here
 
 
-@refused("computes with what lies in memory; m.read(...) brings a tile of it into the cache.")
+@refused("computes with data in memory; use m.read(...) to bring a tile into the cache.")
 def a_product_of_what_was_not_read(m: Machine, A: Tensor, B: Tensor) -> None:
     m.compute(A[:] @ B[:])  # here
 
@@ -849,7 +849,7 @@ def test_a_loop_whose_index_has_no_name_is_named_after_its_dimension() -> None:
 
 
 def test_names_that_are_taken() -> None:
-    with pytest.raises(UsageError, match="a block cannot be called 'n', which is a size already"):
+    with pytest.raises(UsageError, match="a block cannot be called 'n', the name of a size"):
 
         @schedule(problem="matmul", source="test")
         def own(m: Machine, A: Tensor, B: Tensor, *, n: Block) -> None: ...
@@ -873,7 +873,7 @@ def reads_a_part_of_what_is_there(m: Machine, A: Tensor, B: Tensor, *, b: Block)
 
 def test_words_in_cache_are_not_read_again() -> None:
     first = inspect.getsourcelines(reads_a_part_of_what_is_there)[1]
-    with pytest.raises(TraceError, match=f":{first + 6}: A.m, k. is in cache already, since line {first + 2};"):
+    with pytest.raises(TraceError, match=f":{first + 6}: A.m, k. is already in the cache, since line {first + 2};"):
         _ = registered(reads_a_part_of_what_is_there).program
 
 

@@ -32,7 +32,19 @@ def _sources() -> Iterator[tuple[str, Path]]:
 SOURCES = dict(_sources())
 
 LAYERS = (
-    ("errors", "arithmetic", "bisection", "sizes", "notation", "files", "kernels", "results", "tables", "units"),
+    (
+        "errors",
+        "arithmetic",
+        "bisection",
+        "sizes",
+        "notation",
+        "files",
+        "kernels",
+        "results",
+        "plain",
+        "tables",
+        "units",
+    ),
     ("language", "game"),
     ("readings", "graphs", "schedules", "theory"),
     ("problems", "growth", "caches", "dags"),

@@ -356,7 +356,7 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
     file.close()
     text.write_text("no database " * 100)
     before = other.read_bytes()
-    with pytest.raises(UsageError, match="SQLite file of something else"):
+    with pytest.raises(UsageError, match="SQLite file of another program"):
         ps.sweep("small-cache", n=8, d=4, M=99, store=other)
     assert other.read_bytes() == before
     with pytest.raises(UsageError, match="not a database"):

@@ -160,5 +160,5 @@ def words(card: Card, figure: str, dtype: str) -> int:
     """
     found = card.size(figure) // BYTES[dtype]
     if found < 1:
-        raise UsageError(f"{figure} = {card.size(figure)} bytes holds no word of type {dtype}.")
+        raise UsageError(f"{figure} = {card.size(figure)} bytes is less than one word of type {dtype}.")
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pebblesim.cli.completion import BANDS, one_of
 from pebblesim.cli.options import (
     AsJson,
     AsLatex,
@@ -256,7 +257,12 @@ def formula(
     latex: AsLatex = False,
     mask: Annotated[
         str | None,
-        typer.Option("--mask", help="causal, window:W or band:W; any: by how many tiles it leaves.", metavar="MASK"),
+        typer.Option(
+            "--mask",
+            help="causal, window:W or band:W; any: by how many tiles it leaves.",
+            metavar="MASK",
+            autocompletion=one_of(lambda: (*BANDS, "any")),
+        ),
     ] = None,
     rectangular: Rectangular = False,
     as_json: AsJson = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pebblesim.cli.completion import all_rules, one_of, rules_of_optima, sources
 from pebblesim.cli.options import (
     AsJson,
     Cache,
@@ -31,27 +32,17 @@ if TYPE_CHECKING:
 app = family()
 
 
-def sources() -> list[str]:
-    """The names of problems and generators."""
-    from pebblesim.dags.generators import GENERATORS
-    from pebblesim.language.problems import PROBLEMS
-
-    return [*PROBLEMS, *GENERATORS]
-
-
-def complete_source(incomplete: str) -> list[str]:
-    return [name for name in sources() if name.startswith(incomplete)]
-
-
 SourceName = Annotated[
     str,
     typer.Argument(
         metavar="FILE|GENERATOR|PROBLEM",
         help="A graph: a file, a generator such as fft or pyramid, or a problem (see `pebblesim list`).",
-        autocompletion=complete_source,
+        autocompletion=one_of(sources),
     ),
 ]
-Rules = Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.")]
+Rules = Annotated[
+    str, typer.Option("--rules", help="hong-kung, no-recompute, replace or partial.", autocompletion=one_of(all_rules))
+]
 Save = Annotated[Path | None, typer.Option("--save", help="Save the moves to a file: .npy (packed) or .txt (text).")]
 Seconds = Annotated[str | None, typer.Option("--seconds", help="Time limit of the whole run.", metavar="S")]
 Format = Annotated[
@@ -175,7 +166,10 @@ def optimum(
     *,
     made: GraphChoice,
     cache: Cache,
-    rules: Annotated[str, typer.Option("--rules", help="hong-kung, no-recompute or partial.")] = "hong-kung",
+    rules: Annotated[
+        str,
+        typer.Option("--rules", help="hong-kung, no-recompute or partial.", autocompletion=one_of(rules_of_optima)),
+    ] = "hong-kung",
     seconds: Seconds = None,
     memory: Annotated[
         str, typer.Option("--memory", help="Stop when the states take this much memory.", metavar="BYTES")

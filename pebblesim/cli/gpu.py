@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pebblesim.cli.completion import BANDS, one_of, schedules
 from pebblesim.cli.options import (
     AsJson,
     BlockChoice,
@@ -75,7 +76,13 @@ def emit(
     blocks: BlockChoice,
     target: Annotated[str, typer.Option("--target", help="cuda (float32) or triton (matrix units).")] = "cuda",
     mask: Annotated[
-        str | None, typer.Option("--mask", help="For triton: causal, window:W or band:W.", metavar="MASK")
+        str | None,
+        typer.Option(
+            "--mask",
+            help="For triton: causal, window:W or band:W.",
+            metavar="MASK",
+            autocompletion=one_of(lambda: BANDS),
+        ),
     ] = None,
     scale: Annotated[
         str | None,
@@ -167,8 +174,18 @@ def race(
     d: D = None,
     heads: Annotated[int, typer.Option("--heads", min=1, help="Number of heads, computed in one launch.")] = 1,
     backward: Annotated[bool, typer.Option("--backward", help="Race the backward pass.")] = False,
-    mask: Annotated[str | None, typer.Option("--mask", help="causal, or none.", metavar="MASK")] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="Data type of a word: bfloat16 or float16.")] = "bfloat16",
+    mask: Annotated[
+        str | None,
+        typer.Option("--mask", help="causal, or none.", metavar="MASK", autocompletion=one_of(lambda: BANDS[:1])),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype",
+            help="Data type of a word: bfloat16 or float16.",
+            autocompletion=one_of(lambda: ("bfloat16", "float16")),
+        ),
+    ] = "bfloat16",
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
@@ -200,7 +217,9 @@ def race(
 
 @command(app, example="pebblesim gpu measure small-cache -n 4096 -d 64 -M 16384 -o results.jsonl")
 def measure(
-    schedule: Annotated[str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.")] = None,
+    schedule: Annotated[
+        str | None, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=one_of(schedules))
+    ] = None,
     *,
     sizes: Sizes,
     m: Annotated[str | None, typer.Option("-M", help="Cache size, as for `count`.", metavar="WORDS")] = None,
@@ -241,7 +260,8 @@ def measure(
 @command(app, example="pebblesim gpu crossover -n 512 -d 64 --at 1024,2048,4096,8192")
 def crossover(
     schedules: Annotated[
-        list[str] | None, typer.Argument(help="Two schedules; small-cache and flash by default.")
+        list[str] | None,
+        typer.Argument(help="Two schedules; small-cache and flash by default.", autocompletion=one_of(schedules)),
     ] = None,
     n: N = None,
     d: D = None,

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.plain import PLAIN
 
 HOMES = {
     **dict.fromkeys(("count", "list", "formula", "show"), "count"),
@@ -82,7 +83,8 @@ def common(
 ) -> None:
     for path in load or ():
         if not path.is_file():
-            raise UsageError(f"--load {str(path)!r}: this file does not exist.")
+            what = "this is a folder" if path.is_dir() else "this file does not exist"
+            raise UsageError(f"--load {str(path)!r}: {what}.")
         _run(str(path))
 
 
@@ -100,8 +102,10 @@ def _run(path: str) -> None:
     except (Exception, SystemExit) as error:
         lines = [number for frame, number in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
         said = str(error)
-        if isinstance(error, SyntaxError) and error.filename == path:
-            lines, said = [error.lineno or 1], error.msg
+        if isinstance(error, SyntaxError) and error.filename in (path, None):
+            null = Path(path).read_bytes().partition(b"\0")[0].count(b"\n") + 1  # Python does not say where one is
+            lines, said = [error.lineno or null], error.msg
+        said = said.removeprefix(f"{path}:{lines[-1]}: ") if lines else said
         kind = "" if isinstance(error, PebblesimError) else f"{type(error).__name__}: "
         place = f"{path}:{lines[-1]}" if lines else path
         raise UsageError(f"--load {place}: {kind}{' '.join(said.split())}") from None
@@ -111,7 +115,7 @@ def main() -> None:
     """Run the command line; a bad value is one sentence, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # the encoding may lack ⌈ and √
+            stream.reconfigure(errors=PLAIN)  # the encoding may lack ⌈ and √
     try:
         try:
             app()
@@ -120,6 +124,10 @@ def main() -> None:
                 sys.stdout.flush()
     except PebblesimError as error:
         _end(2, f"error: {error}")
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Rich ends so when nobody reads the help on
+            _end(0)
+        raise
     except (_Stopped, KeyboardInterrupt, OSError) as stopped:
         why = stopped.__cause__ if isinstance(stopped, _Stopped) else stopped
         if not isinstance(why, OSError):
@@ -128,7 +136,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if why.errno == errno.EPIPE:
             _end(0)  # the reader of the pipe has closed it
-        _end(2, f"error: cannot read or write{f' {why.filename}' if why.filename else ''}: {why.strerror}.")
+        _end(2, f"error: cannot read or write {why.filename or 'the output'}: {why.strerror}.")
 
 
 def _end(code: int, message: str | None = None) -> NoReturn:

@@ -11,22 +11,12 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pebblesim.cli.completion import BY_NAME, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
 from pebblesim.errors import UsageError
 from pebblesim.sizes import parse_size, parse_words
 
-
-def complete_schedule(incomplete: str) -> list[str]:
-    from pebblesim.language.registry import SCHEDULES
-
-    return [name for name in SCHEDULES if name.startswith(incomplete)]
-
-
-def complete_problem(incomplete: str) -> list[str]:
-    from pebblesim.language.problems import PROBLEMS
-
-    return [name for name in PROBLEMS if name.startswith(incomplete)]
-
+complete_schedule, complete_problem = one_of(schedules), one_of(problems)
 
 ScheduleName = Annotated[
     str, typer.Argument(help="Name of a schedule, e.g. small-cache.", autocompletion=complete_schedule)
@@ -232,6 +222,9 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             options += [m.replace(kind=m.KEYWORD_ONLY, annotation=types[m.name]) for m in members]
         options.append(inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
+        for option in options:
+            _complete(option.annotation.__metadata__[0])
+
         @wraps(function)
         def run(*, wide: bool, **given: Any) -> None:
             WIDE.set(wide)
@@ -244,6 +237,14 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
         return function
 
     return register
+
+
+def _complete(info: Any) -> None:
+    """Let a shell complete an option whose name says what it takes."""
+    names = (info.default, *(info.param_decls or ()))  # Typer takes the first name for a default, until it is asked
+    known = [BY_NAME[name] for name in names if isinstance(name, str) and name in BY_NAME]
+    if known and info.autocompletion is None:
+        info.autocompletion = one_of(known[0])
 
 
 def family(help: str | None = None) -> typer.Typer:

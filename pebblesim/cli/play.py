@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pebblesim.cli.dags import Format, GraphChoice, complete_source, sources
+from pebblesim.cli.completion import boards, one_of
+from pebblesim.cli.dags import Format, GraphChoice
 from pebblesim.cli.options import (
     AsJson,
     GameChoice,
     Option,
     ScheduleName,
     command,
-    complete_schedule,
     family,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
@@ -58,10 +58,6 @@ def play(
     raise typer.Exit(0 if played.passed else 1)
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [*complete_schedule(incomplete), *complete_source(incomplete)]
-
-
 @command(app, example="pebblesim watch small-cache row-stationary -n 8 -d 4 -M 24 -o game.html")
 def watch(
     names: Annotated[
@@ -69,7 +65,7 @@ def watch(
         typer.Argument(
             metavar="NAME [NAME]",
             help="What is played: a schedule, or any graph, from a file, a generator or a problem. Two are compared.",
-            autocompletion=_complete,
+            autocompletion=one_of(boards),
         ),
     ],
     *,
@@ -120,7 +116,7 @@ def _recorded(
     try:
         title, graph = choice.graph(name)
     except UnknownName:
-        raise UnknownName("schedule, file, generator or problem", name, [*SCHEDULES, *sources()]) from None
+        raise UnknownName("schedule, file, generator or problem", name, boards()) from None
     if moves is None:
         import pebblesim as ps
 

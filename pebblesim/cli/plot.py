@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pebblesim.cli.completion import one_of, problems, schedules
 from pebblesim.cli.options import (
     BlockChoice,
     Blocks,
@@ -69,7 +70,9 @@ def skislope(
 
 @command(app, example="pebblesim plot gaps forward backward -n 65536 -d 128 -M 16:32M -o gaps.png")
 def gaps(
-    problems: Annotated[list[str], typer.Argument(help="Problems; each gets its own panel.")],
+    problems: Annotated[
+        list[str], typer.Argument(help="Problems; each gets its own panel.", autocompletion=one_of(problems))
+    ],
     *,
     sizes: Sizes,
     m: Annotated[
@@ -122,7 +125,12 @@ def roofline(
     sizes: Sizes,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A card (see `pebblesim advise --help`).")] = None,
     level: Annotated[
-        str, typer.Option("--level", help="Level of the card: shared (shared memory of a block) or l2.")
+        str,
+        typer.Option(
+            "--level",
+            help="Level of the card: shared (shared memory of a block) or l2.",
+            autocompletion=one_of(lambda: LEVELS),
+        ),
     ] = "shared",
     m: Annotated[
         str | None, typer.Option("-M", help="Cache size in words, if no card is given.", metavar="WORDS")
@@ -219,7 +227,13 @@ def tiles(
 
 @command(app, example="pebblesim plot graph small-cache -n 2 -d 2 -M 24 --at 60 -o graph.png")
 def graph(
-    name: Annotated[str, typer.Argument(help="A problem, or a schedule whose game is played.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A problem, or a schedule whose game is played.",
+            autocompletion=one_of(lambda: (*problems(), *schedules())),
+        ),
+    ],
     *,
     sizes: Sizes,
     m: Annotated[str | None, typer.Option("-M", help="Cache size in words, for a schedule.", metavar="WORDS")] = None,

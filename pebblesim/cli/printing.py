@@ -34,7 +34,8 @@ def one_way(latex: bool, as_json: bool) -> None:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    print(json.dumps(result, ensure_ascii=False))
+    plain = "utf" not in (sys.stdout.encoding or "utf").lower()  # then escape what the encoding may lack
+    print(json.dumps(result, ensure_ascii=plain))
 
 
 WIDE = ContextVar("wide", default=False)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags.orders import Task, as_cdag
+from pebblesim.dags.own import OWN
 from pebblesim.graphs.topology import successors
 
 ANY: Final = ("hong-kung", "no-recompute", "replace", "partial")
@@ -101,19 +102,11 @@ def slowly(case: Case, end: float) -> list[Bound]:
     """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
     found = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
     found += [
-        Bound(own.name, int(own(case.task.graph, case.M)), "a user's own", own.rules)
-        for own in _own_bounds()
+        Bound(own.name, own.words(f"this graph at M = {case.M}", case.task.graph, case.M), own.source, own.rules)
+        for own in OWN.values()
         if own.problem is None
     ]
     return [bound if case.rules in bound.rules else _off(bound) for bound in found]
-
-
-def _own_bounds() -> list[Any]:
-    """Return the bounds that users have registered."""
-    import sys
-
-    module = sys.modules.get("pebblesim.dags.own_bounds")
-    return [] if module is None else list(module.OWN.values())
 
 
 def _off(bound: Bound) -> Bound:

@@ -140,7 +140,7 @@ def optimum(
     if len(parts) > 1:
         return _sum(parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
-    first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=4)
+    first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=task.steps)
     run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
     if first.interrupted:
         run.ended = "interrupted"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from pebblesim.dags.bounds import Case
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.orders import Task
+from pebblesim.dags.symmetry import Digraph, Permutation, chain
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
+
+SECONDS_FOR_SYMMETRIES: Final = 1.0
+
+SEEN: Final = 2**18
+"""Places for states made lately; a power of two."""
 
 
 def search_states(run: Interval, states: int | None, memory: int, end: float, tell: Callable[[], None]) -> None:
@@ -25,10 +31,11 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
 
     game, vertex = _game(run.task)
     words = len(game.inputs)
-    per_state = 24 * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
+    symmetric = len(game.base) > 0
+    per_state = (24 + 24 * symmetric) * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
     limit = max(2, memory // per_state if states is None else states)
     room = min(limit, 100_000)
-    tree = _tree(kernel, room, words, run.io)
+    tree = _tree(kernel, room, words, run.io, symmetric)
     kernel.begin(game, tree)
     while True:
         how, last = kernel.search(game, tree, 2_000)
@@ -38,7 +45,7 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
         if how == kernel.FOUND:
             run.bound = run.io = int(tree.costs[last])
             run.proof = f"search: no state of less I/O is left, of {run.states:,}"
-            run.moves = _moves(run.task, tree, int(last), words, vertex)
+            run.moves = _moves(game, tree, int(last), vertex)
             return
         if how == kernel.NONE:
             run.bound, run.proof = run.io, f"search: no game is better, of {run.states:,} states"
@@ -53,17 +60,19 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
             return
 
 
-def _tree(kernel: Any, room: int, words: int, below: int) -> Any:
-    size = 1
-    while size < 2 * room:
-        size *= 2
+def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> Any:
+    states = np.empty((room, 3 * words), dtype=np.uint64)
+    size = 1 << (2 * room - 1).bit_length()
     return kernel.Tree(
-        states=np.empty((room, 3 * words), dtype=np.uint64),
+        states=states,
+        keys=np.empty_like(states) if symmetric else states,
         parents=np.empty(room, dtype=np.int32),
         vias=np.empty(room, dtype=np.int16),
         costs=np.empty(room, dtype=np.int32),
         closed=np.empty(room, dtype=np.uint8),
         table=np.full(size, -1, dtype=np.int32),
+        # None yet: each at a cost that no state has. A larger tree starts anew, for what did not fit has been noted.
+        seen=np.full((SEEN, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
         heads=np.full(below, -1, dtype=np.int32),
@@ -73,15 +82,15 @@ def _tree(kernel: Any, room: int, words: int, below: int) -> Any:
 
 def _larger(kernel: Any, old: Any, room: int) -> Any:
     """The same tree with room for more states."""
-    new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads))
+    new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads), old.keys is not old.states)
     nodes, free = int(old.count[0]), int(old.count[1])
-    for name in ("states", "parents", "vias", "costs", "closed"):
+    for name in ("states", "keys", "parents", "vias", "costs", "closed"):
         getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
     for name in ("entry", "follows"):
         getattr(new, name)[:free] = getattr(old, name)[:free]
     new.heads[:] = old.heads
     new.count[:] = old.count
-    kernel.rehash(new.table, new.states, nodes)
+    kernel.rehash(new.table, new.keys, nodes)
     return new
 
 
@@ -116,8 +125,12 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         "succs": succs,
         "keeps": [_mask(u for u in range(n) if succs[u] & below[v]) for v in range(n)],
         "above": above,
+        "behind": below,
         "early": [_mask(u for u in range(n) if succs[u] & above[v]) for v in range(n)],
     }
+    flags = [int(is_input[v]) + 2 * int(is_output[v]) for v in vertex]
+    levels = chain(Digraph(before, flags), SECONDS_FOR_SYMMETRIES)
+    permutations = [(k, p, image) for k, (b, orbit) in enumerate(levels) for p, image in orbit.items() if p != b]
     words = max(1, -(-n // 64))
     ends = {
         "inputs": _mask(k for k, v in enumerate(vertex) if is_input[v]),
@@ -127,20 +140,29 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         **{name: np.array([_row(mask, words) for mask in masks], dtype=np.uint64) for name, masks in sets.items()},
         **{name: _row(mask, words) for name, mask in ends.items()},
         degree=np.array([len(us) for us in before], dtype=np.int64),
+        edges=np.array([(u, v) for v, us in enumerate(before) for u in us], dtype=np.int64).reshape(-1, 2),
+        base=np.array([b for b, _ in levels], dtype=np.int64),
+        level=np.array([k for k, _, _ in permutations], dtype=np.int64),
+        point=np.array([p for _, p, _ in permutations], dtype=np.int64),
+        image=np.array([_inverse(image) for *_, image in permutations], dtype=np.int64).reshape(-1, n),
         M=min(task.M, max(n, 1)),
         once=task.rules == "no-recompute",
     )
     return game, vertex
 
 
-def _moves(task: Task, tree: Any, last: int, words: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
+def _inverse(image: Permutation) -> list[int]:
+    return sorted(range(len(image)), key=image.__getitem__)
+
+
+def _moves(game: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
     """The moves between states, from the first to this one."""
     path: list[tuple[int, int, int]] = []
+    words = len(game.inputs)
     while last >= 0:
         row = tree.states[last]
         path.append((int(tree.vias[last]), _number(row[:words]), _number(row[words : 2 * words])))
         last = int(tree.parents[last])
-    game, _ = _game(task)
     outputs = _number(game.outputs)
     found: list[tuple[int, int]] = []
     for (_, red, blue), (v, new_red, new_blue) in pairwise(path[::-1]):

@@ -187,10 +187,21 @@ def pebble(
     game = referee(graph, M, [moves], rules)
     if not game.complete or game.io != search.io:
         raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
+    _refuse_what_is_above(bounds, search.io, M)
     again = len(search.order) - len(np.unique(search.order))
     took = time.monotonic() - began
     found = tuple(bounds)
     return Pebbling(graph, rules, M, game, moves, largest(found), found, search.start, again, took, interrupted)
+
+
+def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
+    """A game refutes a bound above its I/O: that is a user's own, which no small graph has refuted."""
+    for bound in bounds:
+        if bound.value > io:
+            raise UsageError(
+                f"the bound {bound.name!r} gives {bound.value:,} words for this graph at M = {M}; a game of {io:,} "
+                "words exists, so it is not a lower bound."
+            )
 
 
 @cache

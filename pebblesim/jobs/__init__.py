@@ -1,1 +1,1 @@
-"""What a command or a function of the public interface does, from arguments to a result."""
+"""The jobs behind the commands and the public functions, from arguments to results."""

@@ -1,4 +1,4 @@
-"""Arguments that the jobs share: dimensions, block rules and masks, checked in one place."""
+"""Check the arguments that jobs share: dimensions, block rules and masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BlockRule = str | Mapping[str, int]
 AnyMask = Mask | str | Any
-"""A mask, a text such as "causal" or "window:256", a file's name, or booleans for blocks of pairs."""
+"""A `Mask`, a text such as "causal" or "window:256", a file name, or booleans for pairs or blocks of pairs."""
 
 
 def chosen(
@@ -28,7 +28,7 @@ def chosen(
     summation: str = "chain",
     mask: Mask | None = None,
 ) -> tuple[Schedule, dict[str, int], int, dict[str, int]]:
-    """(schedule, dimensions, M, block sizes), all checked."""
+    """Return (schedule, dimensions, M, block sizes), all checked."""
     algorithm = get(schedule)
     sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
     algorithm = algorithm.in_dims(sizes)
@@ -36,26 +36,26 @@ def chosen(
 
 
 def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> tuple[Program, Any]:
-    """A schedule's program under a mask, and the mask pair by pair; None for no mask."""
+    """Return a schedule's program under a mask, and the mask as booleans for each pair; None without a mask."""
     if mask is None:
         return algorithm.program, None
     return algorithm.masked, mask.allowed(*algorithm.problem.grid(sizes))
 
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
-    """The dimensions of a problem, checked: in n and d if no others are given, which is the square case."""
+    """Return the checked dimensions of a problem. If only n and d are given, this is the square case."""
     dims = _of_parts(solves, dims)
     meant = dims_meant(solves, dims)
     return {name: whole(name, dims[given]) for name, given in meant.items()}
 
 
 def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str]:
-    """By which of the given names each dimension of a problem is meant.
+    """Return for each dimension of a problem which of the given names sets it.
 
-    n and d are enough for any problem; beside other names they stand for the dimensions that are not named.
+    n and d are enough for any problem. Together with other names they set the dimensions that are not named.
 
     Raises:
-        UsageError: they are neither the problem's dimensions nor n and d.
+        UsageError: a name is neither a dimension of the problem nor n or d.
     """
     whole_problem = solves.rectangle or solves
     for names in (solves.dims, whole_problem.dims):
@@ -74,14 +74,14 @@ def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str
 
 
 def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
-    """The sizes with the second of two parts in the place of their total."""
+    """Return the sizes with a total replaced by its second part."""
     given = dict(dims)
     for total, (part, rest) in solves.totals.items():
         if total in given and part in given and rest not in given:
             if whole(total, given[total]) <= whole(part, given[part]):
                 raise UsageError(
                     f"problem {solves.name!r}: {part} = {given[part]} was given, and {total} = {given[total]}; "
-                    f"values are a part of the keys, so {part} is less than {total}."
+                    f"values are a part of the keys, so {part} must be less than {total}."
                 )
             given[rest] = given.pop(total) - given[part]
     return given
@@ -89,7 +89,7 @@ def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
 
 def _sizes_taken(solves: Problem) -> str:
     if solves.rectangle:
-        return f"n, d, or {', '.join(solves.rectangle.dims)}, of which n and d stand for those that are not given"
+        return f"n, d, or {', '.join(solves.rectangle.dims)}, where n and d set the dimensions that are not given"
     meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
     short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
     return f"{', '.join(solves.dims)}{short}"

@@ -1,4 +1,4 @@
-"""All bounds on a problem side by side, and how far the best schedules are from them over a range of caches."""
+"""All bounds on a problem, and the gap of the best schedules over a range of cache sizes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
+from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
@@ -34,17 +35,19 @@ from pebblesim.theory.lower_bounds import (
 
 @dataclass(frozen=True)
 class Bounds(Result):
-    """Every bound on a problem at given sizes, in words; it prints as a table.
+    """All bounds on a problem at given sizes, in words; prints as a table.
 
     Attributes:
-        problem, dims, M: what is bounded, and for which sizes.
-        pairs: Z, the number of allowed pairs under a mask; None without.
-        schedule: whose way of computing the lower bounds are for; None for all ways, each bound naming its own.
-        theta: the expression inside Θ; None if the problem states none.
+        problem, dims, M: the problem and its sizes.
+        pairs: Z, the number of allowed pairs under a mask; None without a mask.
+        schedule: the schedule whose way of computing the lower bounds are for; None for all ways, and each bound names
+            its own.
+        theta: the expression inside Θ; None if the problem has none.
         theta_value: its value, to 28 digits.
-        lower: the lower bounds, those that do not apply among them.
-        ways: the largest lower bound on each way of computing, by its name.
-        best: the largest for the schedule's way; without a schedule for every way, the least over the ways.
+        lower: all lower bounds, including those that do not apply.
+        ways: the largest lower bound for each way of computing, by name; a user's own bounds count for each way.
+        best: the largest bound for the schedule's way of computing. Without a schedule, the bound for all ways: the
+            minimum over the ways.
         heads: the heads and sequences. All figures here are of one head; of the heads that share keys and values; or,
             under a mask for each head, of all heads of a sequence, which bounds are then added up.
         times: how often all this is computed.
@@ -74,7 +77,7 @@ class Bounds(Result):
         return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim bounds --json`."""
+        """Return the data of `pebblesim bounds --json`."""
         theta = self.theta and self.theta.to_dict(self.theta_value or Decimal(0)) | {"source": self.theta.source}
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "pairs": self.pairs}
         return head | {
@@ -102,7 +105,7 @@ class Bounds(Result):
         }
 
     def latex(self) -> str:
-        """Θ and the closed form of every bound, with its domain and its way, as an `align*` environment of LaTeX."""
+        """Return Θ and each bound's closed form, domain and way of computing, as an `align*` environment."""
         from pebblesim.notation import align, domain_in_latex, in_latex, text_in_latex
 
         rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
@@ -116,7 +119,7 @@ class Bounds(Result):
         return align(rows)
 
     def summary(self) -> list[str]:
-        """What holds, a line for each way of computing, and first the one for every way."""
+        """Return one line for the bound for all ways, then one line for each way of computing."""
         lines = [f"least: {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
@@ -148,30 +151,30 @@ def bounds(
     separate: bool = False,
     **dims: int,
 ) -> Bounds:
-    """Every bound on a problem: the expression inside Θ, and all lower bounds with constants.
+    """Return all bounds on a problem: the expression inside Θ, and all lower bounds with constants.
 
     Args:
         problem_name: a problem, such as "backward".
         M: red pebbles, in words.
-        schedule: whose way of computing is meant: what it keeps, and what its graph says; by default all ways.
-        mask: which pairs are allowed, as for `count`.
-        pairs: instead of a mask, Z, the number of allowed pairs; the bounds then hold for every mask with so many.
+        schedule: use this schedule's way of computing: its kept inputs and its graph; by default all ways.
+        mask: the allowed pairs, as for `count`.
+        pairs: Z, the number of allowed pairs, instead of a mask; the bounds then hold for every mask with Z pairs.
         heads, kv_heads, batch, separate: how many there are, as for `count`; the result's `total` is for all.
         dims: the dimensions, such as n=4096, d=64.
 
     Returns:
-        All bounds, which print as a table; `best` is the largest that applies.
+        All bounds; they print as a table, and `best` is the largest that applies.
 
     >>> bounds("backward", n=4096, d=64, M=65536).best.name
     'D3'
 
     Raises:
-        UsageError: a name or size that is not allowed.
+        UsageError: a name or size is not allowed.
     """
     solves, seen, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
     M = whole("M", M)
     if seen is not None and pairs is not None:
-        raise UsageError("a mask says how many pairs it allows; give either a mask or a number of pairs.")
+        raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
     if pairs is not None and among.together > 1:
         raise UsageError(
             "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
@@ -189,9 +192,10 @@ def _bounds(
     solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, given: Mask | int | None
 ) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    lower = lower_bounds(solves, sizes, M, formulation, given)
+    own = [] if given is not None else _own(solves, sizes, M)
+    lower = [*lower_bounds(solves, sizes, M, formulation, given), *own]
     ways = (
-        best_of_ways(solves, sizes, M, given)
+        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, given).items()}
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
@@ -229,14 +233,24 @@ def _together(each: Sequence[Bounds]) -> Bounds:
     )
 
 
+def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
+    """Return users' bounds on a problem in these dims, for all pairs, that are claimed with recomputation."""
+    where = f"{solves.name} at M = {M}"
+    return [
+        LowerBound(own.name, own.words(where, **sizes, M=M), own.source, None)
+        for own in OWN.values()
+        if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
+    ]
+
+
 @dataclass(frozen=True)
 class Gaps(Result):
-    """How far the best schedule of a problem is from the best lower bound, for several M.
+    """The gap between the best schedule of a problem and the best lower bound, for several M.
 
     Attributes:
         problem, dims: what is computed.
-        rows: for each M at which some schedule fits, the one with the least I/O. Its `gap` is relative to the lower
-            bound for its own way of computing; `every_way` is the bound for every way.
+        rows: for each M at which a schedule fits, the schedule with the least I/O. Its `gap` is relative to the lower
+            bound for its own way of computing; `every_way` is the bound for all ways.
     """
 
     problem: str
@@ -245,7 +259,7 @@ class Gaps(Result):
 
     @property
     def ways(self) -> dict[str, list[str]]:
-        """Whose gap is relative to which way of computing: the best schedules by the ways that their bounds are for."""
+        """The best schedules, grouped by the way of computing that their bounds are for."""
         found: dict[str, dict[str, None]] = {}
         for row in self.rows:
             found.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
@@ -257,7 +271,7 @@ class Gaps(Result):
         return max(self.rows, key=lambda row: row.gap)
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim gaps --json`."""
+        """Return the data of `pebblesim gaps --json`."""
         rows = [
             {
                 "M": row.M,
@@ -278,7 +292,7 @@ class Gaps(Result):
         }
 
     def latex(self) -> str:
-        """A row for each M, as a `tabular` environment of LaTeX."""
+        """Return a row for each M, as a LaTeX `tabular` environment."""
         from pebblesim.notation import text_in_latex
 
         head = "$M$ & schedule & $Q$ & lower bound & gap"
@@ -299,13 +313,13 @@ def gaps(
     steps: int = 4,
     **dims: int,
 ) -> Gaps:
-    """The gap of the best schedule at each M.
+    """Compute the gap of the best schedule at each M.
 
     Args:
         problem_name: a problem, such as "backward".
-        M: for which M; by default from the least that any schedule needs to the one that holds all there is.
-        blocks: rule for the blocks, as for `count`.
-        steps: by default, how many M to a doubling.
+        M: values of M; by default from the smallest feasible M to one at which everything fits into the cache.
+        blocks: the block rule, as for `count`.
+        steps: number of values of M in each doubling, if M is not given.
         dims: the dimensions, such as n=4096, d=64.
 
     Returns:
@@ -316,7 +330,7 @@ def gaps(
     ([4096, 65536], True)
 
     Raises:
-        UsageError: a name or size that is not allowed, or no schedule fits at any M.
+        UsageError: a name or size is not allowed, or no schedule fits at any M.
     """
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)

@@ -1,4 +1,4 @@
-"""What automatic caches make of a schedule's own stream of requests, of a graph's, or of a trace."""
+"""Simulate automatic caches on the stream of requests of a schedule, a graph or a trace."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from pebblesim.readings.accesses import Grain, Machine, Stream
 
 CLOSE = 1.1
-"""An LRU that fetches up to so many times what the schedule reads has enough room."""
+"""An LRU cache is large enough if it fetches at most this many times the words that the schedule reads."""
 
 
 @dataclass(frozen=True)
 class Cached:
-    """What caches of M words make of one stream.
+    """Results of caches of M words on one stream.
 
     Attributes:
-        name: the schedule's, or what the stream is.
-        M: words of cache.
-        found: what each policy does, by its name.
-        requests, compulsory: requests, and the words that every cache must fetch: those read before they are written.
+        name: name of the schedule or of the stream.
+        M: cache size in words.
+        found: the result of each policy, by name.
+        requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
+            before they are written.
         counted: the schedule's count; None for what is no schedule.
-        enough: the least words with which an LRU fetches at most `CLOSE` times what the schedule reads; None if none
-            does, or there is no schedule.
+        enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
+            reads; None if there is no such size, or no schedule.
         own, bound: what the schedule moves itself, with a scratchpad of M words, and what it cannot go below; None for
             what is no schedule. All figures are of one head; of heads that share keys and values, one after the other
             if each is counted for itself; or, under a mask for each head, of all heads of a sequence.
@@ -60,17 +61,17 @@ class Cached:
 
     @property
     def lru(self) -> Misses:
-        """What an LRU does, if it was asked for."""
+        """The result of LRU, if it was requested."""
         return self.found["lru"]
 
     @property
     def opt(self) -> Misses:
-        """What the best possible cache does, if it was asked for."""
+        """The result of OPT (Belady), if it was requested."""
         return self.found["opt"]
 
     @property
     def fifo(self) -> Misses:
-        """What a FIFO does, if it was asked for."""
+        """The result of FIFO, if it was requested."""
         return self.found["fifo"]
 
     def total(self, policy: str) -> Traffic:
@@ -78,11 +79,11 @@ class Cached:
         return Traffic(self.found[policy].fetched * self.times, self.found[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:
-        """Words that a policy fetches for each that the schedule reads."""
+        """Words that a policy fetches, divided by words that the schedule reads."""
         return None if self.own is None else self.found[policy].fetched / self.own.reads
 
     def to_dict(self) -> dict[str, Any]:
-        """A row of `pebblesim cache --json`."""
+        """Return a row of `pebblesim cache --json`."""
         row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
         if self.counted is not None and self.own is not None and self.bound is not None:
             row |= {
@@ -104,11 +105,11 @@ class Cached:
 
 @dataclass(frozen=True)
 class CacheTable(Result, Sequence[Cached]):
-    """Rows of one stream or of several, by M.
+    """Rows of one or several streams, by M.
 
     Attributes:
-        rows: what was found.
-        too_small: M for which a schedule does not fit, and the least that it needs, by name.
+        rows: the results.
+        too_small: by (name, M), the smallest feasible M of schedules that do not fit.
     """
 
     rows: tuple[Cached, ...]
@@ -156,11 +157,11 @@ class CacheTable(Result, Sequence[Cached]):
         return head, lines
 
     def notes(self) -> Iterable[tuple[tuple[str, int], int]]:
-        """What did not fit: ((name, M), least M)."""
+        """Return the schedules that did not fit: ((name, M), smallest feasible M)."""
         return self.too_small.items()
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim cache --json`."""
+        """Return the data of `pebblesim cache --json`."""
         return {
             "rows": [row.to_dict() for row in self.rows],
             "too_small": [{"name": name, "M": M, "least_M": least} for (name, M), least in self.notes()],
@@ -168,7 +169,7 @@ class CacheTable(Result, Sequence[Cached]):
 
 
 def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
-    """(columns, lines) for people."""
+    """Return (columns, lines) of the printed table."""
     policies = list(rows[0].found)
     schedules = any(row.counted is not None for row in rows)
     head = ["stream", "M"] + (["blocks", "reads", "writes"] if schedules else ["requests", "compulsory"])
@@ -201,15 +202,16 @@ def accesses(
     mask: AnyMask | None = None,
     **dims: int,
 ) -> Stream:
-    """The stream of requests that a schedule makes of an automatic cache.
+    """Return the stream of requests of a schedule to an automatic cache.
 
     Args:
         schedule, M, blocks, mask, dims: as for `pebblesim.count`; M decides the blocks.
-        machine: "uses": no scratchpad, each use of a word is a request; "moves": what the schedule reads and writes.
-        grain: "tiles", with their sizes, or "words".
+        machine: "uses": no scratchpad, each use of a word is a request; "moves": only the schedule's reads and writes
+            are requests.
+        grain: "tiles" (items with sizes), or "words".
 
     Returns:
-        The stream, an array of requests with their sizes.
+        The stream: an array of requests, with the sizes of items.
 
     >>> stream = accesses("matmul-tiled", m=4, k=4, n=4, M=12, blocks={"b": 2}, machine="moves")
     >>> len(stream), int(stream.sizes.max())
@@ -221,7 +223,7 @@ def accesses(
     from pebblesim.readings import accesses as reading
 
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
-        raise UsageError(f"machine {machine!r}, grain {grain!r}: they are uses or moves, and tiles or words.")
+        raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
     seen = masks.of(mask)
     program = algorithm.program if seen is None else algorithm.masked
@@ -247,32 +249,33 @@ def cache(
     separate: bool = False,
     **dims: int,
 ) -> CacheTable:
-    """What automatic caches fetch and write back.
+    """Simulate automatic caches: words fetched and written back.
 
     Args:
-        source: a schedule; a graph; a stream, as of `accesses`; the file of a trace; or whole numbers that name what is
-            asked for, one for each request.
-        M: words of cache (of a trace: units of its sizes): one number, several, or a text such as "256:1M:x2".
-        policy: "lru", "opt" (the best possible, Belady) and "fifo", one or several.
+        source: a schedule, a graph, a stream (as from `accesses`), a trace file, or an array with the item number of
+            each request.
+        M: cache size in words (for a trace, in the units of its sizes): one number, several, or a text such as
+            "256:1M:x2".
+        policy: one or several of "lru", "opt" (optimal, Belady) and "fifo".
         machine, grain, blocks, mask, dims: of a schedule, as for `accesses`; blocks that M decides differ from M to M.
-        line: bytes of a line, for a schedule; words are then looked at one by one.
-        dtype: type of a word, which says how many make a line.
-        ways: lines in a set; without it the cache is one set.
-        order: of a graph, the order in which its vertices are computed.
+        line: bytes of a cache line, for a schedule; requests are then single words.
+        dtype: data type of a word; it decides the words in a line.
+        ways: lines in a set; by default the cache is fully associative.
+        order: for a graph, the order in which its vertices are computed.
         heads, kv_heads, batch, separate: of a schedule, as for `pebblesim.count`: a cache sees one head, and the totals
             are for all. Heads that share keys and values are one with all their queries; if `separate`, they use the
             cache one after the other, and find there what the one before has left of keys and values.
 
     Returns:
-        A row for each M, with what each policy fetches and writes.
+        A row for each M, with the words that each policy fetches and writes.
 
     >>> found = cache([1, 2, 3, 1, 2, 3], M=2)[0]
     >>> found.lru.misses, found.opt.misses
     (6, 4)
 
     Raises:
-        Infeasible: M is too small for a schedule, for all of several.
-        UsageError: a name, size or file that is not allowed.
+        Infeasible: M is too small for the schedule (for several M, if all are too small).
+        UsageError: a name, size or file is not allowed.
     """
     from pebblesim.caches.policies import POLICIES, in_lines
     from pebblesim.caches.streams import one_after_another
@@ -284,12 +287,12 @@ def cache(
         if each not in POLICIES:
             raise UnknownName("policy", each, POLICIES)
     if not sizes or not policies:
-        raise UsageError("give at least one size of cache and one policy.")
+        raise UsageError("give at least one cache size and one policy.")
     words = None
     if line is not None:
         words, rest = divmod(whole("line", line), bytes_of(dtype))
         if rest or not words:
-            raise UsageError(f"a line of {line} bytes is no whole number of words of {dtype}.")
+            raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
     if ways is not None:
         whole("ways", ways)
     algorithm, among, seen = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
@@ -301,7 +304,7 @@ def cache(
         name, stream = _given(source, order)
         return CacheTable(tuple(_rows(name, stream, sizes, policies, ways)))
     if order is not None:
-        raise UsageError("an order of computation is for a graph; a schedule has its own.")
+        raise UsageError("an order of computation is for a graph; leave it out for a schedule.")
     rows: list[Cached] = []
     small: dict[tuple[str, int], int] = {}
     alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}

@@ -24,7 +24,8 @@ from pebblesim.theory.lower_bounds import LowerBound, added_up, best
 
 @dataclass(frozen=True)
 class Comparison(Result, Sequence[Counted]):
-    """Schedules of one problem for the same sizes: a sequence of rows, least I/O first, then what does not fit.
+    """Schedules of one problem at the same sizes: a sequence of rows, least I/O first; schedules that do not fit are
+    last.
 
     Attributes:
         problem, dims, M, mask: what was asked.
@@ -51,7 +52,7 @@ class Comparison(Result, Sequence[Counted]):
 
     @property
     def best(self) -> Counted | None:
-        """The schedule that moves least among those that fit; None if none does."""
+        """The schedule with the least I/O among those that fit; None if none fits."""
         return self.rows[0] if self.rows[0].feasible else None
 
     @property

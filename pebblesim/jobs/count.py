@@ -28,23 +28,23 @@ from pebblesim.units import Traffic
 
 @dataclass(frozen=True)
 class Counted(Result):
-    """What a schedule moves and holds for given sizes; all numbers of words are exact.
+    """I/O and occupancy of a schedule at given sizes; all numbers of words are exact.
 
     Attributes:
-        schedule, problem, source: which schedule it is.
-        dims, M: the sizes it was counted for.
+        schedule, problem, source: the schedule.
+        dims, M: the sizes.
         blocks: its block sizes.
-        reads, writes: words into and out of the cache.
+        reads, writes: words read into and written out of the cache.
         peak_words: most words resident between two primitives.
         peak_red: most red pebbles at any moment of the game.
-        least_M: None, or the least M that works, if no blocks are feasible and the smallest were counted.
-        by_tensor, phases: where the words go, as (reads, writes).
+        least_M: None; or, if no blocks are feasible and the smallest blocks were counted, the smallest feasible M.
+        by_tensor, phases: (reads, writes) of each tensor and of each phase.
         work: operations of each kind, such as "mul" and "exp".
-        mask: which pairs are allowed; None for all. Under one, `peak_red` is that of the game without it, which no mask
-            exceeds.
-        formulation: how it computes, as far as lower bounds can tell.
-        path: what runs one after the other where all independent iterations run at once, (name, workers, words of the
-            one that moves most) of each; empty under a mask.
+        mask: the allowed pairs; None for all. Under a mask, `peak_red` is the peak of the game without the mask, an
+            upper bound.
+        formulation: the way of computing, as the lower bounds see it.
+        path: the sequential steps if all independent iterations run at once: (name, workers, words of the worker that
+            moves most) of each step; empty under a mask.
         heads: the heads and sequences it was counted for. All figures here are of one head; of the heads that share
             keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
         parts: where each head has its own mask, the figures of each; else empty.
@@ -89,16 +89,16 @@ class Counted(Result):
 
     @property
     def operations(self) -> int:
-        """Operations of all kinds."""
+        """Number of operations of all kinds."""
         return sum(self.work.values())
 
     @property
     def intensity(self) -> float:
-        """Operations for each word moved."""
+        """Operations per word moved."""
         return float(Fraction(self.operations, self.io))
 
     def arithmetic_intensity(self, dtype: str) -> float:
-        """Operations for each byte moved, with words of that type, such as "float32"."""
+        """Operations per byte moved, with words of a data type such as "float32"."""
         return float(Fraction(self.operations, Traffic(self.reads, self.writes).in_bytes(dtype).io))
 
     @property
@@ -137,20 +137,20 @@ class Counted(Result):
 
     @property
     def bound(self) -> Theta | None:
-        """The expression inside Θ, if the problem states one; under a mask with its Z pairs in the place of n²."""
+        """The expression inside Θ, if the problem has one; under a mask with Z (allowed pairs) instead of n²."""
         theta = self._solves.theta
         return theta.of_pairs() if theta and self.mask is not None else theta
 
     @property
     def bound_value(self) -> Decimal | None:
-        """Its value for these sizes."""
+        """Value of the expression inside Θ at these sizes."""
         if self.parts and self.bound is not None:
             return Decimal(sum(part.bound_value or 0 for part in self.parts))
         return None if self.bound is None else self.bound.value(self.sizes)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Dimensions, M and, under a mask, Z, as they are named in bounds."""
+        """Dimensions, M and, under a mask, Z, by their names in bounds."""
         return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
 
     @property
@@ -160,12 +160,12 @@ class Counted(Result):
 
     @cached_property
     def lower_bound(self) -> LowerBound:
-        """The largest lower bound on all that compute in this way, with M pebbles, or with its peak if that is more."""
+        """The largest lower bound for this way of computing, with M pebbles or, if larger, the schedule's peak."""
         return self._bounded(self.formulation)
 
     @cached_property
     def every_way(self) -> LowerBound:
-        """The lower bound for every way of computing, with as many pebbles."""
+        """The lower bound for all ways of computing, with the same number of pebbles."""
         return self._bounded(None)
 
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
@@ -178,7 +178,7 @@ class Counted(Result):
         """I/O ÷ `lower_bound`.
 
         Raises:
-            BelowBound: it is below 1, so that the schedule computes something else than it says.
+            BelowBound: the gap is below 1, so the schedule does not compute what it states.
         """
         least = self.lower_bound
         if self.io < least.value:
@@ -190,7 +190,7 @@ class Counted(Result):
         return float(Fraction(self.io, least.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
-        """A row of `pebblesim count --json`; with a data type, its arithmetic intensity in that type, too.
+        """Return a row of `pebblesim count --json`; with a data type, also its arithmetic intensity.
 
         Where each head has a mask of its own, `heads` has the same of each.
         """
@@ -248,16 +248,16 @@ def count(
     separate: bool = False,
     **dims: int,
 ) -> Counted:
-    """Count the I/O of a schedule, exactly, for sizes however large.
+    """Count the I/O of a schedule, exactly, for sizes of any magnitude.
 
     Args:
         schedule: its name, or the schedule itself.
         M: red pebbles, in words.
-        blocks: "fit", "paper", "best", or sizes by name.
-        summation: shape of the summation trees; it decides the peak of red pebbles.
-        mask: which pairs of queries and keys are allowed: "causal", "window:256", a file such as "mask.npy", an array
-            of booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out.
-            An array or a file of three dimensions is a mask for each head.
+        blocks: a block rule, "fit", "paper" or "best", or block sizes by name.
+        summation: shape of the summation trees; it affects only the peak of red pebbles.
+        mask: the allowed pairs of queries and keys: "causal", "window:256", a file such as "mask.npy", an array of
+            booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out. An
+            array or a file of three dimensions is a mask for each head.
         heads, batch: how many heads of queries, and sequences, there are. The figures of the result are of one; its
             `total` is of all.
         kv_heads: heads of keys and values, as many by default. Heads that share them are one head with all their
@@ -266,7 +266,7 @@ def count(
         dims: the dimensions of the problem, such as n=4096, d=64: those of one head.
 
     Returns:
-        Words read and written, by phase and by tensor, the peak, the work, and the gap.
+        Words read and written, by phase and by tensor; the peak, the operations, and the gap.
 
     >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
     254021632
@@ -275,7 +275,7 @@ def count(
     134234176
 
     Raises:
-        Infeasible: M is too small; the message and `least_M` say what works.
+        Infeasible: M is too small; the message and `least_M` give the smallest feasible M.
         UsageError: a name or size that is not allowed.
     """
     among, seen = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)

@@ -1,8 +1,8 @@
-"""Where the I/O of two schedules crosses as the cache grows: the exact M, the exponent with its proof, and many d.
+"""Find where the I/O of two schedules crosses as M grows: the exact M, the exponent with its proof, for many d.
 
-With the block rule `fit` the I/O of a schedule never rises with M; then two values bound all between them. The search
-halves intervals of M until the bounds tell the curves apart, so it finds every change of the lead among all M, back and
-forth included, though it looks at few of them.
+With the block rule `fit` the I/O of a schedule never rises with M. So its values at two M bound all values between
+them. The search halves intervals of M until these bounds separate the curves. It finds every change of the lead among
+all M, in both directions, but evaluates few M.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pebblesim.sizes import LARGEST, axis, whole
 from pebblesim.theory.lower_bounds import best
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
-"""What is compared unless something else is named: the paper's two algorithms, and ours."""
+"""Pairs that are compared by default: the paper's two algorithms, and ours."""
 
 OVER_D = (8, 16, 32, 64, 128, 256)
 """Head dimensions for which a crossing is measured."""
 
 RATIO = 64
-"""n/d where a crossing is measured over many d."""
+"""The ratio n/d at which crossings are measured over many d."""
 
 
 BOTH, NEITHER = "both", "neither"
-"""Who leads where two schedules move the same, or do not fit."""
+"""Names of the leader if two schedules move the same number of words, or if neither fits."""
 
 
 class Curve:
@@ -65,18 +65,19 @@ class Curve:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Which of two schedules moves fewer words, over the cache or over a dimension.
+    """Which of two schedules moves fewer words, as a function of M or of a dimension.
 
     Attributes:
-        schedules: the two; the second is the one that moves fewer in the end, in whichever order they were named.
-        dims, M: the sizes; of the one along which was looked, the last.
-        along: that size, "M" or a dimension.
-        leads: from which size on which of the two moves fewer words, by name; "both" where they move the same, and
-            "neither" where neither fits.
-        fits: whether both fit just below `at`: if not, they do not cross, the second just starts there.
-        words: what the two move at `at`, for all heads and sequences; empty if there is none.
+        schedules: the two schedules; the second is the one that moves fewer words at the end, independent of the order
+            given.
+        dims, M: the sizes; for the size that varies, its last value.
+        along: the size that varies, "M" or a dimension.
+        leads: (size, name) pairs: from this size on this schedule moves fewer words; "both" if they move the same,
+            "neither" if neither fits.
+        fits: whether both fit just below `at`. If not, they do not cross: the second becomes feasible there.
+        words: I/O of both at `at`, for all heads and sequences; empty if there is no crossing.
         exponent: x, if the crossing is M = Θ(d^x).
-        proof: what proves the exponent, or why nothing does.
+        proof: the proof of the exponent, or the reason why there is none.
     """
 
     schedules: tuple[str, str]
@@ -90,18 +91,21 @@ class Crossing:
 
     @property
     def at(self) -> int | None:
-        """The least size from which on the second schedule moves fewer words for good; None if it does not."""
+        """The smallest size such that the second schedule moves fewer words there and for all larger sizes;
+
+        None if there is none.
+        """
         last, leader = self.leads[-1]
         return last if leader == self.schedules[1] else None
 
     @property
     def M(self) -> int | None:
-        """The same, where it is an M."""
+        """The same, if the size is M."""
         return self.at if self.along == "M" else None
 
     @property
     def first(self) -> int | None:
-        """The least size where the second moves fewer words at all."""
+        """The smallest size at which the second schedule moves fewer words."""
         return next((size for size, leader in self.leads if leader == self.schedules[1]), None)
 
     @property
@@ -111,16 +115,16 @@ class Crossing:
 
     @property
     def d(self) -> int | None:
-        """The head dimension; None if keys and values have rows of different lengths."""
+        """The head dimension; None if the rows of keys and values have different lengths."""
         return _head_dimension(self.dims)
 
     @property
     def M_over_d2(self) -> Fraction | None:
-        """M in units of d²; None if there is no one d."""
+        """M in units of d²; None if there is no single d."""
         return None if self.M is None or self.d is None else Fraction(self.M, self.d**2)
 
     def to_dict(self) -> dict[str, Any]:
-        """An entry of `pebblesim crossover --json`."""
+        """Return an entry of `pebblesim crossover --json`."""
         return {
             "schedules": list(self.schedules),
             "along": self.along,
@@ -137,7 +141,7 @@ class Crossing:
         }
 
     def __str__(self) -> str:
-        """Who moves fewer words where, and how many at the last change."""
+        """Return which schedule moves fewer words where, and the I/O at the last change."""
         (start, leader), *changes = self.leads
         if not changes:
             where = f"M from {start:,} on" if self.along == "M" else f"{self.along} looked at"
@@ -177,17 +181,18 @@ def _head_dimension(dims: Mapping[str, int]) -> int | None:
 
 @dataclass(frozen=True)
 class Crossover(Result):
-    """The crossings of pairs of schedules at one size, and over many d at n = 64 d.
+    """The crossings of pairs of schedules at given sizes, and for many d at n = 64 d.
 
     Attributes:
-        dims, M: the sizes, as given and with M if the crossings are along a dimension.
-        looked_at: the sizes of that dimension at which the schedules were compared; between two of them with different
-            leads all sizes were halved. Empty if they are along M, where every M is covered.
-        heads, times: the heads and sequences, and how often what is counted is done; see `pebblesim.count`.
-        crossings: one for each pair, in order.
+        dims, M: the sizes as given, with M if the crossings are along a dimension.
+        looked_at: the sizes of that dimension at which the schedules were compared; between two sizes with different
+            leaders the change was found by bisection. Empty for crossings along M, where every M is covered.
+        heads, times: the heads and sequences, and the factor from the counted problem to all of them; see
+            `pebblesim.count`.
+        crossings: the crossing of each pair, in order.
         bounds: the exponent at which the two regimes of the lower bound cross, with its proof.
-        regimes: which lower bound with constants, for every way of computing, is the largest, each from an M on.
-        measured: crossings of every pair over many d.
+        regimes: which lower bound for all ways of computing is the largest, each with its first M.
+        measured: crossings of each pair for many d.
     """
 
     part = "crossings"
@@ -204,16 +209,16 @@ class Crossover(Result):
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """All that are compared, each once."""
+        """All compared schedules, without repetition."""
         return tuple(dict.fromkeys(name for crossing in self.crossings for name in crossing.schedules))
 
     @property
     def along(self) -> str:
-        """The size along which they were compared."""
+        """The size along which the schedules were compared."""
         return self.crossings[0].along
 
     def sizes(self, at: int) -> tuple[dict[str, int], int]:
-        """(dimensions, M) of what is counted at an M, or at a size of the dimension."""
+        """Return (dimensions, M) of the counted problem at an M, or at a size of the dimension."""
         if self.M is None:
             return dict(self.dims), at
         solves = get(self.schedules[0]).problem
@@ -221,12 +226,12 @@ class Crossover(Result):
 
     @cached_property
     def exponent(self) -> Fraction | None:
-        """The exponent that all pairs and the lower bound have in common."""
+        """The common exponent of all pairs and of the lower bound; None if they differ."""
         values = {self.bounds[0], *(crossing.exponent for crossing in self.crossings)}
         return values.pop() if len(values) == 1 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim crossover --json`."""
+        """Return the data of `pebblesim crossover --json`."""
         proofs = [f"{' and '.join(c.schedules)}: {c.proof}" for c in self.crossings if c.proof]
         proofs += [f"lower bounds: {self.bounds[1]}"] if self.bounds[1] else []
         d = _head_dimension(self.dims)
@@ -255,7 +260,7 @@ class Crossover(Result):
 
     @property
     def title(self) -> str:
-        """The sizes that are the same everywhere."""
+        """The sizes that do not vary."""
         fixed = {name: size for name, size in self.dims.items() if name != self.along}
         words = [f"{name} = {size:,}" for name, size in fixed.items()]
         return ", ".join([*words, *([] if self.M is None else [f"M = {self.M:,} words"])])
@@ -299,19 +304,20 @@ def crossover(
     separate: bool = False,
     **dims: int | str | Iterable[int],
 ) -> Crossover:
-    """Which schedule of each pair moves fewer words, and where the lead changes: over M, or over a dimension.
+    """Find which schedule of each pair moves fewer words, and where this changes: along M, or along a dimension.
 
     Args:
-        schedules: pairs, one after the other, in either order; by default those of `PAIRS`.
-        M: words of cache, for a crossing along a dimension; without it, the crossing is in M, and exact for all M.
-        over_d: head dimensions for which to measure a crossing in M too, at n = 64 d; those of `OVER_D` by default
-            where n and d are given alone.
-        heads, kv_heads, batch, separate: as for `count`: heads that share keys and values cross elsewhere.
-        dims: the sizes: n and d, or all dimensions of the problem. With M, one of them is several sizes, such as
-            n="1k:1M:x2": the one along which the lead is looked for.
+        schedules: pairs of schedules as one flat list, each pair in any order; by default `PAIRS`.
+        M: cache size in words, for a crossing along a dimension. Without it, the crossing is along M, and exact for all
+            M.
+        over_d: head dimensions at which a crossing along M is also measured, with n = 64 d; by default `OVER_D`, if
+            only n and d are given.
+        heads, kv_heads, batch, separate: as for `count`; sharing keys and values changes the crossing.
+        dims: the sizes: n and d, or all dimensions of the problem. With M, one of them has several sizes, such as
+            n="1k:1M:x2"; the crossing is along this dimension.
 
     Returns:
-        A crossing for each pair, the exponent with its proof, and what was measured over d.
+        A crossing for each pair, the exponent with its proof, and the crossings over d.
 
     >>> crossover("small-cache-streamed", "row-stationary", n=4096, d=64, over_d=()).crossings[0].M
     2223
@@ -319,17 +325,20 @@ def crossover(
     ((64, 'flash2-forward'),)
 
     Raises:
-        UsageError: schedules that do not come in pairs or do not solve the same problem; sizes that are not allowed;
-            or several for none of them, or for more than one.
+        UsageError: the schedules are not pairs, or do not solve the same problem; a size is not allowed; or no
+            dimension, or more than one, has several sizes.
     """
     named = [get(name) for name in schedules] or [get(name) for pair in PAIRS for name in pair]
     if len(named) % 2:
-        raise UsageError(f"{len(named)} schedules were given; a crossing is between two, so name them in pairs.")
+        raise UsageError(
+            f"{len(named)} schedules were given; a crossing is between two schedules, so give them in pairs."
+        )
     pairs = list(zip(named[::2], named[1::2], strict=True))
     for a, b in pairwise(named):
         if a.problem is not b.problem:
             raise UsageError(
-                f"{a.name} solves {a.problem.name!r} and {b.name} {b.problem.name!r}; they do not compare."
+                f"{a.name} solves {a.problem.name!r} and {b.name} {b.problem.name!r}; schedules of different "
+                "problems cannot be compared."
             )
     solves, among = named[0].problem, Heads(heads, kv_heads, batch, separate)
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
@@ -371,7 +380,7 @@ def crossover(
 def _what_is_open(several: Sequence[str], M: int | None) -> str:
     if len(several) > 1:
         return (
-            f"{' and '.join(several)} have several sizes each; a crossing is looked for along one, so give one size "
+            f"{' and '.join(several)} have several sizes each; a crossing is along one dimension, so give one size "
             "for the others."
         )
     if several:
@@ -386,7 +395,7 @@ def _what_is_open(several: Sequence[str], M: int | None) -> str:
 
 
 def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> Crossing:
-    """In M, over all M."""
+    """Find the crossing along M, for all M."""
     of_a, of_b = (Curve(each.in_dims(dims), dims) for each in (a, b))
     low = min(of_a.least_M, of_b.least_M)
     high = max(of_a.most_M, of_b.most_M, low + 1)
@@ -395,7 +404,7 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> 
 
 
 def _with_proofs(found: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
-    """The same with exponents, which are the same for all sizes."""
+    """Add the exponents, which are the same for all sizes."""
     named = {each.name: each for pair in pairs for each in pair}  # some may not be registered
     known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
     for crossing in found:
@@ -414,7 +423,7 @@ def _along(
     sizes: Sequence[int],
     times: int,
 ) -> Crossing:
-    """Along a dimension, from one of the sizes to the next."""
+    """Find the crossing along a dimension, from each given size to the next."""
 
     def moved_by(schedule: Schedule) -> Callable[[int], int | float]:
         @cache
@@ -447,7 +456,7 @@ def _made(
     dims: Mapping[str, int],
     times: int,
 ) -> Crossing:
-    """The crossing of two schedules whose order says nothing: the second is the one that leads last."""
+    """Make the crossing of two schedules in any order: the second is the one that leads last."""
     led = tuple((size, (*names, BOTH, NEITHER)[leader]) for size, leader in leads)
     second = next((leader for _, leader in reversed(led) if leader in names), max(names))
     order = (1, 0) if names[0] == second else (0, 1)
@@ -469,10 +478,10 @@ def _lead(a: int | float, b: int | float) -> int:
 
 
 def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """(M, name) of the lower bound for every way of computing, as it is from there on.
+    """Yield (M, name) of the largest lower bound for all ways of computing, from this M on.
 
-    Looked for at every half power of 2 up to four times the largest input; where neighbours differ the change is found
-    by halving.
+    It is evaluated at every half power of 2 up to four times the largest input. Between neighbours that differ,
+    bisection finds the change.
     """
 
     def name(M: int) -> str:
@@ -489,12 +498,15 @@ def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, st
 
 
 def _most(problem: Problem, dims: Mapping[str, int]) -> int:
-    """Four times the words of the largest input: in the square case 4nd."""
+    """Four times the words of the largest input; 4nd in the square case."""
     return 4 * max(prod(dims[dim] for dim in shape) for shape in problem.inputs.values())
 
 
 def _changes(a: Curve, b: Curve, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Every M in (low, high] where the lead changes, with the new one; both fall, so their ends bound them."""
+    """Yield every M in (low, high] where the lead changes, and the new leader.
+
+    Both curves fall, so their values at the ends are bounds.
+    """
     if b(low) < a(high) or a(low) < b(high) or (a(low), b(low)) == (a(high), b(high)):
         return
     if high - low == 1:
@@ -514,14 +526,14 @@ def _number(value: Fraction | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Sweep:
-    """I/O over M, or over a dimension, in words of what is counted: what the picture of a crossover shows.
+    """I/O of the counted problem in words, over M or over a dimension: the data of the picture of a crossover.
 
     Attributes:
         found: the crossings.
-        at: sizes of the cache, or of the dimension, rising.
+        at: values of M, or of the dimension, increasing.
         io: for each schedule its I/O at each, None where it is not feasible.
         theta: the expression inside Θ at each; empty if the problem states none.
-        lower: the lower bound for every way of computing at each.
+        lower: the lower bound for all ways of computing at each.
     """
 
     found: Crossover
@@ -532,8 +544,11 @@ class Sweep:
 
 
 def sweep(found: Crossover, points: int = 160) -> Sweep:
-    """The I/O of the schedules of a crossover: over M from the least that one of them can use to four times the largest
-    input, or over the sizes of the dimension that were looked at."""
+    """Compute the I/O of the schedules of a crossover.
+
+    It is over M, from the smallest feasible M to four times the largest input, or over the compared sizes of the
+    dimension.
+    """
     solves = get(found.schedules[0]).problem
     if found.looked_at:
         low, high = found.looked_at[0], found.looked_at[-1]

@@ -1,4 +1,4 @@
-"""What is derived from a schedule's program: closed forms, pseudo-code, and its outputs on real arrays."""
+"""Derive closed forms, pseudo-code, and outputs on real arrays from a schedule's program."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 
 def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangular: bool = False) -> Formula:
-    """The closed forms of a schedule's reads, writes, I/O and peak, derived from its program, as sympy expressions.
+    """Derive the closed forms of a schedule's reads, writes, I/O and peak from its program, as sympy expressions.
 
-    In n and d, or in all dimensions of the problem if `rectangular`, such as n_q, n_k, d_k and d_v.
+    They are in n and d, or, if `rectangular`, in all dimensions of the problem, such as n_q, n_k, d_k and d_v.
 
-    Under a mask: "causal", "window:W" and "band:W" give closed forms in n and the blocks; "any" those of an unknown
-    mask, in functions such as `tiles(B_r, B_c)`, the number of tiles it leaves (`pebblesim.readings.masked_sums`).
+    The masks "causal", "window:W" and "band:W" give closed forms in sizes and blocks. The mask "any" is unknown: its
+    closed forms contain functions such as `tiles(B_r, B_c)`, the number of tiles with an allowed pair
+    (`pebblesim.readings.masked_sums`).
 
     Args:
         schedule: its name, or the schedule itself.
         mask: None, "causal", "window:W", "band:W" or "any".
-        rectangular: in all dimensions of the problem instead of n and d.
+        rectangular: use all dimensions of the problem instead of n and d.
 
     Returns:
-        The closed forms, which `evaluate` makes numbers of.
+        The closed forms; their method `evaluate` computes numbers.
 
     >>> formula("matmul-tiled").io
     k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
@@ -37,7 +38,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
     91
 
     Raises:
-        UsageError: a name that is not known, a mask without a closed form, or a problem without other dimensions.
+        UsageError: a name is not known, the mask has no closed form, or the problem has no other dimensions.
     """
     from pebblesim.readings.formula import formula as derive
 
@@ -64,20 +65,20 @@ def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:
 
 
 def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
-    """The pseudo-code of a schedule.
+    """Return the pseudo-code of a schedule.
 
     Args:
         schedule: its name, or the schedule itself.
-        rectangular: in all dimensions of its problem instead of n and d.
+        rectangular: use all dimensions of its problem instead of n and d.
 
     Returns:
-        The text, a line for each step.
+        The text, with one line for each step.
 
     >>> print(show("matmul-tiled").splitlines()[0])
     phase matmul-tiled:
 
     Raises:
-        UsageError: a name that is not known, or a problem without other dimensions.
+        UsageError: a name is not known, or the problem has no other dimensions.
     """
     from pebblesim.readings.text import text
 
@@ -97,7 +98,7 @@ def numbers(
     """Run a schedule on real arrays, tile by tile, and return its outputs.
 
     Args:
-        schedule, M, blocks, mask, dims: as for `count`; all but the mask decide the tiles, and nothing else.
+        schedule, M, blocks, mask, dims: as for `count`. Only the mask affects the values; the others decide the tiles.
         inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
         scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice. What the
             forward pass kept must have been made with the same.

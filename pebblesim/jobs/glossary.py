@@ -1,4 +1,4 @@
-"""What the letters stand for: each tensor of a problem with its shape, its formula and its meaning."""
+"""The glossary: each tensor of a problem with its shape, formula and meaning."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Entry:
     """A tensor of a problem.
 
     Attributes:
-        name: as in pseudo-code, graphs and tables.
-        role: "input", "kept" (an input that only some schedules ask for), "output", or "" on the way.
-        shape: names of its dimensions; empty where the problem does not declare one.
-        formula: what it is equal to; empty for an input.
-        meaning: one line.
+        name: name in pseudo-code, graphs and tables.
+        role: "input", "kept" (an input that only some schedules need), "output", or "" for an intermediate.
+        shape: names of its dimensions; empty if the problem does not declare a shape.
+        formula: its formula; empty for an input.
+        meaning: its meaning, in one line.
     """
 
     name: str
@@ -31,22 +31,22 @@ class Entry:
     meaning: str
 
     def __str__(self) -> str:
-        """The formula, if there is one, and the meaning."""
+        """Return the formula, if there is one, and the meaning."""
         return f"{self.name} = {self.formula}: {self.meaning}" if self.formula else f"{self.name}: {self.meaning}"
 
 
 def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Entry, ...]:
-    """The tensors of a problem, inputs first.
+    """List the tensors of a problem, inputs first.
 
     Args:
         of: the problem, or its name.
-        names: those that are wanted, in this order; all by default. One of which nothing is known is left out.
+        names: names of tensors, in the wanted order; by default all. Unknown names are left out.
 
     >>> print(glossary("backward", ["p"])[0])
     p = f ∘ q − diag(v) f: gradient with respect to the scores Z
 
     Raises:
-        UnknownName: there is no such problem.
+        UnknownName: the problem is not known.
     """
     solves = (problem(of).rectangle or problem(of)) if isinstance(of, str) else of
     roles = dict.fromkeys(solves.extra, "output") | dict.fromkeys(solves.kept, "kept")
@@ -60,6 +60,6 @@ def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Ent
 
 
 def named_in(text: str, of: Problem) -> tuple[Entry, ...]:
-    """The tensors of a problem that a pseudo-code names, in its order; S_ij and S_i are tiles of S."""
+    """Return the tensors of a problem that a pseudo-code names, in order of appearance; S_ij and S_i are tiles of S."""
     words = (re.sub(r"_[a-z]{1,2}$", "", word) if word not in of.glossary else word for word in WORD.findall(text))
     return glossary(of, dict.fromkeys(words))

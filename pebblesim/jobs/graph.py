@@ -1,4 +1,4 @@
-"""Graphs of problems, and the least I/O of a small one."""
+"""Graphs of problems, and the least I/O of small graphs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None = None, **options: Any) -> Cdag:
-    """The computational DAG of a problem.
+    """Build the computational DAG of a problem.
 
     Args:
         problem_name: a problem, such as "backward" or "matmul".
         summation: "chain", "balanced" or "blocked:b".
-        mask: as for `count`; a graph under a mask has chains only.
-        options: the dimensions, and what the graph's builder takes besides (see `pebblesim.graphs`).
+        mask: as for `count`; a graph under a mask supports only chains.
+        options: the dimensions, and options of the graph's builder (see `pebblesim.graphs`).
 
     Returns:
-        The graph, one vertex for each input, product, partial sum and other value.
+        The graph, with one vertex for each input, product, partial sum and other value.
 
     >>> graph("matmul", m=2, k=2, n=2)
     Cdag(20 vertices, 24 edges, tensors A B C)
 
     Raises:
-        UsageError: a name or size that is not allowed, or the graph does not fit into this machine's memory.
+        UsageError: a name or size is not allowed, or the graph does not fit into memory.
     """
     from pebblesim import graphs
 
@@ -54,34 +54,34 @@ def optimum(
     progress: Progress | None = None,
     **options: Any,
 ) -> Optimum:
-    """The least I/O of any game on a graph, or an interval that holds it.
+    """Find the least I/O of any game on a graph, or an interval that contains it.
 
     Args:
         of: a problem, a graph such as `Cdag.from_edges(...)`, or a networkx DiGraph.
         M: red pebbles.
-        rules: "hong-kung", where a vertex may be computed again, "no-recompute" or "partial".
-        seconds: stop by then; without it, when it is proven or the memory is full.
-        memory: bytes for states; 4 GiB by default.
-        states: most states to keep, instead of `memory`.
-        progress: called now and then with the part of the time that is over, the bound, the I/O and the states.
-        options: of a problem, its dimensions and what else `graph` takes.
+        rules: "hong-kung" (with recomputation), "no-recompute" or "partial".
+        seconds: time limit; without it the search ends when the optimum is proven or the memory is full.
+        memory: memory limit for states, in bytes; 4 GiB by default.
+        states: limit on the number of states, instead of `memory`.
+        progress: called from time to time with the fraction of time used, the bound, the I/O and the number of states.
+        options: for a problem, its dimensions and options, as for `graph`.
 
-    Ctrl-C ends the search, not the call: the interval so far is returned.
+    Ctrl-C ends the search; the call returns the interval so far.
 
     Returns:
-        The least I/O, or an interval: `io` of the best game found, and `bound`, which none goes below.
+        The least I/O, or an interval: `io` is that of the best game found, `bound` is the lower bound.
 
     >>> optimum("matmul", m=2, k=1, n=2, M=4).io
     8
 
     Raises:
         Infeasible: M is too small for any game.
-        UsageError: a graph was given with options, or its values have several words.
+        UsageError: options were given with a graph, or its vertices have several words.
     """
     from pebblesim.dags import optimum as search
 
     if not isinstance(of, str) and options:
-        raise UsageError(f"a graph takes no options; got {', '.join(options)}.")
+        raise UsageError(f"options are not allowed with a graph; got {', '.join(options)}.")
     cdag = graph(of, **options) if isinstance(of, str) else of
     limit = search.MEMORY if memory is None else memory
     return search.optimum(cdag, M, rules, seconds=seconds, memory=limit, states=states, progress=progress)

@@ -1,7 +1,7 @@
-"""Heads and sequences: how many problems of one size there are, and which of them share keys and values.
+"""Heads and sequences: the number of problems of one size, and which of them share keys and values.
 
-H/G heads that share K and V are one head with H/G times the queries: the same graph, in which K and V are read for all.
-The rows of one position stand together, so that a mask allows each of them what it allows the position.
+H/G heads that share K and V are counted as one head with H/G times the queries: it has the same graph, and each read of
+K and V serves all of them. The rows of one position are adjacent, and a mask treats them like that position.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pebblesim.sizes import whole
 
 
 class Cases(NamedTuple):
-    """What is counted: problems of one size, each under its own mask, all of them so many times.
+    """The counted problems: problems of one size, each under its own mask, all of them `times` times.
 
-    Where all heads are alike there is one mask (None for no mask), and `times` is how often the problem is solved.
+    If all heads are alike there is one mask (None for no mask), and `times` is the number of problems.
     """
 
     sizes: dict[str, int]
@@ -33,11 +33,12 @@ class Heads:
     """Heads of queries, heads of keys and values (as many by default), and sequences.
 
     Attributes:
-        heads, kv_heads, batch: how many there are; heads are of one sequence.
-        separate: each head is counted for itself, though several have the same keys and values.
+        heads, kv_heads, batch: numbers of heads, of heads of keys and values, and of sequences; heads are for one
+            sequence.
+        separate: count each head separately, even if several share keys and values.
 
     Raises:
-        UsageError: a number that is not allowed, or that the heads cannot be divided by.
+        UsageError: a number is not allowed, or does not divide the number of heads.
     """
 
     heads: int = 1
@@ -50,40 +51,40 @@ class Heads:
             whole(name, getattr(self, name))
         if self.kv_heads is not None and self.heads % whole("kv_heads", self.kv_heads):
             raise UsageError(
-                f"{self.heads} heads cannot share {self.kv_heads} heads of keys and values evenly; the number of heads "
-                "is a multiple of that of keys and values, such as 32 on 8."
+                f"{self.heads} heads cannot share {self.kv_heads} heads of keys and values evenly; the number of "
+                "heads must be a multiple of the heads of keys and values, such as 32 and 8."
             )
 
     @property
     def sharing(self) -> int:
-        """How many heads have the same keys and values."""
+        """Number of heads that share the same keys and values."""
         return self.heads // (self.kv_heads or self.heads)
 
     @property
     def together(self) -> int:
-        """How many heads are counted as one."""
+        """Number of heads that are counted as one."""
         return 1 if self.separate else self.sharing
 
     @property
     def times(self) -> int:
-        """How many problems there are that share nothing."""
+        """Number of problems that share nothing."""
         return self.heads // self.together * self.batch
 
     @property
     def said(self) -> bool:
-        """Whether anything was said of heads or sequences."""
+        """Whether heads or sequences were given."""
         return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
 
     def alone(self) -> Heads:
-        """The same, each head for itself."""
+        """The same heads, each counted separately."""
         return Heads(self.heads, self.kv_heads, self.batch, separate=True)
 
     def cases(self, solves: Problem, dims: Mapping[str, int], mask: AnyHeads | None) -> Cases:
-        """What is counted for sizes and a mask, or masks, of a head.
+        """Return the counted problems for sizes and a mask, or masks, of a head.
 
         Raises:
-            UsageError: sizes that are not allowed; heads share keys and values, and the problem has other inputs than
-                those and queries; or masks of other heads or other sizes than these.
+            UsageError: a size is not allowed; heads share keys and values, but the problem has inputs other than
+                queries, keys and values; or the masks do not match the heads or sizes.
         """
         sizes = problem_dims(solves, dims)
         if isinstance(mask, HeadMasks) and not solves.maskable:
@@ -121,12 +122,12 @@ def shared(solves: Problem) -> Problem:
     """The problem in all its dimensions, if heads can share its keys and values.
 
     Raises:
-        UsageError: they cannot, since it has other inputs than those and queries.
+        UsageError: they cannot, because the problem has inputs other than queries, keys and values.
     """
     own = solves.rectangle or solves
     if own.pairs is None or own.pairs[0] == own.pairs[1] or set(own.inputs) - {*own.queries, *own.keys}:
         raise UsageError(
-            f"problem {solves.name!r} has more inputs than queries, keys and values, which heads could share; leave "
-            "out the number of heads of keys and values, or count each head for itself."
+            f"problem {solves.name!r} has more inputs than queries, keys and values, which heads cannot share; "
+            "leave out --kv-heads, or use --separate."
         )
     return own

@@ -1,4 +1,4 @@
-"""What a schedule's thread blocks move between an L2 that they share and the memory behind it."""
+"""Traffic of a schedule's thread blocks between a shared L2 and the memory behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pebblesim.results import Result
 from pebblesim.sizes import bytes_of, whole
 
 AT_ONCE = 132
-"""Thread blocks that run at once unless it is said: one on each multiprocessor of an H200."""
+"""Default number of thread blocks that run at once: one on each multiprocessor of an H200."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class L2(Result):
     Attributes:
         schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
             one unless each is for itself.
-        order, at_once, size, chiplets: how, and on what: `size` bytes of L2 on each chiplet.
-        requested: what all blocks move to and from L2.
-        read, written: what L2 moves from and to the memory behind it.
+        order, at_once, size, chiplets: launch order, blocks at once, bytes of L2 on each chiplet, number of chiplets.
+        requested: bytes that all blocks move from and to L2.
+        read, written: bytes that L2 reads from and writes to the memory behind it.
     """
 
     schedule: str
@@ -50,7 +50,7 @@ class L2(Result):
         return self.read + self.written
 
     def to_dict(self) -> dict[str, Any]:
-        """As in `pebblesim count --l2 … --json`."""
+        """Return the data of `pebblesim count --l2 … --json`."""
         return {
             "size": self.size,
             "chiplets": self.chiplets,
@@ -92,19 +92,19 @@ def l2(
     """Predict the traffic behind an L2 that all thread blocks share (see `pebblesim.caches.l2`).
 
     Args:
-        schedule, M, blocks, mask, dims: as for `pebblesim.count`: M is the scratchpad of one thread block. Iterations
-            that are independent, or share nothing but sums in memory, are thread blocks; other loops run in one.
-        size: bytes of L2, on each chiplet.
+        schedule, M, blocks, mask, dims: as for `pebblesim.count`; M is the scratchpad of one thread block. Iterations
+            that are independent, or share only sums in memory, are thread blocks; other loops run inside a block.
+        size: bytes of L2 on each chiplet.
         order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
         heads, kv_heads, batch, separate: as for `pebblesim.count`. Heads that share keys and values are launched as
             one with all their queries, or, if `separate`, each for itself, and find in L2 what others of them read.
-        at_once: thread blocks that run at once, on all chiplets together.
-        chiplets: parts of the chip with an L2 of their own, to which blocks go in turn.
-        contiguous: to each chiplet go as many blocks in a row as it runs at once, not one.
-        dtype: type of a word.
+        at_once: number of thread blocks that run at once, on all chiplets together.
+        chiplets: number of chiplets with a separate L2 each; blocks are assigned to them in turn.
+        contiguous: assign to each chiplet as many consecutive blocks as it runs at once, instead of one.
+        dtype: data type of a word.
 
     Returns:
-        What all blocks ask for, and what the memory behind the L2 then moves, in bytes.
+        Bytes that all blocks request, and bytes that the memory behind the L2 reads and writes.
 
     >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
     >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
@@ -112,7 +112,7 @@ def l2(
     0.8
 
     Raises:
-        Infeasible, UsageError: as for `pebblesim.count`; or there is no such order, or there are too many tiles.
+        Infeasible, UsageError: as for `pebblesim.count`; or the order is not known, or there are too many tiles.
     """
     from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
 

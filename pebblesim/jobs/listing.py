@@ -1,4 +1,4 @@
-"""What there is: the problems, and the schedules of each."""
+"""List the problems and their schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pebblesim.results import Result
 
 @dataclass(frozen=True)
 class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
-    """Schedules by the name of their problem, your own among them.
+    """Schedules by the name of their problem, including your own.
 
     Attributes:
         schedules: the schedules of each problem.
@@ -35,7 +35,7 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
         return len(self.schedules)
 
     def to_dict(self) -> dict[str, Any]:
-        """A row for each schedule."""
+        """Return a row for each schedule."""
         return {
             "rows": [
                 {
@@ -65,7 +65,7 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
 
 
 def list(problem_name: str | None = None) -> Listing:
-    """The schedules of a problem, or of all problems.
+    """List the schedules of a problem, or of all problems.
 
     Args:
         problem_name: a problem, such as "forward"; all by default.
@@ -74,7 +74,7 @@ def list(problem_name: str | None = None) -> Listing:
         A mapping from names of problems to schedules, which prints as a list.
 
     Raises:
-        UsageError: there is no such problem.
+        UsageError: the problem is not known.
 
     >>> import pebblesim as ps
     >>> len(ps.list("backward")["backward"]) > 10

@@ -1,4 +1,4 @@
-"""Play a schedule as a pebble game under the referee, and check what the game says against the count."""
+"""Play a schedule as a pebble game under the referee, and compare the game with the count."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from pebblesim.language.program import Program
 
 MOST_STEPS = 100_000
-"""Most primitives that `play` runs on real arrays; a second or so."""
+"""Most primitives that `play` runs on real arrays; this takes about a second."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A schedule and the graph it is played on: all there is before the first move.
+    """A schedule and its graph: the state before the first move.
 
     Attributes:
-        schedule, dims, M, blocks, summation, mask: what is to be played, all checked.
-        program: the schedule's, under the mask if there is one.
-        allowed: the mask pair by pair; None for no mask.
+        schedule, dims, M, blocks, summation, mask: the arguments, all checked.
+        program: the schedule's program, under the mask if there is one.
+        allowed: the mask as booleans for each pair; None without a mask.
     """
 
     schedule: Schedule
@@ -52,17 +52,17 @@ class Setup:
 
     @property
     def plan(self) -> Plan:
-        """The sizes of the graph, before it is built."""
+        """The size of the graph, before it is built."""
         from pebblesim import graphs
 
         return graphs.plan(self.schedule.problem.name, **self._graph)
 
     @cached_property
     def graph(self) -> Cdag:
-        """The graph; built when it is first asked for.
+        """The graph; it is built on first use.
 
         Raises:
-            UsageError: it does not fit into this machine's memory.
+            UsageError: the graph does not fit into memory.
         """
         from pebblesim import graphs
 
@@ -91,15 +91,16 @@ def set_up(
 
 @dataclass(frozen=True)
 class Played(Result):
-    """A game that a schedule played, and what else was checked on the way.
+    """The game of a schedule, and the results of further checks.
 
     Attributes:
-        schedule, dims, blocks, summation, mask: what was played.
-        game: the referee's outcome.
-        predicted: what `count` says: "io" and "peak_red".
-        graph_values_match: whether the graph, evaluated on random inputs, gives the reference's outputs.
-        schedule_values_match: whether the schedule itself does, run tile by tile on random inputs.
-        run_at: the sizes at which it was run: those that were played, or smaller ones that are cut into tiles alike.
+        schedule, dims, blocks, summation, mask: the arguments.
+        game: the referee's result.
+        predicted: the prediction of `count`: "io" and "peak_red".
+        graph_values_match: whether the graph, evaluated on random inputs, gives the outputs of the reference.
+        schedule_values_match: whether the schedule, run tile by tile on random inputs, gives the outputs of the
+            reference.
+        run_at: the sizes of that run: the game's sizes, or smaller ones with the same pattern of tiles.
     """
 
     schedule: str
@@ -125,12 +126,12 @@ class Played(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether the game was legal, complete and as predicted, and the graph's and the schedule's values right."""
+        """Whether the game is legal, complete and as predicted, and the values of graph and schedule are correct."""
         as_predicted = self.predicted == {"io": self.game.io, "peak_red": self.game.peak_red}
         return self.game.complete and as_predicted and self.values_match
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim play --json`."""
+        """Return the data of `pebblesim play --json`."""
         head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
         head |= {} if self.mask is None else {"mask": str(self.mask)}
         values = {
@@ -153,7 +154,7 @@ class Played(Result):
         return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1])])
 
     def _values(self) -> str:
-        """Whose outputs equal the reference."""
+        """Say which outputs equal the reference."""
         sizes = {**self.dims, **self.blocks}
         at = ", ".join(f"{name} = {size}" for name, size in self.run_at.items())
         run = "" if dict(self.run_at) == sizes else f" (run at {at})"
@@ -177,27 +178,27 @@ def play(
     mask: AnyMask | None = None,
     **dims: int,
 ) -> Played:
-    """Play a schedule move by move on the graph of its problem, under a referee.
+    """Play a schedule move by move on the graph of its problem; the referee checks each move.
 
     Args:
-        schedule, M, blocks, mask, dims: as for `count`; a masked game is played on chains.
+        schedule, M, blocks, mask, dims: as for `count`; a game under a mask needs chains.
         rules: "hong-kung", "replace" or "no-recompute".
         summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b".
-        save: file to keep the moves in, .npy (packed) or .txt (for people).
-        strict: raise at an illegal move; if False, return the game up to it.
-        progress: called now and then with the fraction of the I/O that is done.
+        save: file for the moves, .npy (packed) or .txt (text).
+        strict: raise an error at an illegal move; if False, return the game up to that move.
+        progress: called from time to time with the fraction of the I/O done.
 
     Returns:
-        The game, what `count` predicts of it, and whether its values are those of the reference.
+        The game, the prediction of `count`, and whether the values equal the reference.
 
     >>> played = play("small-cache", n=8, d=4, M=24)
     >>> played.io, played.game.complete
     (1840, True)
 
     Raises:
-        IllegalMove: the rules do not allow a move; the message tells the whole story, with the schedule's line.
-        Infeasible, UsageError: as for `count`; or the graph does not fit into this machine's memory; or the schedule
-            does not compute what the graph holds, such as a sum that has a term twice.
+        IllegalMove: a move is illegal; the message explains it and names the schedule's line.
+        Infeasible, UsageError: as for `count`; or the graph does not fit into memory; or the schedule computes
+            something that the graph does not have, such as a sum with the same term twice.
     """
     from contextlib import nullcontext
 
@@ -214,7 +215,7 @@ def play(
     stream = moves(*what, write_takes_red=game.write_takes_red, mask=setup.mask)
     outcome = None
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
-        try:  # inside: the moves of an illegal game are worth keeping, too
+        try:  # inside the block: the moves of an illegal game are also saved
             for chunk in watched:
                 game.play(chunk)
                 if progress:
@@ -242,14 +243,14 @@ def play(
 
 
 def _with_source(game: Game, source: str) -> Game:
-    """A game that ended in an illegal move, and the schedule's line that made it."""
+    """Return a game with an illegal move, with the schedule's line of that move."""
     assert game.violation is not None
     message = f"{game.violation.message}, at {source}"
     return replace(game, violation=replace(game.violation, source=source, message=message))
 
 
 def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask: Mask | None) -> dict[str, int]:
-    """What the game will be like: "io" and "peak_red"."""
+    """Predict the game: "io" and "peak_red"."""
     counted = count_program(program, sizes, summation, mask)
     if mask is None:
         return {"io": counted.total.io, "peak_red": counted.peak_red}
@@ -264,7 +265,7 @@ def _values_match(
     mask: Mask | None,
     outputs_of: Callable[[dict[str, Any]], Mapping[str, Any]],
 ) -> bool:
-    """Whether the problem's outputs come out of random inputs, to 1e-10 of the largest entry."""
+    """Whether random inputs give the reference's outputs, to 1e-10 of the largest entry."""
     import numpy as np
 
     allowed = None if mask is None else mask.allowed(*algorithm.problem.grid(sizes))
@@ -280,7 +281,7 @@ def _values_match(
 
 
 def _sizes_to_run(setup: Setup) -> dict[str, int]:
-    """The sizes at which the schedule is run: the setup's own, or, if that takes too long, smaller ones."""
+    """Return the sizes at which the schedule is run: those of the setup, or smaller ones if that takes too long."""
     steps = sum(
         amount
         for phase in setup.program.phases
@@ -292,9 +293,9 @@ def _sizes_to_run(setup: Setup) -> dict[str, int]:
 
 
 def smaller(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Small sizes whose dimensions are cut into tiles alike: one, two or more of them, the last ragged or not.
+    """Return small sizes with the same pattern of tiles: one, two or more tiles, with the last one ragged or not.
 
-    Blocks keep their order, and dimensions become as small as their blocks allow.
+    Blocks keep their order by size; dimensions become as small as their blocks allow.
     """
     larger = sorted({sizes[block] for block in program.blocks} - {1})
     small = {

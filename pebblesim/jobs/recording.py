@@ -1,7 +1,7 @@
-"""A game kept whole, to be looked at: its moves, the primitive and the line of pseudo-code that each comes from.
+"""Record a whole game: its moves, and the primitive and pseudo-code line of each move.
 
-Whoever draws a game takes it from here. What stands where at a move follows from the moves and the table of the rules;
-the referee has judged them.
+Pictures of games are drawn from recordings. The pebbles at each move follow from the moves and the table of rules. The
+referee has judged the moves.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from pebblesim.readings.text import numbered
 Ints = NDArray[np.int64]
 
 MOST_MOVES: Final = 10**7
-"""Longest game that is kept: 80 MB of moves."""
+"""Most moves of a recording: 80 MB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A game from its first move to its last legal one. Moves are numbered from 1; "at move t" is behind move t.
+    """A game from the first move to the last legal one. Moves are numbered from 1; "at move t" means after move t.
 
     Attributes:
         name: what was played, such as "small-cache, n = 8, d = 4".
         graph: what it was played on.
-        game: the referee's outcome.
+        game: the referee's result.
         moves: the legal moves, packed (see `pebblesim.game.moves`).
         text: the pseudo-code, line by line; none of a game that no schedule made.
-        starts, lines: a step is the moves of one primitive in turn, or, without a schedule, those up to the next
-            compute; how many moves are in front of each step, and the index in `text` of its line.
-        turns: one row for each iteration of a loop: moves in front of it, index of the loop's line, number of the tile.
-        setup: the schedule and its sizes; None if no schedule made the game.
+        starts, lines: a step is a run of moves of one primitive or, without a schedule, the moves up to the next
+            compute; the number of moves before each step, and the index of its line in `text`.
+        turns: one row for each iteration of a loop: number of moves before it, index of the loop's line, number of the
+            tile.
+        setup: the schedule and its sizes; None if the game was not made by a schedule.
     """
 
     name: str
@@ -69,16 +70,16 @@ class Recording:
 
     @cached_property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        """The name of each phase, and how many moves are in front of it."""
+        """The name of each phase, and the number of moves before it."""
         if not self.text:
             return ()
         heads = [index for index, line in enumerate(self.text) if not line.startswith(" ")]
-        phase = np.searchsorted(heads, self.lines, side="right") - 1  # of each step
+        phase = np.searchsorted(heads, self.lines, side="right") - 1  # phase of each step
         first = np.append(self.starts, len(self.moves))[np.searchsorted(phase, np.arange(len(heads)))]
         return tuple((self.text[head][6:-1], int(start)) for head, start in zip(heads, first, strict=True))
 
     def line_at(self, move: int) -> int:
-        """The index in `text` of the line that a move comes from; for 0, that of the first move."""
+        """Return the index in `text` of a move's line; for move 0, that of the first move."""
         return int(self.lines[max(0, bisect_right(self.starts, max(move, 1) - 1) - 1)]) if len(self.lines) else 0
 
     @cached_property
@@ -101,7 +102,7 @@ class Recording:
 
     @cached_property
     def intervals(self) -> tuple[Ints, Ints, Ints]:
-        """When vertices are red: (vertex, first move, move that takes the pebble away or one behind the last)."""
+        """Intervals of red vertices: (vertex, first move, move that removes the pebble or one after the last move)."""
         vertex, at, change = self._changes
         on, off = change > 0, change < 0
         last = np.zeros(self.graph.vertices, bool)
@@ -114,10 +115,10 @@ class Recording:
         return vertex[on], at[on] + 1, off_at[order]
 
     def pebbles(self, move: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which vertices hold a red pebble, and which a blue one, at a move; 0 is before the first.
+        """Return the vertices with a red pebble, and those with a blue one, at a move; 0 is before the first move.
 
         Raises:
-            UsageError: the game has no such move.
+            UsageError: the move does not exist.
         """
         if not 0 <= move <= len(self.moves):
             raise UsageError(f"move {move} was asked for; this game has moves 0 (the start) to {len(self.moves)}.")
@@ -127,17 +128,17 @@ class Recording:
         for flag, standing in ((RED, red), (BLUE, blue)):
             after = self._after(flag)[kind]
             touched = after >= 0
-            standing[vertex[touched]] = after[touched] > 0  # of several moves on a vertex, the last one counts
+            standing[vertex[touched]] = after[touched] > 0  # if several moves touch a vertex, the last one counts
         return red, blue
 
     def _after(self, flag: int) -> Ints:
-        """For each kind of move: 1 if it sets the flag, 0 if it clears it, -1 if it leaves it alone."""
+        """For each kind of move: 1 if it sets the flag, 0 if it clears it, -1 if it does not change it."""
         rules = RULES[self.game.rules]
         return np.array([1 if rules[kind].sets & flag else 0 if rules[kind].clears & flag else -1 for kind in range(4)])
 
     @cached_property
     def _changes(self) -> tuple[Ints, Ints, Ints]:
-        """The moves that put a red pebble where none was (+1) or take one away (-1), by vertex and then by time."""
+        """Return the moves that place a red pebble (+1) or remove one (-1), sorted by vertex and then by time."""
         kind, vertex = self.acted
         after = self._after(RED)[kind]
         at = np.flatnonzero(after >= 0)
@@ -160,14 +161,14 @@ def record(
     most: int = MOST_MOVES,
     **dims: int,
 ) -> Recording:
-    """Play a schedule and keep the game.
+    """Play a schedule and record the game.
 
     Args:
         schedule, M, rules, summation, blocks, mask, dims: as for `play`.
-        most: longest game that is allowed, in moves.
+        most: largest allowed number of moves.
 
     Returns:
-        The game; one that ends in an illegal move is kept up to it, and `game.violation` tells the story.
+        The recording. A game with an illegal move is recorded up to that move, and `game.violation` explains it.
 
     >>> int(record("small-cache", n=8, d=4, M=24).red.max())
     16
@@ -220,7 +221,7 @@ def record_moves(
         name: what the graph is called.
         graph, M, rules: as for `referee`.
         moves: packed.
-        most: longest game that is allowed, in moves.
+        most: largest allowed number of moves.
 
     Raises:
         UsageError: as for `referee`, or the game is too long.

@@ -1,4 +1,4 @@
-"""Rows of a sweep in an SQLite file, each kept as soon as it is there, so that a sweep that was stopped goes on."""
+"""Store the rows of a sweep in an SQLite file as soon as they are computed, so that a stopped sweep can resume."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from pebblesim.errors import UsageError
 
 APPLICATION = 0x70656262
-"""Marks our files among other SQLite files: "pebb"."""
+"""Application id that marks our SQLite files: "pebb"."""
 
 StoredRow = dict[str, Any]
 
 
 class RowStore:
-    """Rows by key. A key says all that defines its row, so that no row is ever taken for another."""
+    """Rows by key. A key encodes everything that defines its row, so two rows are never confused."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file, or make it; None keeps the rows in memory.
+        """Open or create the file; None keeps the rows in memory.
 
         Raises:
-            UsageError: it cannot be opened, or holds something else.
+            UsageError: the file cannot be opened, or holds other data.
         """
         self.path = path
         try:
@@ -40,8 +40,8 @@ class RowStore:
         (owner,) = self._file.execute("PRAGMA application_id").fetchone()
         (tables,) = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and owner != APPLICATION:
-            raise UsageError(f"--store {str(self.path)!r} is an SQLite file of something else; name another.")
-        # Every row is on its way to the disk when `keep` returns: killing us loses none.
+            raise UsageError(f"--store {str(self.path)!r} is an SQLite file of another program; give another name.")
+        # Every row has been handed to the operating system when `keep` returns: killing the process loses none.
         self._file.execute("PRAGMA journal_mode = WAL")
         self._file.execute("PRAGMA synchronous = NORMAL")
         self._file.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -54,7 +54,7 @@ class RowStore:
         self._file.close()
 
     def known(self, keys: Iterable[str]) -> dict[str, StoredRow]:
-        """Those rows that are there already."""
+        """Return the rows that are already stored."""
         rows = {}
         for key in keys:
             for (row,) in self._file.execute("SELECT row FROM rows WHERE key = ?", (key,)):

@@ -1,4 +1,4 @@
-"""Tiles that kernels on matrix units have: which are tried, and which come nearest to what a rule gives."""
+"""Tiles of kernels on matrix units: the tiles to try, and the tiles nearest to those of a block rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pebblesim.readings.kernels.storage import Storage
 from pebblesim.readings.kernels.triton import LEAST_SIDE
 
 SHARED = 232448
-"""Bytes of shared memory that a block has on a Hopper card."""
+"""Bytes of shared memory of a thread block on a Hopper card."""
 
 REGISTERS = 262144
 """Bytes of registers in a multiprocessor."""
@@ -21,7 +21,7 @@ REGISTERS = 262144
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the kernels of a schedule are cut.
+    """A schedule with block sizes, warps and stages of its kernels.
 
     Attributes:
         schedule: its name.
@@ -68,18 +68,18 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 8, 2),
     ),
 }
-"""Of each problem, the kernels that are forecast and raced."""
+"""For each problem, the kernels that are forecast and raced."""
 
 
 def check(
     tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int = SHARED, registers: int = REGISTERS
 ) -> None:
-    """See that the blocks of each launch fit into a multiprocessor.
+    """Check that the thread blocks of each launch fit into a multiprocessor.
 
     Args:
-        tiling: whose launches they are, for the message.
-        held: name of each launch, and what its blocks hold.
-        shared, registers: bytes that a block can have.
+        tiling: the tiling of the launches, for the message.
+        held: name of each launch, and storage of its thread blocks.
+        shared, registers: bytes available to a thread block.
 
     Raises:
         UsageError: they do not fit.
@@ -96,9 +96,9 @@ def check(
 def in_powers_of_two(
     schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
 ) -> Counted:
-    """A count with blocks that a kernel on matrix units can have: of a rule's, the largest powers of two within them.
+    """Count with blocks that matrix units support: a rule's block sizes, rounded down to powers of two.
 
-    Blocks that are given stay as they are.
+    Block sizes that are given do not change.
 
     Raises:
         UsageError, Infeasible: as for `count`.

@@ -1,4 +1,4 @@
-"""What schedules move for all heads and sequences, in words and in bytes: a table."""
+"""The I/O of schedules for all heads and sequences, in words and in bytes, as a table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pebblesim.tables import aligned
 
 @dataclass(frozen=True)
 class Totals:
-    """What several schedules move for the same heads and sequences.
+    """The I/O of several schedules for the same heads and sequences.
 
     Attributes:
-        counted: what was counted of each, at least one.
-        dtype: type of a word; None for words alone.
+        counted: the counts, at least one.
+        dtype: data type of a word; None for words only.
     """
 
     counted: Sequence[Counted]
@@ -25,17 +25,17 @@ class Totals:
 
     @property
     def rows(self) -> list[Counted]:
-        """Those that fit."""
+        """The counts that fit."""
         return [row for row in self.counted if row.least_M is None]
 
     @property
     def heads(self) -> Heads:
-        """How many there are."""
+        """The heads and sequences."""
         return self.counted[0].heads
 
     @property
     def title(self) -> str:
-        """What is added up."""
+        """The title of the table: what is added up."""
         first = self.counted[0]
         if first.parts:
             return f"{self.heads}, each under its own mask: {first.times:,} times the above, which is all of a sequence"

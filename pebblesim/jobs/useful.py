@@ -1,4 +1,4 @@
-"""How many operations a problem takes, whoever solves it: a roofline counts these, so as not to reward doing twice."""
+"""The number of operations that a problem needs. A roofline counts these, so that recomputation is not rewarded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pebblesim.readings.work import work
 
 
 def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | None = None) -> int:
-    """The fewest operations of any schedule of a problem, with tiles that hold everything, so that none repeats any.
+    """Return the fewest operations of any schedule of a problem, with tiles that hold everything and no recomputation.
 
-    For `backward-qkv` that is a schedule that keeps P: four products, twice the forward pass. Those that make the
-    scores again carry out a fifth, which is the difference between the use of the model and of the hardware.
+    For `backward-qkv` this is a schedule that keeps P: four products, twice the forward pass. Schedules that recompute
+    the scores execute a fifth product; this is the difference between model utilization and hardware utilization.
 
     >>> useful_operations("matmul", {"m": 2, "k": 3, "n": 4})
     40

@@ -1,4 +1,4 @@
-"""The language of schedules: what a schedule may say, and the program that it is traced into."""
+"""The language of schedules, and the program that a schedule is traced into."""
 
 from pebblesim.language.expressions import (
     Block,

@@ -1,4 +1,4 @@
-"""Things by name, those that ship with pebblesim first: the schedules, the problems."""
+"""Catalogues of schedules and problems by name; the built-in ones come first."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ T = TypeVar("T")
 
 
 class Catalogue(MutableMapping[str, T]):
-    """Things by name, in the order in which they were registered.
+    """Objects by name, in order of registration.
 
-    What ships with pebblesim is registered when the catalogue is first asked for something, or first given something,
-    so that nobody's own can take its names.
+    The built-in objects are registered at the first lookup or registration, so that users cannot take their names.
     """
 
     def __init__(self, home: str) -> None:
-        """`home` is the package that registers what ships, when it is imported."""
+        """`home` is the package that registers the built-in objects when it is imported."""
         self._home = home
         self._known: dict[str, T] = {}
 
     @property
     def _all(self) -> dict[str, T]:
-        import_module(self._home)  # nothing happens while it is being imported, or after
+        import_module(self._home)  # no effect during this import, or after it
         return self._known
 
     def __getitem__(self, name: str) -> T:
@@ -45,7 +44,7 @@ class Catalogue(MutableMapping[str, T]):
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """Whatever is registered inside is forgotten at the end."""
+        """Forget at the end whatever is registered inside the block."""
         before = dict(self._all)
         try:
             yield
@@ -55,7 +54,7 @@ class Catalogue(MutableMapping[str, T]):
 
 
 def place(function: Callable[..., Any]) -> str:
-    """Where a function is defined, and may be defined anew: its file, or the notebook, whose cells are files each."""
+    """Return where a function is defined and may be redefined: its file, or the notebook for all notebook cells."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)

@@ -1,6 +1,6 @@
-"""What a schedule computes with: tensors in memory, tiles in cache, indices, and expressions over tiles.
+"""The objects of a schedule: tensors in memory, tiles in the cache, indices, and expressions over tiles.
 
-They are symbols: each stands for all its values at once. `pebblesim.language.machine` makes and watches them.
+They are symbols: each represents all its values at once. `pebblesim.language.machine` creates and checks them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ CONSTANTS = (0, float("-inf"))
 
 
 class _Symbol:
-    """What stands for all its values at once, and so has no truth value, no order and no number."""
+    """A symbol for all values at once.
+
+    It has no truth value, cannot be compared, and cannot be converted to a number.
+    """
 
     _what = "symbol"
     __hash__ = object.__hash__
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TraceError(
-            f"{where()}: a schedule is traced once for all sizes, so it cannot look at the value of {self._what}; "
-            "use a loop of its own instead."
+            f"{where()}: a schedule is traced once for all sizes, so it cannot use the value of {self._what}; "
+            "write a separate loop instead."
         )
 
     __bool__ = __int__ = __index__ = __len__ = __iter__ = _refuse
@@ -34,7 +37,7 @@ class _Symbol:
 
 
 class Block(_Symbol):
-    """A block size: the annotation of an argument that `tiles` cuts a dimension by."""
+    """A block size: the annotation of a schedule's block arguments, which `tiles` uses to cut a dimension."""
 
     _what = "a block size"
 
@@ -52,7 +55,7 @@ class Quotient(_Symbol):
 
 
 class Index(_Symbol):
-    """A tile of a dimension, or the whole of it."""
+    """A tile of a dimension, or the whole dimension."""
 
     _what = "an index"
 
@@ -62,12 +65,10 @@ class Index(_Symbol):
 
 
 class _InMemory:
-    """What lies in memory, and must be read before anything is computed from it."""
+    """Data in memory; it must be read into the cache before use."""
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TraceError(
-            f"{where()}: computes with what lies in memory; m.read(...) brings a tile of it into the cache."
-        )
+        raise TraceError(f"{where()}: computes with data in memory; use m.read(...) to bring a tile into the cache.")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = _refuse
@@ -85,19 +86,19 @@ class Part(_InMemory):
 
 
 class Tensor(_InMemory):
-    """A tensor in memory; `T[i, k]` names a part of it, `T` the whole."""
+    """A tensor in memory; `T[i, k]` is a part of it, `T` the whole tensor."""
 
     def __init__(self, m: Machine, tensor: ir.Tensor) -> None:
         self._m, self._tensor = m, tensor
 
     @property
     def shape(self) -> tuple[Index, ...]:
-        """Its dimensions, to be looped over."""
+        """Its dimensions, for use in loops."""
         return tuple(self._m._whole[dim] for dim in self._tensor.shape)
 
     @property
     def over_pairs(self) -> bool:
-        """Whether its entries belong to pairs of indices, which a mask may forbid."""
+        """Whether its entries belong to pairs of a query and a key, which a mask may forbid."""
         return self._tensor.shape == self._m._problem.pairs
 
     def __getitem__(self, key: Any) -> Part:
@@ -117,7 +118,7 @@ class Tensor(_InMemory):
 
 
 class Value(_Symbol):
-    """An expression over tiles, not yet computed."""
+    """An expression over tiles that is not computed yet."""
 
     _what = "a tile"
 
@@ -127,7 +128,7 @@ class Value(_Symbol):
             m._unused[id(self)] = self
 
     def _use(self) -> ir.Expr:
-        """Its expression, as a part of another: all its tiles must be in cache, with something in them."""
+        """Return its expression for use inside another one; all its tiles must be in the cache and hold values."""
         for ref in ir.refs(self._expr):
             self._m._check_resident(ref.tile)
             for rng in ref.ranges:
@@ -154,18 +155,18 @@ class Value(_Symbol):
 
 
 class Tile(Value):
-    """A tile in cache, or a part of one, or its transpose."""
+    """A tile in the cache, a part of a tile, or its transpose."""
 
     _expr: ir.Ref
 
     @property
     def shape(self) -> tuple[Index, ...]:
-        """The indices of its rows and columns, to be looped over."""
+        """The indices of its rows and columns, for use in loops."""
         return tuple(self._m._indices[rng] for rng in self._expr.shape)
 
     @property
     def T(self) -> Tile:
-        """Its transpose: the same words, read the other way."""
+        """Its transpose; no words are moved."""
         return Tile(self._m, ir.Ref(self._expr.tile, self._expr.ranges, not self._expr.transposed))
 
     def __getitem__(self, key: Any) -> Tile:
@@ -177,7 +178,7 @@ class Tile(Value):
     def __setitem__(self, key: Any, value: Value) -> None:
         target, updated = self[key]._expr, self._m._updated
         if value is updated and (value._expr.tile, value._expr.ranges) == (target.tile, target.ranges):
-            return  # `x[:, j] += e` ends in x[:, j] = the part that was just updated
+            return  # Python ends `x[:, j] += e` by assigning the updated part to x[:, j]
         self._m._assign(self[key], value)
 
     def __iadd__(self, value: Value) -> Tile:
@@ -247,7 +248,7 @@ def sigmoid(x: Value) -> Value:
 
 
 def maximum(x: Value, y: Value) -> Value:
-    """The larger of two, element by element.
+    """The elementwise maximum of two tiles.
 
     Args:
         x, y: tiles, or expressions of tiles, of one shape.
@@ -259,7 +260,7 @@ def maximum(x: Value, y: Value) -> Value:
 
 
 def rowsum(x: Value) -> Value:
-    """The sum of each row, the paper's x · 1.
+    """The sum of each row (x · 1 in the paper).
 
     Args:
         x: a tile, or an expression of tiles.
@@ -285,13 +286,13 @@ def rowmax(x: Value) -> Value:
 def _elementwise(op: str, *values: Value) -> Value:
     for value in values:
         if not isinstance(value, Value):
-            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; m.read(...) brings a tile in.")
+            raise TraceError(f"{where()}: {op} takes tiles and expressions over tiles; use m.read(...) to read a tile.")
     return values[0]._m._elementwise(op, *values)
 
 
 def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
     if not isinstance(x, Value):
-        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; m.read(...) brings a tile in.")
+        raise TraceError(f"{where()}: {op} takes a tile or an expression over tiles; use m.read(...) to read a tile.")
     expr = x._use()
     if isinstance(expr, ir.RowReduction | ir.MatMul) or len(expr.shape) != 2:
         raise TraceError(f"{where()}: {op} takes a tile or an elementwise expression with rows and columns.")
@@ -299,7 +300,7 @@ def _reduced(op: Literal["rowsum", "rowmax"], x: Value) -> Value:
 
 
 def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
-    """The ranges that an index expression such as [i, :] names."""
+    """Return the ranges of an index expression such as [i, :]."""
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) == 1 and isinstance(keys[0], slice):
         keys = keys * len(whole)
@@ -324,7 +325,7 @@ def is_tile_of(rng: ir.Range, tiles: ir.Quotient) -> bool:
 
 
 def is_part_of(inner: ir.Range | None, outer: ir.Range) -> bool:
-    """Whether a range is a part of another: of the same dimension, or of that very tile."""
+    """Whether a range is part of another one: of the whole dimension, or of the same tile."""
     if outer.parent is None:
         return inner is not None and inner.dim == outer.dim
     while inner is not None and inner is not outer:

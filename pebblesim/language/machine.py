@@ -1,8 +1,8 @@
-"""The language of schedules: what a schedule may say, and the tracer that turns it into a program.
+"""The language of schedules: its statements, and the tracer that turns a schedule into a program.
 
-A schedule is a function `def name(m, A, B, *, B_r, B_c)`: `m` is the machine below, then come the problem's
-inputs, then, as keyword-only parameters, its block sizes. It is run once, on symbols: `for i in m.tiles(n, B)`
-runs its body once, for a tile that stands for all tiles.
+A schedule is a function `def name(m, A, B, *, B_r, B_c)`: `m` is the machine below; then come the problem's inputs; the
+keyword-only parameters are its block sizes. The function runs once, on symbols: `for i in m.tiles(n, B)` runs its body
+once, for a symbolic tile that represents all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
     m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all inside
@@ -21,8 +21,8 @@ runs its body once, for a tile that stands for all tiles.
     m.delete(x)                a tile leaves the cache (at the end of its loop it does so by itself)
     a @ b, a.T, + - * /, exp, log, relu, step, sigmoid, maximum, rowsum, rowmax
 
-Words that are in cache are not read again: in the game a value has one pebble, whichever tile holds it.
-An expression is not a tile: it is computed element by element, with no room for intermediates but a pebble or two.
+Words in the cache must not be read again: in the game a value has one pebble, no matter which tile holds it. An
+expression is not a tile: it is computed element by element, and intermediates need only one or two pebbles.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from pebblesim.language.source import frame, line, where, where_raised
 
 
 class Machine:
-    """The two-level memory that a schedule runs on, as it is being traced."""
+    """The two-level memory on which a schedule is traced."""
 
     def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
         self._problem = problem
@@ -60,8 +60,8 @@ class Machine:
         self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
         self._whole = {dim: Index(_whole_range(dim, problem)) for dim in problem.dims}
         self._indices = {index._range: index for index in self._whole.values()}
-        self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles that entered in it)
-        self._state: dict[ir.Tile, str] = {}  # "empty", "full", or how it left the cache
+        self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles created in it)
+        self._state: dict[ir.Tile, str] = {}  # "empty", "full", or the way it left the cache
         self._copies: dict[ir.Tile, ir.Read] = {}  # tiles that hold what was read
         self._written: set[str] = set()
         self._unused: dict[int, Value] = {}
@@ -73,17 +73,17 @@ class Machine:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A named part of the schedule; no tile outlives it."""
+        """Start a named phase of the schedule; all tiles leave the cache at its end."""
         if self._left_early:
             self._body()  # says so
         if self._scopes:
             raise TraceError(
                 f"{where()}: phase {name!r} starts inside "
                 f"{'statements that belong to no phase' if self._implicit else 'another phase or a loop'}; "
-                "phases follow one another at the top of a schedule."
+                "phases must be at the top level of a schedule, one after another."
             )
         if any(phase.name == name for phase in self._program.phases):
-            raise TraceError(f"{where()}: there is a phase {name!r} already; each has a name of its own.")
+            raise TraceError(f"{where()}: phase {name!r} exists already; give each phase a different name.")
         self._open_phase(name)
         yield
         self._close_scope(f"the end of phase {name!r}")
@@ -99,21 +99,21 @@ class Machine:
         queries_of: Index | None = None,
         otherwise: Mapping[Tensor, float] | None = None,
     ) -> Iterator[Index]:
-        """Loop over the tiles of a dimension or of a tile, `block` indices each, the last one ragged.
+        """Loop over the tiles of a dimension or of a tile, with `block` indices each; the last tile may be ragged.
 
         Args:
             over: a dimension (from a tensor's shape) or an index of an outer loop.
             block: a block size of the schedule, or a number.
             independent: the iterations may run in parallel.
-            after: leave out so many first indices of a dimension, as `first` runs for them; there may be no others.
-            keys_of: under a mask, run only for those tiles of columns that some of these rows may attend to.
-            queries_of: under a mask, run only for those tiles of rows that may attend to some of these columns.
-            otherwise: what to write, 0 or -inf, to a tensor's part for each tile that the loop leaves out.
+            after: skip so many first indices of a dimension, for which `first` runs; there may be no others.
+            keys_of: under a mask, run only for tiles of columns that have an allowed pair with these rows.
+            queries_of: under a mask, run only for tiles of rows that have an allowed pair with these columns.
+            otherwise: constants, 0 or -inf, to write to parts of tensors for each tile that the loop skips.
         """
         started = line()
         self._body()
         if not isinstance(over, Index) or not over._alive:
-            raise TraceError(f"{where()}: tiles takes a dimension, or the index of a loop that is still open.")
+            raise TraceError(f"{where()}: tiles takes a dimension, or the index of an open loop.")
         rng = ir.Range("", over._range, _block(block), after=None if after is None else _block(after))
         self._check_part(rng)
         yield from self._loop(
@@ -163,27 +163,27 @@ class Machine:
             body.append(self._left_out(loop, otherwise))
 
     def _condition(self, tiles: ir.Range, keys_of: Index | None, queries_of: Index | None) -> ir.MaskCondition | None:
-        """The condition of a loop; None without a mask."""
+        """Return the condition of a loop; None without a mask."""
         other = queries_of if keys_of is None else keys_of
         if other is None:
             return None
         if keys_of is not None and queries_of is not None:
-            raise TraceError(f"{where()}: tiles are the keys of rows or the queries of columns, not both.")
+            raise TraceError(f"{where()}: give either keys_of or queries_of, not both.")
         given = "queries_of" if keys_of is None else "keys_of"
         queries, keys = self._problem.pairs or (tiles.dim, tiles.dim)
         tiled, wanted = (queries, keys) if keys_of is None else (keys, queries)
         if tiles.dim != tiled:
-            raise TraceError(f"{where()}: a loop with {given} runs over {tiled}, not over {tiles.dim}.")
+            raise TraceError(f"{where()}: a loop with {given} must run over {tiled}, not over {tiles.dim}.")
         if not isinstance(other, Index) or not other._alive or other._range.dim != wanted:
             raise TraceError(f"{where()}: {given} takes dimension {wanted} or an open loop over it.")
         if any(rng.parent and rng.parent.parent for rng in (tiles, other._range)):
-            raise TraceError(f"{where()}: a mask is looked up for tiles of a dimension, not for tiles of tiles.")
+            raise TraceError(f"{where()}: a mask applies to tiles of a dimension, not to tiles of tiles.")
         if not self._program.pairs:
             return None
         return ir.MaskCondition(tiles, other._range) if keys_of is None else ir.MaskCondition(other._range, tiles)
 
     def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
-        """The loop over the other tiles, which writes constants."""
+        """Return the loop over the skipped tiles, which writes constants."""
         assert loop.when
         rng = ir.Range(loop.range.name, loop.range.parent, loop.range.block)
         rows, columns = (rng if each is loop.range else each for each in (loop.when.rows, loop.when.columns))
@@ -200,15 +200,15 @@ class Machine:
         return ir.Loop(rng, body, loop.independent, loop.line, ir.MaskCondition(rows, columns, none=True))
 
     def quotient(self, dim: Index, block: Block | int) -> Quotient:
-        """⌈dim/block⌉, the first dimension of tensors that are kept apart for each tile of a dimension."""
+        """Return ⌈dim/block⌉, the first dimension of a tensor that has a separate copy for each tile of a dimension."""
         if not isinstance(dim, Index) or dim._range.parent is not None:
             raise TraceError(f"{where()}: quotient takes a whole dimension, such as Q.shape[0], and a block.")
         return Quotient(ir.Quotient(dim._range.dim, _block(block)))
 
     def tensor(self, name: str, *shape: Index | Quotient) -> Tensor:
-        """A tensor in memory, to be written: an output of the problem or an intermediate.
+        """Declare a tensor in memory to write to: an output of the problem or an intermediate.
 
-        Its shape is one or two whole dimensions, before which there may be a `quotient`.
+        Its shape is one or two whole dimensions, optionally preceded by a `quotient`.
         """
         if name in self._program.tensors:
             raise TraceError(f"{where()}: tensor {name} exists already.")
@@ -229,16 +229,16 @@ class Machine:
     # -- primitives ------------------------------------------------------------------------------------------
 
     def read(self, part: Tensor | Part) -> Tile:
-        """Memory → cache."""
+        """Read a part of a tensor: memory → cache."""
         tensor, ranges, at = _part(part)
         if tensor.name not in self._program.inputs and tensor.name not in self._written:
-            raise TraceError(f"{where()}: reads {tensor.name}, which nobody has written.")
+            raise TraceError(f"{where()}: reads {tensor.name}, which was never written.")
         for other, copy in self._copies.items():
             alike = copy.tensor is tensor and copy.at is at
             if alike and self._state[other] == "full" and _overlap(other.ranges, ranges):
                 raise TraceError(
-                    f"{where()}: {tensor.name}[{names_of(ranges)}] is in cache already, since line {int(copy.line)}; "
-                    "use that tile or a part of it."
+                    f"{where()}: {tensor.name}[{names_of(ranges)}] is already in the cache, "
+                    f"since line {int(copy.line)}; use that tile or a part of it."
                 )
         tile = self._enter(ranges, "full")
         self._copies[tile] = ir.Read(tile, tensor, line(), at)
@@ -246,7 +246,7 @@ class Machine:
         return Tile(self, ir.Ref(tile, tile.ranges))
 
     def write(self, part: Tensor | Part, value: Tile | float) -> None:
-        """Cache → memory: a tile that has been computed; or a constant, 0 or -inf."""
+        """Write a computed tile, or a constant 0 or -inf: cache → memory."""
         tensor, ranges, at = _part(part)
         if tensor.name in self._program.inputs:
             raise TraceError(f"{where()}: writes {tensor.name}, which is an input.")
@@ -255,35 +255,40 @@ class Machine:
                 raise TraceError(f"{where()}: {tensor.name} is kept apart for tiles; write tiles to it, no constant.")
             self._emit(ir.Init(tensor, ranges, float(value), line()))
         elif not isinstance(value, Tile):
-            raise TraceError(f"{where()}: writes what was never computed; m.compute(...) makes a tile of it.")
+            raise TraceError(
+                f"{where()}: writes an expression that was not computed; use m.compute(...) to make a tile."
+            )
         else:
             ref = value._expr
             self._check_resident(ref.tile)
             if ref.transposed or ref.ranges != ref.tile.ranges or not same(ref.ranges, ranges):
                 raise TraceError(
                     f"{where()}: a tile of shape ({names_of(ref.shape)}) does not fit "
-                    f"{tensor.name}[{names_of(ranges)}]; whole tiles are written, to the part of a tensor with the "
-                    "same indices."
+                    f"{tensor.name}[{names_of(ranges)}]; a whole tile must be written to the part of a tensor "
+                    "with the same indices."
                 )
             self._emit(ir.Write(ref.tile, tensor, line(), at))
         self._written.add(tensor.name)
 
     def zeros(self, *shape: Index) -> Tile:
-        """Make room for a sum; shape as (rows, columns), or (rows,) for a vector."""
+        """Create a tile for a sum that starts at 0, of shape (rows, columns), or (rows,) for a vector."""
         tile = self._enter(_open(shape), "empty")
         self._emit(ir.Zeros(tile, line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
 
     def constant(self, value: float, *shape: Index) -> Tile:
-        """A tile with 0 or -inf in each element, which has that value from the start; shape as for `zeros`."""
+        """Create a tile whose elements all have the value 0 or -inf; shape as for `zeros`."""
         if value not in CONSTANTS:
-            raise TraceError(f"{where()}: a constant is 0 or -inf, not {value!r}.")
+            raise TraceError(f"{where()}: a constant must be 0 or -inf, not {value!r}.")
         tile = self._enter(_open(shape), "full")
         self._emit(ir.Constant(tile, float(value), line()))
         return Tile(self, ir.Ref(tile, tile.ranges))
 
     def move(self, source: Tile, target: Tile) -> None:
-        """`target` takes over the words of `source`, which is a tile no more; the words it had are gone."""
+        """Move the words of `source` to `target`.
+
+        The old words of `target` are deleted, and `source` is no longer a tile.
+        """
         if not isinstance(source, Tile) or not isinstance(target, Tile):
             raise TraceError(f"{where()}: move takes two tiles.")
         self._check_resident(source._expr.tile)
@@ -297,9 +302,9 @@ class Machine:
         self._state[source._expr.tile] = f"was moved in line {line()}"
 
     def compute(self, value: Value) -> Tile:
-        """A new tile that holds the value of an expression."""
+        """Compute an expression into a new tile."""
         if isinstance(value, Tile) or not isinstance(value, Value):
-            raise TraceError(f"{where()}: compute takes an expression such as a @ b or exp(x), and gives a new tile.")
+            raise TraceError(f"{where()}: compute takes an expression such as a @ b or exp(x), and returns a new tile.")
         expr = value._use()
         tile = self._enter(expr.shape, "full")
         target = ir.Ref(tile, tile.ranges)
@@ -307,7 +312,7 @@ class Machine:
         return Tile(self, target)
 
     def delete(self, *tiles: Tile) -> None:
-        """The tiles leave the cache."""
+        """Delete tiles from the cache."""
         for tile in tiles:
             if not isinstance(tile, Tile):
                 raise TraceError(f"{where()}: delete takes tiles.")
@@ -325,7 +330,9 @@ class Machine:
             if isinstance(operand, ir.MatMul | ir.RowReduction):
                 raise TraceError(f"{where()}: a product or row sum must be computed before {op} can use it.")
             if isinstance(operand, ir.Ref) and operand.transposed:
-                raise TraceError(f"{where()}: {op} takes tiles as they lie; a transpose enters only products.")
+                raise TraceError(
+                    f"{where()}: {op} takes tiles that are not transposed; only products accept a transpose."
+                )
         shape = max((operand.shape for operand in operands), key=len)
         for operand in operands:
             if not same(operand.shape, shape[: len(operand.shape)]):
@@ -346,7 +353,7 @@ class Machine:
 
     def _assign(self, target: Tile, value: Value) -> None:
         if not isinstance(value, Value):
-            raise TraceError(f"{where()}: only an expression over tiles can be put in place.")
+            raise TraceError(f"{where()}: only an expression over tiles can be assigned.")
         expr = value._use()
         self._check_in_cache(target._expr.tile)
         _check_as_it_lies(target)
@@ -399,7 +406,7 @@ class Machine:
             )
         if not self._scopes:
             if self._program.phases and not self._implicit:
-                raise TraceError(f"{where()}: a statement between phases; put it into one.")
+                raise TraceError(f"{where()}: a statement between phases; move it into a phase.")
             self._implicit = True
             self._open_phase(self._program.name)
         self._name_things()
@@ -419,7 +426,7 @@ class Machine:
         body, tiles = self._scopes.pop()
         for tile in tiles:
             if self._state[tile] == "empty":
-                raise TraceError(f"{where()}: {label_of(tile)} has room for a sum that gets no terms before {when}.")
+                raise TraceError(f"{where()}: {label_of(tile)} was created for a sum that gets no terms before {when}.")
             if self._state[tile] == "full":
                 body.append(ir.Delete(tile, True, 0))
                 self._state[tile] = f"left the cache at {when}"
@@ -431,16 +438,17 @@ class Machine:
     def _check_entered_here(self, tile: ir.Tile) -> None:
         if not any(tile is entered for entered in self._scopes[-1][1]):
             raise TraceError(
-                f"{where()}: {label_of(tile)} came in outside this loop, which cannot make it leave in every iteration."
+                f"{where()}: {label_of(tile)} was created outside this loop, so the loop cannot delete it in "
+                "every iteration."
             )
 
     def _check_resident(self, tile: ir.Tile) -> None:
         self._check_in_cache(tile)
         if self._state[tile] == "empty":
-            raise TraceError(f"{where()}: {label_of(tile)} was never computed: it has room, but no value yet.")
+            raise TraceError(f"{where()}: {label_of(tile)} was never computed: it has no value yet.")
 
     def _name_things(self) -> None:
-        """Give tiles and loops the names that the schedule's own variables have."""
+        """Name tiles and loops after the schedule's variables."""
         for name, value in frame().f_locals.items():
             if isinstance(value, Tile) and not value._expr.tile.name and value._expr.ranges == value._expr.tile.ranges:
                 value._expr.tile.name = name
@@ -453,7 +461,7 @@ class Machine:
         if self._implicit:
             self._close_scope("the end of the schedule")
         for value in self._unused.values():
-            raise TraceError(f"{value._line}: an expression is never computed; m.compute(...) makes a tile of it.")
+            raise TraceError(f"{value._line}: an expression is never computed; use m.compute(...) to make a tile.")
         for output in self._program.outputs:
             if output not in self._written:
                 raise TraceError(f"{where}: output {output} is never written.")
@@ -470,10 +478,10 @@ def trace(
     blocks: tuple[str, ...],
     masked: bool = False,
 ) -> ir.Program:
-    """Run a schedule once on symbols; `masked` if there is a mask, so that loops say which tiles they leave out.
+    """Run a schedule once on symbols. With `masked`, its loops state which tiles they skip under a mask.
 
     Raises:
-        TraceError: it does what no cache could do; the message names its source line.
+        TraceError: the schedule does something impossible on a cache; the message names its source line.
     """
     beginning = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
     m = Machine(name, problem, masked)
@@ -490,7 +498,7 @@ def trace(
 
 
 def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
-    """Whether two parts of a tensor have words in common in every iteration: in each dimension, one holds the other."""
+    """Whether two parts of a tensor overlap in every iteration: in each dimension, one contains the other."""
     return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
 
 
@@ -500,15 +508,15 @@ def _whole_range(dim: str, problem: Problem) -> ir.Range:
 
 def _check_as_it_lies(target: Tile) -> None:
     if target._expr.transposed:
-        raise TraceError(f"{where()}: a tile is changed as it lies; transpose the other side.")
+        raise TraceError(f"{where()}: a transposed tile cannot be assigned to; transpose the other side.")
 
 
 def _open(shape: tuple[Index, ...]) -> ir.Ranges:
     if len(shape) not in (1, 2):
-        raise TraceError(f"{where()}: a shape has rows, or rows and columns, and got {len(shape)} indices.")
+        raise TraceError(f"{where()}: a shape is (rows,) or (rows, columns); got {len(shape)} indices.")
     for index in shape:
         if not isinstance(index, Index) or not index._alive:
-            raise TraceError(f"{where()}: a shape is made of dimensions and indices of loops that are still open.")
+            raise TraceError(f"{where()}: a shape must consist of dimensions and indices of open loops.")
     return tuple(index._range for index in shape)
 
 
@@ -517,7 +525,7 @@ def _block(block: Block | int) -> str | int:
     if isinstance(block, Block):
         return block._name
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
-        raise TraceError(f"{where()}: a block is a block size of the schedule or a positive number.")
+        raise TraceError(f"{where()}: a block must be a block size of the schedule or a positive number.")
     return block
 
 

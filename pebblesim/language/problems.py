@@ -1,7 +1,7 @@
-"""What a problem says of itself, in one place; those that ship with pebblesim are in `pebblesim.problems`.
+"""The declaration of a problem; the built-in problems are in `pebblesim.problems`.
 
-Schedules are compared only within one problem. The references are written for reading, in float64 and without
-any blocking: they are the definition that every schedule and every graph is tested against.
+Schedules are compared only within one problem. The references are written for clarity, in float64 and without blocking.
+They are the definition against which every schedule and every graph is tested.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROOTS = ("1/sqrt(d_k)", "1/sqrt(d)", "1/√d_k", "1/√d")
 
 @dataclass(frozen=True)
 class Theta:
-    """An expression inside Θ, as text that sympy can parse, with its source.
+    """The expression inside a Θ, as text that sympy can parse, with its source.
 
-    `rectangle` is it in the problem's own dimensions, where `expr` is the square case; empty if that is not known.
+    `expr` is the square case; `rectangle` is the expression in the problem's own dimensions, empty if it is not known.
     """
 
     expr: str
@@ -43,18 +43,18 @@ class Theta:
     rectangle: str = ""
 
     def in_rectangle(self) -> Theta | None:
-        """The expression in the problem's own dimensions; None if that is not known."""
+        """Return the expression in the problem's own dimensions; None if it is not known."""
         return Theta(self.rectangle, f"{self.source}; schedules and bounds for n_q ≠ n_k") if self.rectangle else None
 
     @property
     def sympy(self) -> Expr:
-        """The expression as a `sympy.Expr`, its symbols without assumptions."""
+        """Return the expression as a `sympy.Expr`; its symbols have no assumptions."""
         from pebblesim.notation import parse
 
         return parse(self.expr)
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
-        """Its value, a real number to 28 digits, of any magnitude."""
+        """Return its value, a real number with 28 digits, of any magnitude."""
         decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
         return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
@@ -63,7 +63,7 @@ class Theta:
         return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
 
     def of_pairs(self) -> Theta:
-        """The same under a mask that allows Z pairs."""
+        """Return the expression under a mask that allows Z pairs."""
         pairs = "n_q·n_k" if "n_q*n_k" in self.expr else "n²"
         expr = self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z")
         return Theta(expr, f"{self.source}; under a mask with Z pairs for {pairs}")
@@ -71,37 +71,37 @@ class Theta:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem: names and symbolic shapes, and a function that computes it.
+    """A problem: names, symbolic shapes, and a reference function.
 
     Attributes:
         name: as on the command line.
         dims: names of its dimensions, in the order of the paper.
-        from_nd: which of n and d each dimension is when only those two are given.
+        from_nd: for each dimension, whether it equals n or d if only n and d are given.
         inputs: shape of each input.
-        kept: inputs that only some schedules ask for because the forward pass kept them.
+        kept: inputs that only some schedules need; the forward pass keeps them.
         outputs: shape of each output.
-        extra: outputs that only some schedules write, for a backward pass to keep.
-        values: what `reference` returns for inputs that fit.
+        extra: outputs that only some schedules write, for use in a backward pass.
+        values: the function behind `reference`, for inputs of the right shapes.
         source: where it is defined.
-        queries: inputs, kept ones too, with a row for each query.
-        keys: inputs, kept ones too, with a row for each key. Without queries and keys there are no pairs to forbid.
-        graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or where one is found, as
+        queries: inputs (also kept ones) with a row for each query.
+        keys: inputs (also kept ones) with a row for each key. Without queries and keys the problem takes no mask.
+        graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or its location as
             "module:name"; None if games cannot be played.
         theta: the expression inside Θ; None if it is not known.
-        bounds: the lower bounds that hold for it beyond the compulsory one, a `pebblesim.theory.cutting.Bounding`, or
-            whose they are, by name (`pebblesim.theory.lower_bounds.BOUNDS`); None for no others.
-        totals: sizes that may be given in the place of one of two dimensions, which add up to it; the first of both is
-            then given, too.
+        bounds: the lower bounds besides the compulsory one: a `pebblesim.theory.cutting.Bounding`, or its name in
+            `pebblesim.theory.lower_bounds.BOUNDS`; None if there are none.
+        totals: alternative sizes. Each is the sum of two dimensions, and may be given instead of the second one, with
+            the first.
         scaled: inputs that take in a factor of all scores, and outputs that it comes out of again: softmax(s Q Kᵀ) is
             that of s Q and K, and the gradient of Q is s times that of s Q. Empty if there are no scores.
-        glossary: of each tensor, inputs and those on the way to the outputs, (formula, meaning): what it is equal to,
-            in terms of the others, and one line of what it stands for. The formula of an input is empty. Schedules may
-            compute a tensor in another way, and to a formula that is equal.
-        rectangle: of the square case of a problem, the problem with all its dimensions.
+        glossary: (formula, meaning) of each tensor: inputs, intermediates and outputs. The formula is in terms of other
+            tensors, and empty for an input; the meaning is one line. Schedules may compute a tensor by another, equal
+            formula.
+        rectangle: for the square case of a problem, the problem with all its dimensions.
 
     Raises:
-        UsageError: a shape or `from_nd` does not fit the dimensions; or it has queries and keys, and an input over n
-            is not said to belong to either.
+        UsageError: a shape or `from_nd` does not match the dimensions; or the problem has queries and keys, and an
+            input over n is in neither list.
     """
 
     name: str
@@ -126,8 +126,8 @@ class Problem:
     def __post_init__(self) -> None:
         if set(self.from_nd) != set(self.dims) or not {*self.from_nd.values()} <= {"n", "d"}:
             raise UsageError(
-                f"problem {self.name!r}: from_nd says of each dimension ({', '.join(self.dims)}) whether it is n or d "
-                f"where only those are given; it was {dict(self.from_nd)}."
+                f"problem {self.name!r}: from_nd must give n or d for each dimension ({', '.join(self.dims)}); it "
+                f"was {dict(self.from_nd)}."
             )
         for name, shape in {**self.inputs, **self.kept, **self.outputs, **self.extra}.items():
             for dim in shape:
@@ -146,13 +146,13 @@ class Problem:
             of = " or ".join(dict.fromkeys(self.pairs))
             raise UsageError(
                 f"problem {self.name!r}: each input with one row for each index of {of} ({', '.join(lined)}) "
-                f"belongs either to the queries or to the keys; given as queries: {', '.join(self.queries) or 'none'}; "
+                f"must be listed either in queries or in keys; given as queries: {', '.join(self.queries) or 'none'}; "
                 f"as keys: {', '.join(self.keys) or 'none'}."
             )
 
     @cached_property
     def pairs(self) -> Pairs | None:
-        """The dimension of queries and that of keys, from the shapes of those inputs; None without."""
+        """The dimensions of queries and of keys, from the shapes of these inputs; None if there are none."""
         shapes = {**self.inputs, **self.kept}
         sides = [
             next((shapes[name][0] for name in names if name in shapes), None) for names in (self.queries, self.keys)
@@ -162,11 +162,11 @@ class Problem:
 
     @property
     def maskable(self) -> bool:
-        """Whether it has pairs, of a query and a key, that a mask can forbid."""
+        """Whether it has pairs of a query and a key, so that it takes a mask."""
         return self.pairs is not None
 
     def in_square(self) -> Problem:
-        """The same with n for each dimension that is n where only n and d are given, and d for the others."""
+        """Return the square case, with each dimension replaced by n or d as in `from_nd`."""
         names = self.from_nd
 
         def shapes(tensors: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -186,11 +186,11 @@ class Problem:
         )
 
     def in_dims(self, given: Iterable[str]) -> Problem:
-        """The problem in those dimensions: as it was declared if they are its own, otherwise this, its square case."""
+        """Return the problem in the given dimensions: as declared if they are its own, otherwise the square case."""
         return self.rectangle if self.rectangle and set(given) == set(self.rectangle.dims) else self
 
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """The numbers of queries and of keys."""
+        """Return the numbers of queries and of keys."""
         return grid(self.pairs, sizes)
 
     def factor(self, scale: Scale, dims: Mapping[str, int]) -> float:
@@ -220,13 +220,13 @@ class Problem:
     def reference(
         self, inputs: Mapping[str, Array], allowed: Array | None = None, scale: Scale = 1
     ) -> dict[str, Array]:
-        """Outputs from inputs, both by name, in float64; also the `kept` and `extra` values it passes on its way.
+        """Compute outputs from inputs, both by name, in float64; also the `kept` and `extra` values.
 
         Args:
             inputs: one array for each input, of any real type.
-            allowed: booleans of shape (n_q, n_k), the pairs that may meet; None for all. The others have probability,
-                or activation, 0. A row without any has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a column
-                without any has zeros in dK and dV.
+            allowed: booleans of shape (n_q, n_k), the allowed pairs; None for all. Other pairs have probability, or
+                activation, 0. A row without an allowed pair has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a
+                column without one has zeros in dK and dV.
             scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice.
 
         Raises:
@@ -245,11 +245,11 @@ class Problem:
         if allowed is None:
             return self.with_scale(self.values(inputs), factor, outputs=True)
         if not self.maskable:
-            raise UsageError(f"problem {self.name!r} has no pairs that a mask could forbid; leave the mask out.")
+            raise UsageError(f"problem {self.name!r} has no pairs of queries and keys; leave the mask out.")
         grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
         if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
             given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
-            raise UsageError(f"allowed pairs are booleans of shape {grid}, one for each pair; got {given}.")
+            raise UsageError(f"allowed pairs must be booleans of shape {grid}, one for each pair; got {given}.")
         return self.with_scale(self.values(inputs, allowed), factor, outputs=True)
 
     def random_inputs(
@@ -260,7 +260,7 @@ class Problem:
         allowed: Array | None = None,
         scale: Scale = 1,
     ) -> dict[str, Array]:
-        """Normal float64 inputs, scaled so that scores are of order one, with the `kept` values that are asked for.
+        """Draw normal float64 inputs, scaled so that scores are of order one, with the requested `kept` values.
 
         These are what the forward pass keeps where only the `allowed` pairs meet and scores are scaled, as for
         `reference`.
@@ -282,14 +282,14 @@ PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
 
 
 def problem(name: str, **declared: Any) -> Problem:
-    """The problem of that name, or, with the fields of a `Problem`, a new one.
+    """Return the problem with this name, or, with the fields of a `Problem`, define a new one.
 
-    A new one takes the place of one that was defined in the same file, or in a notebook. Of one whose queries and keys
-    differ in number this is the square case, in n and d; its `rectangle` is as declared.
+    A new problem replaces one of the same name defined in the same file or in a notebook. The result is the square
+    case, in n and d, if the numbers of queries and keys can differ; its `rectangle` is the declared problem.
 
     Args:
-        name: the problem's.
-        declared: fields of a `Problem`, for a new one.
+        name: name of the problem.
+        declared: fields of a `Problem`, to define a new one.
 
     Returns:
         The problem.
@@ -298,8 +298,8 @@ def problem(name: str, **declared: Any) -> Problem:
     {'C': ('m', 'n')}
 
     Raises:
-        UnknownName: there is none; the message suggests one.
-        UsageError: the name is taken, or a field is missing or unknown.
+        UnknownName: there is no such problem; the message suggests similar names.
+        UsageError: the name is already used, or a field is missing or unknown.
     """
     if not declared:
         if name not in PROBLEMS:

@@ -1,9 +1,9 @@
-"""The loop-nest program that a schedule is traced into: plain data, which every reading interprets in its own way.
+"""The loop-nest program that a schedule is traced into: plain data that each reading interprets in its own way.
 
-A program is a list of phases; a phase or a loop has a body; the leaves are the primitives of the language. Sizes
-are names of dimensions and blocks, so that one program stands for all sizes. Tiles enter the cache with `Read`,
-`Zeros`, `Constant` and `Compute(mode="new")` and leave it with `Delete` and `Move`; the tracer adds the `Delete` that a
-schedule leaves out, so that no reading has to know about scopes.
+A program is a list of phases; a phase or a loop has a body; the leaves are the primitives of the language. Sizes are
+names of dimensions and blocks, so one program represents all sizes. Tiles enter the cache with `Read`, `Zeros`,
+`Constant` and `Compute(mode="new")` and leave it with `Delete` and `Move`; The tracer adds each `Delete` that a
+schedule leaves out, so readings need not know about scopes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from hashlib import sha256
 from typing import Any, Literal
 
 Pairs = tuple[str, str]
-"""The dimension of queries and that of keys, whose indices pair up; in the square case they are one."""
+"""The dimensions of queries and of keys, whose indices form pairs; in the square case they are the same."""
 
 
 @dataclass(eq=False)
 class Range:
     """An index range: a whole dimension (`parent` is None), or the tiles of `parent` with `block` indices each.
 
-    The last tile of a range may be ragged. `name` is the loop variable's, or the dimension's. `pairs` is None unless
-    its dimension is that of queries or of keys. A dimension may be cut in two: `first` is its first tile alone, and
-    `after` the tiles of what lies behind a first tile of so many indices.
+    The last tile of a range may be ragged. `name` is the name of the loop variable or of the dimension. `pairs` is None
+    unless the dimension is that of queries or of keys. A dimension may be cut in two: `first` is its
+    first tile only, and `after` is the tiles of the rest, behind a first tile of that size.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Range:
 
     @property
     def dim(self) -> str:
-        """The dimension it is a part of."""
+        """The dimension of the range."""
         return self.name if self.parent is None else self.parent.dim
 
 
@@ -80,7 +80,7 @@ class Tensor:
 
 @dataclass(eq=False)
 class Tile:
-    """A tile in cache: a row and a column range, or a row range alone for a vector."""
+    """A tile in the cache: a row range and a column range, or only a row range for a vector."""
 
     name: str
     ranges: Ranges
@@ -88,7 +88,7 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """A tile, or the part of it that `ranges` names, as an operand."""
+    """A tile as an operand, or the part of it given by `ranges`."""
 
     tile: Tile
     ranges: Ranges
@@ -96,13 +96,13 @@ class Ref:
 
     @property
     def shape(self) -> Ranges:
-        """Its ranges as seen by the operation that uses it."""
+        """Its ranges in the operation that uses it, transposed if needed."""
         return self.ranges[::-1] if self.transposed else self.ranges
 
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """`op`, e.g. "exp", "add" or "max", element by element; a vector goes along the rows."""
+    """`op`, e.g. "exp", "add" or "max", element by element; an entry of a vector applies to its whole row."""
 
     op: str
     operands: tuple[Expr, ...]
@@ -131,7 +131,7 @@ Expr = Ref | Elementwise | RowReduction | MatMul
 
 
 def refs(expr: Expr) -> Iterator[Ref]:
-    """The tiles an expression uses, left to right."""
+    """Yield the tiles that an expression uses, left to right."""
     match expr:
         case Ref():
             yield expr
@@ -147,7 +147,7 @@ def refs(expr: Expr) -> Iterator[Ref]:
 
 @dataclass(eq=False)
 class Read:
-    """Memory → cache: the part of `tensor` that the tile's ranges name; of the tile `at`, if that is kept apart."""
+    """Memory → cache: the part of `tensor` given by the tile's ranges, of the copy for tile `at` if any."""
 
     tile: Tile
     tensor: Tensor
@@ -157,7 +157,7 @@ class Read:
 
 @dataclass(eq=False)
 class Write:
-    """Cache → memory: the tile, to the part of `tensor` that its ranges name; `at` as of `Read`."""
+    """Cache → memory: write the tile to the part of `tensor` given by its ranges; `at` as for `Read`."""
 
     tile: Tile
     tensor: Tensor
@@ -177,7 +177,7 @@ class Init:
 
 @dataclass(eq=False)
 class Zeros:
-    """Make room in cache for sums that start at 0."""
+    """Create a tile for sums that start at 0."""
 
     tile: Tile
     line: int
@@ -185,7 +185,7 @@ class Zeros:
 
 @dataclass(eq=False)
 class Constant:
-    """A tile that holds a constant, 0 or -inf, in each element."""
+    """Create a tile that holds a constant, 0 or -inf, in each element."""
 
     tile: Tile
     value: float
@@ -194,7 +194,7 @@ class Constant:
 
 @dataclass(eq=False)
 class Move:
-    """`tile` takes over the words of `source`; its own leave the cache."""
+    """Move the words of `source` to `tile`; the old words of `tile` leave the cache."""
 
     tile: Tile
     source: Tile
@@ -203,7 +203,7 @@ class Move:
 
 @dataclass(eq=False)
 class Delete:
-    """The tile leaves the cache; `implied` where the end of its loop or phase does it."""
+    """Delete the tile from the cache; `implied` if this happens at the end of its loop or phase."""
 
     tile: Tile
     implied: bool
@@ -222,7 +222,7 @@ class Compute:
 
 @dataclass(frozen=True, eq=False)
 class MaskCondition:
-    """A condition: the mask allows some pair of `rows` and `columns`, or, if `none`, it allows none of them."""
+    """The condition that the mask allows a pair of `rows` and `columns`, or, if `none`, that it allows no such pair."""
 
     rows: Range
     columns: Range
@@ -233,7 +233,7 @@ class MaskCondition:
 class Loop:
     """Run the body for each tile of a range; `independent`: its iterations may run in parallel.
 
-    Under a mask, `when` says for which tiles; it is None where the mask does not matter.
+    Under a mask, `when` is the condition for a tile to run; None if all tiles run.
     """
 
     range: Range
@@ -245,7 +245,7 @@ class Loop:
 
 @dataclass(eq=False)
 class Phase:
-    """A named part of a schedule, after which the cache is empty."""
+    """A named part of a schedule; the cache is empty after it."""
 
     name: str
     body: list[Node] = field(default_factory=list)
@@ -263,9 +263,9 @@ class Program:
         dims: names of the dimensions.
         blocks: names of the block sizes.
         tensors: the tensors in memory, inputs first.
-        inputs: names of those that hold a value at the start.
-        outputs: names of those that must be written.
-        phases: what is done.
+        inputs: names of the tensors that hold a value at the start.
+        outputs: names of the tensors that must be written.
+        phases: the phases, in order.
         pairs: under a mask, the dimensions of queries and of keys; None for a program without a mask.
     """
 
@@ -279,12 +279,12 @@ class Program:
     pairs: Pairs | None = None
 
     def grid(self, sizes: Sizes) -> tuple[int, int]:
-        """Under a mask, the numbers of queries and of keys."""
+        """Return the numbers of queries and of keys, under a mask."""
         return grid(self.pairs, sizes)
 
 
 def walk(body: list[Node]) -> Iterator[Node]:
-    """Every node of a body, depth first, a loop before its body."""
+    """Yield every node of a body, depth first, each loop before its body."""
     for node in body:
         yield node
         if isinstance(node, Loop):
@@ -292,9 +292,9 @@ def walk(body: list[Node]) -> Iterator[Node]:
 
 
 def fingerprint(program: Program) -> str:
-    """A hash of all that a program says, but for the lines of source it came from.
+    """Return a hash of a program, without its source lines.
 
-    Nodes are the same if they are one object, and so each is described once and then called by its number.
+    Node identity matters, so each node is described once and then referred to by number.
     """
     numbers: dict[int, int] = {}
 
@@ -315,12 +315,12 @@ def fingerprint(program: Program) -> str:
 
 
 def moved_part(node: Read | Write | Init) -> Ranges:
-    """The part of a tensor that a primitive moves between cache and memory."""
+    """Return the part of a tensor that a primitive moves between cache and memory."""
     return node.ranges if isinstance(node, Init) else node.tile.ranges
 
 
 def entering(node: Node) -> Tile | None:
-    """The tile that a primitive brings into the cache."""
+    """Return the tile that a primitive brings into the cache, or None."""
     match node:
         case Read(tile=tile) | Zeros(tile=tile) | Constant(tile=tile) | Compute(mode="new", target=Ref(tile=tile)):
             return tile
@@ -328,7 +328,7 @@ def entering(node: Node) -> Tile | None:
 
 
 def leaving(node: Node) -> Tile | None:
-    """The tile whose words leave the cache with a primitive, or go over to another."""
+    """Return the tile whose words leave the cache with a primitive, or move to another tile; or None."""
     match node:
         case Delete(tile=tile) | Move(source=tile):
             return tile
@@ -345,12 +345,12 @@ def grid(pairs: Pairs | None, sizes: Sizes) -> tuple[int, int]:
 
 
 def over_pairs(ranges: Ranges) -> bool:
-    """Whether a tile, as it lies, is over pairs of queries and keys, and a mask may forbid entries of it."""
+    """Whether a tile (not transposed) is over pairs of queries and keys, so that a mask may forbid entries."""
     return len(ranges) == 2 and (ranges[0].dim, ranges[1].dim) == ranges[0].pairs
 
 
 def length(size: str | int, sizes: Sizes) -> int:
-    """The value of a size that is a name or a literal."""
+    """Return the value of a size, which is a name or a number."""
     return size if isinstance(size, int) else sizes[size]
 
 

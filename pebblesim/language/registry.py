@@ -1,11 +1,11 @@
-"""Schedules by name: what an algorithm solves, where it comes from, which inputs and block sizes it takes.
+"""Schedules by name: the problem, source, inputs and block sizes of each algorithm.
 
-`@schedule` registers a function of the language (see `pebblesim.language.machine`). Everything it can say by its
-signature it says there: the positional parameters after `m` are the inputs it reads, the keyword-only
-ones its block sizes.
+`@schedule` registers a function of the language (see `pebblesim.language.machine`). The signature declares the inputs
+and blocks: the positional parameters after `m` are the inputs it reads; the keyword-only parameters are its block
+sizes.
 
-The schedules that ship with pebblesim are registered when the registry is first asked for one, or first given one, so
-that nobody's own schedule can take their names.
+The built-in schedules are registered at the first lookup or registration, so that users' schedules cannot take their
+names.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ class Schedule:
     """An algorithm.
 
     Attributes:
-        name: as on the command line.
-        problem: what it computes.
+        name: name on the command line.
+        problem: the problem that it solves.
         source: paper and algorithm.
-        function: the schedule in the language.
-        inputs: names of the inputs it reads; among them those that the forward pass must have kept.
+        function: the schedule as a function in the language.
+        inputs: names of the inputs it reads, including those that the forward pass must have kept.
         blocks: names of its block sizes.
-        paper: the block sizes as printed in the source, expressions in the dimensions and M that sympy can parse.
-        fit: the order in which the default rule lets blocks grow to the largest feasible sizes; a group grows together.
-        graph: options of the graph it is a game on, where a name of a block stands for that block's size.
-        io: its I/O in words as the source states it, in the dimensions and blocks; None where no source does.
+        paper: the block sizes printed in the source, as sympy expressions in the dimensions and M.
+        fit: the order in which the default rule grows blocks to the largest feasible sizes; the blocks of a group grow
+            together.
+        graph: options of its graph; the name of a block means the size of that block.
+        io: its I/O in words as stated in the source, in the dimensions and blocks; None if no source states it.
         rectangle_io: the same in all dimensions of the problem, if the source states that.
-        closed: block sizes that are feasible and within a constant factor of the largest, expressions as for `paper`:
-            what proofs about growth reason on, since `fit` is a search and has no expression. Empty if none are known.
+        closed: feasible block sizes within a constant factor of the largest ones, as expressions like `paper`. Proofs
+            about growth use them, because `fit` is a search and has no closed form. Empty if none are known.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Schedule:
         """The traced loop-nest program.
 
         Raises:
-            TraceError: the schedule does what no cache could do.
+            TraceError: the schedule does something that is impossible on a cache.
         """
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks)
 
@@ -93,18 +94,18 @@ class Schedule:
 
     @cached_property
     def masked(self) -> Program:
-        """The program under a mask: loops say which tiles they leave out.
+        """The program under a mask: its loops state which tiles they skip.
 
         Raises:
             TraceError: as for `program`.
-            UsageError: the problem has no pairs that a mask could forbid, or the schedule treats a part apart.
+            UsageError: the problem has no pairs of queries and keys, or the schedule treats a first part separately.
         """
         if not self.problem.maskable:
-            raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys, so it takes no mask.")
+            raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
 
     def in_dims(self, given: Iterable[str]) -> Schedule:
-        """The schedule of the problem in those dimensions; see `Problem.in_dims`."""
+        """Return the schedule of the problem in these dimensions; see `Problem.in_dims`."""
         return self if self.problem.in_dims(given) is self.problem else self._rectangle
 
     @cached_property
@@ -113,7 +114,7 @@ class Schedule:
         return replace(self, problem=self.problem.rectangle, io=self.rectangle_io)
 
     def graph_options(self, sizes: Mapping[str, int]) -> dict[str, object]:
-        """The options of the graph it is a game on, for these block sizes."""
+        """Return the options of its graph for these block sizes."""
         options = {
             option: sizes[value] if isinstance(value, str) and value in self.blocks else value
             for option, value in self.graph.items()
@@ -140,19 +141,18 @@ def schedule(
 
     Args:
         problem: the problem's name.
-        source: paper and algorithm, or whose idea it is.
+        source: paper and algorithm, or the author.
         name: its name; by default the function's, with dashes.
         paper: the printed block sizes, e.g. {"B": "floor(sqrt(M/4))"}.
-        fit: the order in which blocks grow; by default that of the signature.
+        fit: the order in which blocks grow; by default the order of the signature.
         graph: options for the graph builder of the problem.
         io: I/O in words as the source states it, e.g. "m*n + m*k*ceiling(n/b) + k*n*ceiling(m/b)", in n and d or in all
-            dimensions of the problem. It is stated beside what `formula` derives, never in place of it: the tests
-            compare the two.
-        closed: block sizes in closed form that growth is proved for, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
-            samples that they are feasible and that `fit` moves no more words.
+            dimensions of the problem. It does not replace the result of `formula`; the tests compare the two.
+        closed: block sizes in closed form for proofs about growth, e.g. {"b": "floor(sqrt((M - 2)/3))"}. `verify`
+            checks on samples that they are feasible and that `fit` moves no more words.
 
     Returns:
-        A decorator, which makes a `Schedule` of the function.
+        A decorator that turns the function into a `Schedule`.
 
     >>> from pebblesim import Block, count, schedule
     >>> @schedule(problem="matmul", source="an example")
@@ -166,7 +166,7 @@ def schedule(
     47
 
     Raises:
-        UsageError: the signature does not fit the problem, or a rule names no block of the schedule.
+        UsageError: the signature does not match the problem, or a rule names a block that the schedule does not have.
     """
     solves = _problem(problem)
     own = solves.rectangle or solves
@@ -175,7 +175,7 @@ def schedule(
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
             raise UsageError(
-                f"schedule {function.__name__!r} takes no arguments; the first is the machine, then inputs."
+                f"schedule {function.__name__!r} takes no arguments; the first must be the machine, followed by inputs."
             )
         del parameters[0]
         inputs = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
@@ -183,7 +183,7 @@ def schedule(
         called = name or function.__name__.replace("_", "-")
         for given in blocks:
             if given in (*solves.dims, *own.dims, "M"):
-                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, which is a size already.")
+                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, the name of a size.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
@@ -231,10 +231,10 @@ _problem = problem  # `schedule` has a parameter of that name
 
 
 def get(name: str | Schedule) -> Schedule:
-    """The schedule of that name.
+    """Return the schedule with this name.
 
     Raises:
-        UnknownName: there is none; the message suggests one.
+        UnknownName: there is no such schedule; the message suggests similar names.
     """
     if isinstance(name, Schedule):
         return name
@@ -244,7 +244,7 @@ def get(name: str | Schedule) -> Schedule:
 
 
 def of_problem(name: str, masked: bool = False) -> list[Schedule]:
-    """All schedules of a problem, in the order of their registration; `masked`: without those that take no mask."""
+    """Return all schedules of a problem, in order of registration; `masked`: only those that take a mask."""
     solves = problem(name)
     found = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
     return [schedule for schedule in found if schedule.alike] if masked else found

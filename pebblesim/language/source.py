@@ -1,4 +1,4 @@
-"""Where in a schedule's source the tracer is: errors name the line of the schedule, not ours."""
+"""The current source line of a schedule, so that errors name the line of the schedule instead of the tracer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRACER.add(contextmanager.__code__.co_filename)
 
 
 def frame() -> Any:
-    """The innermost frame that is not the tracer's: the schedule's."""
+    """Return the innermost frame outside the tracer: the frame of the schedule."""
     found: Any = sys._getframe(1)
     while found.f_code.co_filename in _TRACER:
         found = found.f_back
@@ -22,7 +22,7 @@ def frame() -> Any:
 
 
 class Line(int):
-    """A line of a schedule's source, which also knows its file."""
+    """A line number in a schedule's source, together with its file."""
 
     file: str
 
@@ -41,18 +41,18 @@ class Line(int):
 
 
 def line() -> Line:
-    """The line of the schedule."""
+    """Return the current line of the schedule."""
     here = frame()
     return Line(here.f_lineno, here.f_code.co_filename)
 
 
 def where() -> str:
-    """File and line of the schedule."""
+    """Return file and line of the schedule."""
     return line().where
 
 
 def where_is(node_line: int) -> str:
-    """File and line, if the file is known; files of this package without what stands in front of it."""
+    """Return file and line, if the file is known. Files of this package are given relative to the package."""
     if not isinstance(node_line, Line):
         return f"line {node_line}"
     file = Path(node_line.file)
@@ -60,7 +60,7 @@ def where_is(node_line: int) -> str:
 
 
 def where_raised(error: BaseException, otherwise: str) -> str:
-    """File and line of the schedule at which something went wrong."""
+    """Return file and line of the schedule at which an error was raised."""
     lines = [(step.f_code.co_filename, number) for step, number in walk_tb(error.__traceback__)]
     inner = [f"{file}:{number}" for file, number in lines if file not in _TRACER]
     return inner[-1] if inner else otherwise

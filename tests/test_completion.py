@@ -1,0 +1,96 @@
+"""What a shell completes: each option and argument of a closed set, with exactly the values that it takes."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+
+from pebblesim.advice.cards import cards
+from pebblesim.caches.l2 import order_of
+from pebblesim.cli import main as cli
+from pebblesim.dags.generators import GENERATORS
+from pebblesim.game.referee import RULES
+from pebblesim.language import masks
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import SCHEDULES
+
+GROUP: Any = typer.main.get_command(cli.app)
+
+OPEN = {
+    # sizes and other numbers
+    "-n", "-d", "-M", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
+    "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
+    "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--head", "--epsilon", "--threshold", "--cosine",
+    # names of one's own, and what a graph's builder takes, which differs from problem to problem
+    "--name", "--option", "--dask", "--command", "--inputs", "--without", "claims",
+}  # fmt: skip
+
+
+Complete = Callable[..., list[str]]
+
+
+def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """(words, command) for each that can be called."""
+    for each, found in getattr(command, "commands", {}).items():
+        yield from commands(f"{name} {each}", found)
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+NOWHERE = SimpleNamespace()  # no command looks at the context that it is found in
+ALL = {words: found for name in cli.HOMES for words, found in commands(name, GROUP.get_command(NOWHERE, name))}
+
+
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+    """What bash gets when it asks, the whole way."""
+
+    def complete(*words: str, typed: str = "") -> list[str]:
+        line = ["pebblesim", *" ".join(words).split()]
+        monkeypatch.setenv("_PEBBLESIM_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join([*line, typed]))
+        monkeypatch.setenv("COMP_CWORD", str(len(line)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.app(prog_name="pebblesim")
+        assert not end.value.code
+        return capsys.readouterr().out.split()
+
+    return complete
+
+
+@pytest.mark.parametrize("words", sorted(ALL))
+def test_what_takes_one_of_a_closed_set_is_completed(words: str, completed: Complete) -> None:
+    before: list[str] = []
+    for parameter in ALL[words].params:
+        of_option = parameter.param_type_name == "option"
+        names = {*parameter.opts} if of_option else {parameter.name}
+        closed = not (getattr(parameter, "is_flag", False) or parameter.type.name == "path" or names & OPEN)
+        if closed:
+            assert completed(words, *before, *(parameter.opts[:1] if of_option else [])), (words, names)
+        if not of_option:
+            before.append("x")  # arguments are completed in their order
+
+
+def test_values_are_those_that_are_taken(completed: Complete) -> None:
+    assert completed("count --blocks") == ["fit", "paper", "best"]
+    assert set(completed("play --rules")) == set(RULES) - {"partial"}
+    assert set(completed("pebble --rules")) == set(completed("judge --rules")) == set(RULES)
+    assert set(completed("optimum --rules")) == set(RULES) - {"replace"}
+    assert set(completed("advise --gpu")) == set(cards())
+    assert set(completed("show")) == set(SCHEDULES)
+    assert set(completed("glossary")) == set(PROBLEMS)
+    assert set(completed("watch")) == {*SCHEDULES, *PROBLEMS, *GENERATORS}
+    assert completed("gpu emit --target") == ["cuda", "triton"]
+    assert completed("formula --mask", typed="a") == ["any"]
+    assert completed("cache small-cache --policy", typed="lru,o") == ["lru,opt"]
+    assert completed("show", typed="small-cache-forward-s") == [
+        name for name in SCHEDULES if name.startswith("small-cache-forward-s")
+    ]
+    for value in completed("count --order"):
+        order_of(value + "1" * value.endswith(":"))
+    for value in set(completed("count --mask")) - {"bigbird:"}:
+        masks.of(value + "1" * value.endswith(":"))
+    masks.of("bigbird:1:1:1:1")
