@@ -63,6 +63,7 @@ def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
     problem="forward-latent",
     source="ours: FlashAttention-2's order, columns of width 1, without a maximum",
     io=BY_ROWS,
+    closed={"B_r": "floor((M - d - 3)/(3*d + 6))"},
     graph={"softmax": "late"},
 )
 def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
@@ -117,6 +118,7 @@ def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
         f" + {streamed('n_q', 'n_k', 'd_v', 'p', 'q')} + n_q*ceiling(d_v/q)"
     ),
     fit=[("a", "b"), ("p", "q")],
+    closed=dict.fromkeys("ab", "floor(sqrt(M/3)) - 1") | dict.fromkeys("pq", "floor(sqrt(M/2)) - 1"),
     graph={"softmax": "late"},
 )
 def small_cache_latent_streamed(m, Q_C, Q_R, C, R, *, a, b, p, q):

@@ -1,9 +1,10 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import settings, strategies as st
 from numpy.typing import NDArray
 
@@ -26,6 +27,24 @@ def some(items: Sequence[Item], few: int) -> Sequence[Item]:
     if len(items) <= few or settings.default is settings.get_profile("full"):
         return items
     return [items[at * (len(items) - 1) // (few - 1)] for at in range(few)]
+
+
+def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pytest.MarkDecorator:
+    """Runs a test for every schedule, or for its name.
+
+    Many put projections around another schedule; of these every fourth stands for all by default.
+    """
+    around = [name for name in schedules if name.startswith("projected-")]
+    late = {name for number, name in enumerate(around) if number % 4}
+    return pytest.mark.parametrize(
+        argument,
+        [
+            pytest.param(
+                schedule if argument == "schedule" else name, id=name, marks=[pytest.mark.slow] * (name in late)
+            )
+            for name, schedule in schedules.items()
+        ],
+    )
 
 
 def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:

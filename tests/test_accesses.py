@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from strategies import draws, masks as any_masks, sizes
+from strategies import draws, every, masks as any_masks, sizes
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks, program as ir
@@ -167,7 +167,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     assert {word[:3] for word in named(tiles, [(item, 1) for item in np.unique(tiles.ids)])} == {w[:3] for w in uses}
 
 
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@every(SCHEDULES, "name")
 @draws(1, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:

@@ -51,7 +51,7 @@ TESTED = {
     for name, schedule in {**SCHEDULES, "nested": NESTED}.items()
 }
 """In all dimensions of their problems: a square is one of their rectangles."""
-every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
+every_schedule = strategies.every(TESTED)
 
 SPLIT = {
     "flash": {"dQ"},

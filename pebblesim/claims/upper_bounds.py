@@ -25,6 +25,7 @@ from pebblesim.claims.claim import (
     refuted,
     shown,
 )
+from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 from pebblesim.theory.literature import FALSE, LARGE, SMALL, STATEMENTS, Erratum, Statement, statement
 
@@ -132,6 +133,21 @@ def _forward(effort: Effort) -> Finding:
 @claim("Theorem 3.1, repaired, upper bound", "Saha & Ye", "reached, with row-stationary from M = d² on", PROVED)
 def _forward_reached(effort: Effort) -> Finding:
     return _reached(_FORWARD, "small-cache-forward", "row-stationary-forward")
+
+
+@claim(
+    "latent attention, Θ",
+    "ours",
+    "d_v = d_r = d: reached by two schedules, the first for M ≤ 2d², the second for M ≥ d², where their blocks fit",
+    PROVED,
+)
+def _latent_reached(effort: Effort) -> Finding:
+    theta = problem("forward-latent").theta
+    assert theta is not None
+    return decided(
+        _reaches("small-cache-latent-streamed", "O", theta.expr, "n >= d, M <= 2*d**2"),
+        _reaches("row-stationary-latent", "O", theta.expr, f"n >= d, {LARGE}"),
+    )
 
 
 _TABLE_1 = (

@@ -20,7 +20,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
 
     They are in n and d, or, if `rectangular`, in all dimensions of the problem, such as n_q, n_k, d_k and d_v.
 
-    The masks "causal", "window:W" and "band:W" give closed forms in n and the blocks. The mask "any" is unknown: its
+    The masks "causal", "window:W" and "band:W" give closed forms in sizes and blocks. The mask "any" is unknown: its
     closed forms contain functions such as `tiles(B_r, B_c)`, the number of tiles with an allowed pair
     (`pebblesim.readings.masked_sums`).
 

@@ -35,7 +35,8 @@ class Formula:
 
     Attributes:
         reads, writes: words moved into and out of the cache.
-        peak_words: most words resident between two primitives.
+        peak_words: most words resident between two primitives. Under a band those of the largest tiles; where queries
+            and keys differ in number, perhaps none of these has an allowed pair.
         by_tensor: (reads, writes) of each tensor.
         by_phase: (reads, writes) of each phase.
         variables: names of the dimensions and blocks, in order.

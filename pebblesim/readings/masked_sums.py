@@ -13,7 +13,6 @@ from typing import Any
 
 import sympy
 
-from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import exactly
@@ -75,12 +74,11 @@ class MaskSums:
         A range without a parent is the whole dimension, one tile of n.
         """
         if self.mask is not None:
-            if rows.dim != columns.dim:
-                raise UsageError(
-                    f"mask {self.mask} has closed forms where there are as many keys as queries; use 'any'."
-                )
             height, width = (None if rng.parent is None else size(rng) for rng in (rows, columns))
-            return _closed(self.mask, symbol(rows.dim), height, width, of_rows, of_columns)
+            if rows.dim == columns.dim:
+                return _closed(self.mask, symbol(rows.dim), height, width, of_rows, of_columns)
+            grid = symbol(rows.dim), symbol(columns.dim)
+            return _closed_of_rectangle(self.mask, grid, height, width, of_rows, of_columns)
         if rows.parent is not None and columns.parent is not None:
             name = {(0, 0): "tiles", (1, 0): "heights", (0, 1): "widths", (1, 1): "areas"}[of_rows, of_columns]
             return _function(name, size(rows), size(columns))
@@ -122,6 +120,45 @@ def _closed(
             total += _sum(seen, start, stop)
     rest = n - last * height
     return height**of_rows * total + rest**of_rows * _seen(mask, n, last * height, n, width, of_columns, None)
+
+
+@cache
+def _closed_of_rectangle(
+    mask: Band,
+    grid: tuple[sympy.Symbol, sympy.Symbol],
+    height: sympy.Expr | None,
+    width: sympy.Expr | None,
+    of_rows: int,
+    of_columns: int,
+) -> sympy.Expr:
+    """The same where queries and keys differ in number: there may be rows that see no column, and columns seen by none.
+
+    The rows start ... stop - 1 see the columns from `begin` to `end`, if any.
+    """
+    n_q, n_k = grid
+    shift = sympy.Integer(0) if mask.from_start else n_k - n_q
+
+    def seen(start: sympy.Expr, stop: sympy.Expr) -> sympy.Expr:
+        end = n_k if mask.after is None else sympy.expand(stop + shift + mask.after)
+        if mask.after is not None and (mask.from_start or mask.after):  # else the last row sees the last column
+            end = sympy.Min(end, n_k)
+        begin = sympy.Integer(0)
+        if mask.before is not None:
+            begin = sympy.Max(sympy.expand(start + shift - mask.before), 0)
+        some = sympy.Min(1, sympy.Max(0, end - begin))
+        if width is None:
+            return some * n_k**of_columns
+        first, behind = sympy.floor(begin / width), sympy.ceiling(end / width)
+        if not of_columns:
+            return some * (behind - first)
+        return some * ((n_k if end == n_k else sympy.Min(behind * width, n_k)) - first * width)
+
+    if height is None:
+        return n_q**of_rows * seen(sympy.Integer(0), n_q)
+    last = sympy.ceiling(n_q / height) - 1
+    i = sympy.Symbol("i", integer=True, nonnegative=True)
+    total = sympy.Sum(seen(i * height, (i + 1) * height), (i, 0, last - 1))
+    return height**of_rows * total + (n_q - last * height) ** of_rows * seen(last * height, n_q)
 
 
 def _seen(
