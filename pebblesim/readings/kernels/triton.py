@@ -24,7 +24,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches
 from pebblesim.readings.totals import tile_of_whole
 from pebblesim.units import Bytes
 
@@ -150,6 +150,7 @@ def triton(
             f"{program.name} keeps {', '.join(apart)} apart for each tile of a dimension, which Triton kernels do not "
             "know; take --target cuda."
         )
+    check_alike(program)
     made = launches(program, masked=True, repeated=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
