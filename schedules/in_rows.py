@@ -8,16 +8,15 @@ own. Under a mask, C rows meet the keys that some of them may attend to.
 from pebblesim.language import exp
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.blocked import write_L
-from pebblesim.schedules.matmul import streamed
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
-LAST = "(n - C*(ceiling(n/C) - 1))"
+LAST = "(n_q - C*(ceiling(n_q/C) - 1))"
 """Rows in the last tile of C."""
 
 
 def cut_twice(block):
     """Tiles of so many rows in all tiles of C rows."""
-    return f"((ceiling(n/C) - 1)*ceiling(C/{block}) + ceiling({LAST}/{block}))"
+    return f"((ceiling(n_q/C) - 1)*ceiling(C/{block}) + ceiling({LAST}/{block}))"
 
 
 def write_scores(m, A, A_1, A_2, r, a, b, c, change):
@@ -56,8 +55,9 @@ def add_rows(m, C, A, B, r, b, a, c):
     problem="forward",
     source="ours: small-cache-forward-blocked, C rows after C rows",
     io=(
-        f"{streamed('n', 'd', 'n')} - n**2 + n + n*d*ceiling(n/b) + n*d*{cut_twice('a')} + n*ceiling(n/b)"
-        f" + n**2 + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
+        f"n_q*d_k*ceiling(n_k/b) + n_k*d_k*ceiling(n_q/a) + n_q"
+        f" + n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*ceiling(n_k/b) + n_q*n_k"
+        f" + n_q*n_k*ceiling(d_v/e) + n_k*d_v*{cut_twice('a')} + n_q*d_v"
     ),
     fit=["C", ("a", "b", "e"), "c"],
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
@@ -84,9 +84,12 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
     problem="backward-qkv",
     source="ours: small-cache-backward-blocked, C rows after C rows, with sums of dK and dV in memory",
     io=(
-        f"2*n*d + n + 2*n*d + 2*n*d*ceiling(n/b) + 2*n*d*{cut_twice('a')} + 2*n*ceiling(n/b) + 3*n**2"
-        f" + n**2*ceiling(d/e) + n*d*{cut_twice('a')} + n*d"
-        " + 2*(2*n*d*ceiling(n/C) + n**2*ceiling(d/a) + n*d*ceiling(n/b))"
+        "2*n_q*d_v + n_q + n_k*(d_k + d_v)"
+        f" + n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*ceiling(n_k/b) + n_q*n_k"
+        f" + n_q*d_v*ceiling(n_k/b) + n_k*d_v*{cut_twice('a')} + n_q*ceiling(n_k/b) + 2*n_q*n_k"
+        f" + n_q*n_k*ceiling(d_k/e) + n_k*d_k*{cut_twice('a')} + n_q*d_k"
+        " + 2*n_k*(d_k + d_v)*ceiling(n_q/C)"
+        " + n_q*n_k*(ceiling(d_k/a) + ceiling(d_v/a)) + n_q*(d_k + d_v)*ceiling(n_k/b)"
     ),
     fit=["C", ("a", "b", "e"), "c"],
     graph={"kept": "L", "rows_block": "C"},
