@@ -488,7 +488,7 @@ def test_pairs_of_a_mask() -> None:
     assert Pairs.of(13, 6) == (13, 3, 3)
     with pytest.raises(UsageError, match=r"37 allowed pairs were given; at n = 6 there are 0 to 36 of them"):
         Pairs.of(37, 6)
-    with pytest.raises(UsageError, match="takes no mask"):
+    with pytest.raises(UsageError, match="leave the mask out"):
         lower_bounds(PROBLEMS["matmul"], {"m": 2, "k": 2, "n": 2}, 4, pairs=3)
 
 
