@@ -1,9 +1,10 @@
 """What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import settings, strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +17,11 @@ Item = TypeVar("Item")
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
 
 
+def summations(schedule: Schedule) -> st.SearchStrategy[str]:
+    """Shapes of its summation trees; a sum that waits in memory where no graph has a sum of its own is a chain."""
+    return st.just("chain") if schedule.name.endswith("queries-partly-resident") else SUMMATIONS
+
+
 def draws(few: int, many: int) -> settings:
     """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
     return settings(max_examples=many if settings.default is settings.get_profile("full") else few)
@@ -26,6 +32,24 @@ def some(items: Sequence[Item], few: int) -> Sequence[Item]:
     if len(items) <= few or settings.default is settings.get_profile("full"):
         return items
     return [items[at * (len(items) - 1) // (few - 1)] for at in range(few)]
+
+
+def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pytest.MarkDecorator:
+    """Runs a test for every schedule, or for its name.
+
+    Many put projections around another schedule; of these every fourth stands for all by default.
+    """
+    around = [name for name in schedules if name.startswith("projected-")]
+    late = {name for number, name in enumerate(around) if number % 4}
+    return pytest.mark.parametrize(
+        argument,
+        [
+            pytest.param(
+                schedule if argument == "schedule" else name, id=name, marks=[pytest.mark.slow] * (name in late)
+            )
+            for name, schedule in schedules.items()
+        ],
+    )
 
 
 def dims(schedule: Schedule, largest: int = 9) -> st.SearchStrategy[dict[str, int]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from strategies import draws, masks as any_masks, sizes
+from strategies import draws, every, masks as any_masks, sizes
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks, program as ir
@@ -45,6 +45,10 @@ class Interpreter:
             assert node.range.parent is not None
             begin, end = self.limits(node.range.parent)
             block = ir.length(node.range.block, self.values)
+            if node.range.first:
+                end = min(end, block)
+            if node.range.after is not None:
+                begin = self.values.get(node.range.after, node.range.after)
             for start in range(begin, end, block):
                 self.at[node.range] = start, min(start + block, end)
                 if node.when is not None and self.allowed is not None:
@@ -167,7 +171,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     assert {word[:3] for word in named(tiles, [(item, 1) for item in np.unique(tiles.ids)])} == {w[:3] for w in uses}
 
 
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@every(SCHEDULES, "name")
 @draws(1, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:

@@ -268,7 +268,7 @@ def test_no_schedule_fits() -> None:
 @given(st.data())
 def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(BUILT_IN))
-    mask = data.draw(st.sampled_from([None, "causal", "window:3"])) if schedule.problem.maskable else None
+    mask = data.draw(st.sampled_from([None, "causal", "window:3"])) if schedule.maskable else None
     draw = st.integers(1, 30)
     dims = {dim: data.draw(draw) for dim in schedule.problem.dims}
     blocks = {block: data.draw(draw) for block in schedule.blocks}

@@ -49,9 +49,10 @@ with SCHEDULES.temporary():
 TESTED = {
     name: schedule.in_dims(schedule.problem.rectangle.dims) if schedule.problem.rectangle else schedule
     for name, schedule in {**SCHEDULES, "nested": NESTED}.items()
+    if schedule.alike
 }
 """In all dimensions of their problems: a square is one of their rectangles."""
-every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
+every_schedule = strategies.every(TESTED)
 
 SPLIT = {
     "flash": {"dQ"},

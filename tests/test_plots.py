@@ -232,6 +232,9 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
     for name in shown:
         assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
         assert (DOCS / name).stat().st_size < 150_000
+    for name in re.findall(r"\]\((pictures/\S+)\)", (DOCS / "game.md").read_text(encoding="utf-8")):
+        assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
+        assert (DOCS / name).stat().st_size < 150_000
     assert {name for name in dir_of_commands() if f"pebblesim plot {name} " not in text} == set()
 
 

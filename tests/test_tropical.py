@@ -308,7 +308,7 @@ def test_powers_are_compared_exactly(a: int, b: int, c: int) -> None:
         (("log(n)", "O", "n"), "not a valid expression in"),
         (("n", "O", "-n"), "not positive"),
         (("n - n", "O", "n"), "not positive"),
-        (("n", "O", "n", "n > d"), "no comparison"),
+        (("n", "O", "n", "n > d"), "is not a comparison"),
         (("n", "O", "n", "n >= d + M, d + n >= M"), "monomial on its larger side"),
         (("n - d", "O", "n", "n == d"), "not positive"),
         (("n", "O", "d", "n <= 1, d <= 2"), "no size that grows"),

@@ -434,6 +434,7 @@ def test_watching_a_game(opened: Any, game: Recording) -> None:
     assert tab.text_content("#code div.now").strip().startswith(game.text[game.line_at(3000)].strip())
     assert says(tab) == MOVES[DELETE].replace("{v}", "h[0,2] (product 1 of 4)")
     assert tab.get_attribute("#says", "aria-live") == "polite"
+    assert tab.text_content("#tensors li.now b") == "h"
 
 
 def test_what_is_drawn_changes_with_the_pebbles(opened: Any, game: Recording) -> None:

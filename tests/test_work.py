@@ -17,7 +17,7 @@ from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, coarse, work
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+@strategies.every(SCHEDULES)
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:

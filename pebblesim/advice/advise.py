@@ -522,7 +522,7 @@ def _boundary(
     M = cards.words(card, figure, dtype)
     given = _given(sizes) | {"M": M, "mask": mask}
     rows, too_large = [], {}
-    for algorithm in of_problem(problem_name):
+    for algorithm in of_problem(problem_name, mask is not None):
         try:
             rows.append(count(algorithm, **given))
         except Infeasible as error:
