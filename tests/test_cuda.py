@@ -364,7 +364,6 @@ def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_nvcc_takes_every_kernel_and_spills_nothing(
     architecture: str, tmp_path: Path, sources: dict[tuple[str, bool], Source]
