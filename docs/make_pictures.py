@@ -1,7 +1,7 @@
 """Make the pictures of docs/pictures.md anew, by the commands that stand there; run it from the top of the checkout.
 
-The page of `pebblesim watch` is photographed if playwright and a browser are installed (`pip install '.[browser]'`);
-the page itself is not kept. Pictures get at most 256 colours, so that they stay small.
+The page of `pebblesim watch` is photographed, for docs/game.md, too, if playwright and a browser are installed
+(`pip install '.[browser]'`); the page itself is not kept. Pictures get at most 256 colours, so that they stay small.
 """
 
 import re
@@ -15,6 +15,14 @@ from PIL import Image
 
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+SHOTS = {
+    "learn": ("#learn-5", ()),
+    "watch": ("#watch-2400", ()),
+    "compare": ("#race-900", ()),
+    "play": ("#play-2", (0, 0, 4, 4, 8, 8, 5, 5, 11)),
+}
+"""Pictures of the page: where it is opened, and the vertices that are clicked on."""
 
 
 def main() -> None:
@@ -32,21 +40,24 @@ def main() -> None:
 
 
 def photograph(page: Path) -> None:
-    """A picture of the page at one of its moves."""
+    """Pictures of the page, in each of its modes."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         browser = None
     if browser is None:
-        print("no picture of the page: playwright or a browser is not installed")
+        print("no pictures of the page: playwright or a browser is not installed")
         return
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        tab = chromium.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
-        tab.goto(f"{page.as_uri()}#2400")
-        tab.wait_for_timeout(500)
-        tab.screenshot(path=page.with_suffix(".png"))
+        for name, (place, clicks) in SHOTS.items():
+            tab = chromium.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+            tab.goto(f"{page.as_uri()}{place}")
+            for vertex in clicks:
+                tab.evaluate("(vertex) => page.boards[0].pick({ vertex })", vertex)
+            tab.wait_for_timeout(500)
+            tab.screenshot(path=page.with_name(f"{name}.png"))
         chromium.close()
 
 

@@ -545,7 +545,7 @@ def test_bad_inputs_get_one_sentence(pebblesim: Pebblesim, options: str, sentenc
         ("-n 64 -d 4 -M 3", "M = 3 words is too small"),
         ("-n 64 -d 4 --dtype float32", "add -M"),
         ("-n 64 -d 4", "n = 64 rows are not enough for a tile of 64 x 128 pairs"),
-        ("-n 20000 -d 1", "n goes up to 16384"),
+        ("-n 20000 -d 1", "n may be at most 16384"),
         ("-n 64 -d 4 --block B_c=64 --csv no/such/folder.csv", "cannot write 'no/such/folder.csv'"),
     ],
 )
@@ -561,7 +561,7 @@ def test_bad_options_get_one_sentence(pebblesim: Pebblesim, options: str, senten
         ({}, "give n and d"),
         ({"inputs": random_head(4, 1, 0), "n": 4}, "either sizes or inputs"),
         ({"inputs": {"Q": np.ones((4, 1))}}, "input K is missing"),
-        ({"inputs": random_head(4, 1, 0) | {"O": 0}}, "'O' is no input"),
+        ({"inputs": random_head(4, 1, 0) | {"O": 0}}, "'O' is not an input"),
         ({"inputs": random_head(4, 1, 0) | {"Q": [[1, 2]]}}, "must hold floating-point numbers"),
         ({"n": 9, "d": 1, "rule": "rows"}, "did you mean 'row'"),
         ({"n": 9, "d": 1, "rule": "threshold"}, "at least one value"),

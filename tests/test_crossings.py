@@ -280,7 +280,7 @@ def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], message: str
     ("given", "message"),
     [
         ({"n": "8:64:x2", "d": 4}, "n has several sizes, so that the crossing is along it: give the cache, too, as M"),
-        ({"n": "8:64:x2", "d": "4,8", "M": 99}, "n and d have several sizes each; a crossing is looked for along one"),
+        ({"n": "8:64:x2", "d": "4,8", "M": 99}, "n and d have several sizes each; a crossing is along one"),
         ({"n": 8, "d": 4, "M": 99}, "M = 99 and one size for each dimension were given, which leaves nothing to look"),
         ({"n_q": 8, "d_k": 4}, "problem 'backward' takes the sizes n, d, or n_q, n_k, d"),
     ],

@@ -178,9 +178,7 @@ def test_decoding_of_deepseek_by_hand(run: Any) -> None:
 
 
 def test_values_are_fewer_words_than_keys() -> None:
-    with pytest.raises(
-        UsageError, match="d_v = 8 was given, and d_k = 8; values are a part of the keys, so d_v is less"
-    ):
+    with pytest.raises(UsageError, match="d_v = 8 was given, and d_k = 8; values are a part of the keys, so d_v must"):
         ps.count("flash2-latent", n_q=1, n_k=9, d_k=8, d_v=8, M=999)
 
 
@@ -208,7 +206,7 @@ def test_one_style_in_python() -> None:
 
 
 @given(data=st.data())
-@strategies.draws(15, 150)
+@strategies.draws(6, 100)
 def test_totals_are_those_of_heads_by_themselves(data: st.DataObject) -> None:
     """Against counts of each group in its own sizes, times as many as there are."""
     kv_heads, sharing, batch, n_q, n_k, d = (data.draw(st.integers(1, 4)) for _ in range(6))
@@ -230,10 +228,10 @@ def test_totals_are_those_of_heads_by_themselves(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@strategies.draws(15, 150)
+@strategies.draws(4, 60)
 def test_each_head_is_counted_under_its_own_mask(data: st.DataObject) -> None:
     """Against the mask of each group spelled out row by row, and counted alone."""
-    kv_heads, sharing, batch, n_q, n_k, d = (data.draw(st.integers(1, 4)) for _ in range(6))
+    kv_heads, sharing, batch, n_q, n_k, d = (data.draw(st.integers(1, most)) for most in (2, 2, 3, 4, 4, 3))
     heads = kv_heads * sharing
     table = np.random.default_rng(data.draw(st.integers(0, 999))).random((heads, n_q, n_k)) < 0.5
     if 1 in (n_q, n_k) and n_q != n_k:
@@ -364,7 +362,7 @@ def test_masks_of_heads_that_do_not_fit() -> None:
         ps.play("flash2-forward", mask=np.ones((2, 9, 9), bool), **sizes)
     with pytest.raises(UsageError, match=r"\[1\] holds int64 values other than 0 and 1"):
         ps.count("flash2-forward", mask=np.array([np.ones((9, 9)), np.full((9, 9), 2)]).astype(int), heads=2, **sizes)
-    with pytest.raises(UsageError, match="problem 'matmul' has no pairs of queries and keys, so it takes no mask"):
+    with pytest.raises(UsageError, match="problem 'matmul' has no pairs of queries and keys; leave the mask out"):
         ps.count("matmul-tiled", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)
     with pytest.raises(UsageError, match="a game is of one head, and mask blocks, one for each head; sweep by count"):
         ps.sweep("flash2-forward", what="play", mask=np.ones((2, 9, 9), bool), heads=2, **sizes)

@@ -27,7 +27,7 @@ from pebblesim.plots.graph import graph
 from pebblesim.plots.roofline import roofline
 from pebblesim.plots.skislope import gap, skislope
 from pebblesim.plots.style import line, save
-from pebblesim.plots.words import words
+from pebblesim.plots.words import figure, legend, words
 
 
 @pytest.fixture
@@ -218,6 +218,14 @@ def test_a_graph_of_edges_has_no_layers() -> None:
         layers(Cdag.from_edges(2, [(0, 1)]))
 
 
+def test_a_picture_of_words_says_what_its_tensors_are() -> None:
+    rows = [ps.count("small-cache", n=64, d=8, M=512)]
+    assert legend(rows).replace("\N{NO-BREAK SPACE}", " ").startswith("S = A1 X;  h = A3 Y;  ")
+    picture = Figure(layout="constrained")
+    figure(rows, picture)
+    assert "S = A1 X" in picture.get_supxlabel().replace("\N{NO-BREAK SPACE}", " ")
+
+
 # -- the document -----------------------------------------------------------------------------------------------------
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -230,6 +238,9 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
     made = re.findall(r"^pebblesim (?:plot|crossover|watch|cache) .* -o docs/(pictures/\S+)$", text, re.MULTILINE)
     assert [Path(name).stem for name in made] == [Path(name).stem for name in shown]
     for name in shown:
+        assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
+        assert (DOCS / name).stat().st_size < 150_000
+    for name in re.findall(r"\]\((pictures/\S+)\)", (DOCS / "game.md").read_text(encoding="utf-8")):
         assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
         assert (DOCS / name).stat().st_size < 150_000
     assert {name for name in dir_of_commands() if f"pebblesim plot {name} " not in text} == set()

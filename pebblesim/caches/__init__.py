@@ -1,1 +1,1 @@
-"""Automatic caches, which decide for themselves what stays: LRU, OPT, FIFO, sets and lines, an L2 that blocks share."""
+"""Automatic caches: LRU, OPT, FIFO, sets and lines, and an L2 shared by thread blocks."""

@@ -1,8 +1,8 @@
-"""The inner loops over a stream of requests, compiled by numba.
+"""The inner loops over a stream of requests, compiled with numba.
 
-Requests name items 0 … items - 1. A request reads its item, overwrites it, or does both. What is missing is fetched if
-it is read. What was written is dirty; it is written back when it leaves the cache, or at the end if it is kept. An item
-has a size in words. Empty arrays stand for the plain case: everything is read, everything is kept.
+Requests name items 0 … items - 1. A request reads its item, overwrites it, or does both. A missing item is fetched if
+it is read. A written item is dirty; it is written back when it leaves the cache, or at the end if it is kept. An item
+has a size in words. Empty arrays mean the plain case: all requests are reads, and all items are kept.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ONE = np.uint64(1)
 
 
 def _intrinsic(function: Any) -> Any:
-    """Numba's decorator, whose first argument, the typing context, no caller gives."""
+    """Numba's decorator `intrinsic`; callers do not pass its first argument, the typing context."""
     return intrinsic(function)
 
 
 @_intrinsic
 def _ones(_: Any, word: Any) -> Any:
-    """Number of bits that are set."""
+    """Number of 1 bits."""
     return types.uint64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
@@ -42,7 +42,7 @@ def _zeros_above(_: Any, word: Any) -> Any:
 
 @kernel()
 def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
-    """Words of the items whose first request reads them."""
+    """Total words of the items whose first request is a read."""
     seen = np.zeros(len(sizes), np.bool_)
     words = 0
     for t in range(len(ids)):
@@ -56,7 +56,7 @@ def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
 
 @kernel()
 def next_uses(ids: Any, items: int) -> Any:
-    """For each request the next one of the same item; the number of requests where there is none."""
+    """For each request, the next request of the same item; the number of requests if there is none."""
     n = len(ids)
     following = np.empty(n, np.int32)
     last = np.full(items, n, np.int32)
@@ -68,7 +68,7 @@ def next_uses(ids: Any, items: int) -> Any:
 
 @kernel()
 def lru(ids: Any, items: int, capacity: int) -> int:
-    """Misses of an LRU; items of one word, all of them read.
+    """Misses of an LRU cache; items have one word, and all requests are reads.
 
     The stream itself is the queue: an item is in cache if its last use is not before `head`.
     """
@@ -92,8 +92,8 @@ def lru(ids: Any, items: int, capacity: int) -> int:
 def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young: int) -> Any:
     """(requests missed, words fetched, words written back) of an LRU.
 
-    What is dirty is written back when it is no longer among the last `young` words that were used: with
-    `young == capacity`, when it leaves. An item larger than the cache drives out all others and does not stay.
+    A dirty item is written back when it is no longer among the last `young` words used; with `young == capacity`, when
+    it leaves the cache. An item larger than the cache evicts all others and does not stay.
     """
     items = len(sizes)
     last, dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_)
@@ -137,7 +137,8 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young:
 
 @kernel()
 def unit_distances(ids: Any, items: int) -> Any:
-    """For each request the number of items used since its own was, that one among them; 0 for a first use.
+    """For each request, the number of items used since the last use of its item, including that item; 0 for a first
+    use.
 
     Items lie in slots in the order of their last use, a bit for each slot, and counters for 64 and 64² words of bits.
     """
@@ -191,7 +192,7 @@ def unit_distances(ids: Any, items: int) -> Any:
 
 @kernel()
 def sized_distances(ids: Any, sizes: Any) -> Any:
-    """For each request the words of the items used since its own was, that one among them; 0 for a first use.
+    """For each request, the words of items used since the last use of its item, including that item; 0 for a first use.
 
     A Fenwick tree over the slots in which items lie in the order of their last use.
     """
@@ -242,10 +243,10 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
 
 @kernel()
 def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacities: Any) -> Any:
-    """What an LRU of each capacity does, the capacities rising: requests missed, words fetched, words written back.
+    """For LRU caches of increasing capacities: requests missed, words fetched, words written back.
 
-    An item is found if its distance is no more than the capacity. Of one written twice, the first value was written
-    back if the item was away at any use in between: the largest distance of these decides.
+    A request hits if its distance is at most the capacity. If an item is written twice, its first value was written
+    back if the item was missing at any use in between; the largest of these distances decides.
     """
     edges = len(capacities)
     every = edges > 0 and capacities[0] == 1 and capacities[-1] == edges  # all capacities from 1 on
@@ -289,7 +290,7 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
 
 @kernel()
 def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(requests missed, words fetched, words written back) of a FIFO, which gives up whole items."""
+    """(requests missed, words fetched, words written back) of a FIFO cache, which evicts whole items."""
     items = len(sizes)
     queue = np.empty(len(ids), np.int32)
     inside, dirty = np.zeros(items, np.bool_), np.zeros(items, np.bool_)
@@ -373,7 +374,8 @@ def _highest(tree: Any, begins: Any) -> int:
 
 @kernel()
 def opt(ids: Any, items: int, capacity: int) -> int:
-    """Misses of the best possible (Belady: give up what is used last); items of one word, all of them read.
+    """Misses of the optimal cache (Belady: evict the item used latest); items have one word, and all requests are
+    reads.
 
     The tree holds the next use of each item in cache, so the request at t finds its item if the bit of t is set. Keys
     that have passed are smaller than all others and need not be removed.
@@ -401,12 +403,12 @@ def opt(ids: Any, items: int, capacity: int) -> int:
 
 @kernel()
 def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
-    """(words missed, words fetched, words written back) of the best possible, word by word, of items used whole.
+    """(words missed, words fetched, words written back) of the optimal cache, word by word, for items used whole.
 
-    No policy fetches fewer words. A word may pass by the cache. What is overwritten before it is read again counts as
-    not used again, and is given up after what is not touched again at all. An item is used from its first word to its
-    last, so of an item the later words are needed later: what is left of it is its beginning. When the first word of a
-    dirty item leaves, all of it is written back.
+    No policy fetches fewer words. A word may bypass the cache. An item that is overwritten before its next read counts
+    as not used again; it is evicted after items that are never touched again. An item is used from its first word to
+    its last, so its later words are needed later, and its beginning stays longest. When the first word of a dirty item
+    leaves, the whole item is written back.
     """
     n, items = len(ids), len(sizes)
     following = next_uses(ids, items)

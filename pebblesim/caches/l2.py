@@ -1,14 +1,14 @@
-"""An L2 that many thread blocks share: what reaches the memory behind it.
+"""An L2 shared by many thread blocks: the traffic to the memory behind it.
 
-The blocks that a chip holds at once take turns by the time they have spent, and the next one starts when one is done.
-What they move goes through sets of 16 lines, by a hash of the address, of which the line used least recently is given
-up. A read fetches what is missing, a write fetches nothing. What is dirty goes to memory when it is no longer among the
-10 youngest of its set. A chip of several chiplets has an L2 for each.
+The blocks that run at once take turns by elapsed time; when one ends, the next one starts. Their accesses go to sets of
+16 lines, chosen by a hash of the address; the least recently used line of a set is evicted. A read fetches missing
+lines, a write fetches nothing. A dirty line is written to memory when it is no longer among the 10 youngest of its set.
+A chip with several chiplets has an L2 on each.
 
-Sets need not be followed one by one. A line leaves when 16 others of its set have been used since; by a hash, that is
-when Γ(16)/16 of the cache has been used, a random share whose mean is 1. So such a cache does on average what LRUs of
-these sizes do, and reuse distances tell that of all of them in one pass. `CAPACITY` and `YOUNG` were fitted to an H200;
-docs/gpu.md says how well they do.
+Sets need not be simulated one by one. A line leaves when 16 other lines of its set have been used. The amount of data
+used until then, relative to the cache size, is a random variable with distribution Γ(16)/16 and mean 1. So on average
+such a cache behaves like LRU caches of these sizes, and one pass over reuse distances gives the results of all of them.
+`CAPACITY` and `YOUNG` were fitted to an H200; docs/gpu.md states the errors.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pebblesim.readings.kernels.launches import Launch
 from pebblesim.readings.kernels.sectors import WORDS
 
 CAPACITY = 0.75
-"""How much of L2 counts: what both halves of it read is kept twice."""
+"""The usable fraction of L2: data read by both halves is stored twice."""
 
 WAYS, YOUNG = 16, 10
-"""Lines in a set, and how many of them, the last used ones, may be dirty."""
+"""Lines in a set, and how many of the most recently used ones may be dirty."""
 
 POINTS = 32
-"""Sizes of LRU that stand for all."""
+"""Sizes of the LRU caches that represent the sets."""
 
 LATENCY, OPERATIONS, SECTOR = 2000, 10, 32
 """What the time of a block is made of: so many units for each request, one for each sector of so many bytes that it
@@ -64,7 +64,7 @@ class Order:
 
 
 def order_of(text: str) -> Order:
-    """The order that a text such as "grouped:8" stands for.
+    """Parse an order such as "grouped:8".
 
     Raises:
         UsageError: there is none.
@@ -77,7 +77,7 @@ def order_of(text: str) -> Order:
 
 @dataclass(frozen=True)
 class Chip:
-    """What blocks run on: `at_once` blocks on all chiplets together, and `l2` bytes on each chiplet.
+    """A chip: `at_once` blocks run at once on all chiplets together; each chiplet has `l2` bytes of L2.
 
     Blocks go to the chiplets in turn: one block, or with `contiguous` as many as run on a chiplet at once.
     """
@@ -90,7 +90,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the thread blocks of one kernel move: for one head, with walks forth and, for a sawtooth, back."""
+    """The accesses of a kernel's thread blocks for one head, with loops forwards and, for a sawtooth, backwards."""
 
     forth: Stream
     back: Stream | None
@@ -121,7 +121,7 @@ class HeadsAtOnce:
     shared: tuple[str, ...] = ()
 
     def owners(self, stream: Stream, head: Any, ids: Any) -> Any:
-        """Whose items are asked for: the head's own, or those of the first head that shares them."""
+        """Return the owner of the requested items: the head itself, or the first head that shares them."""
         if self.sharing == 1:
             return head
         common = np.zeros(len(stream.sizes), bool)
@@ -131,7 +131,7 @@ class HeadsAtOnce:
 
 
 def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip) -> Traffic:
-    """What all kernels, one after the other, for all heads, move through L2, with words of `width` bytes.
+    """Simulate the traffic of all kernels, one after the other, for all heads, through L2, with words of `width` bytes.
 
     Raises:
         UsageError: there are too many requests.
@@ -188,14 +188,14 @@ def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
 def _dealt(
     blocks: Any, head: Any, heads: int, order: Order, chip: Chip, chiplets: int, chiplet: int, at_once: int
 ) -> Any:
-    """Which of the blocks a chiplet gets."""
+    """Return the blocks of a chiplet."""
     if order.kind == "swizzled":
         return head // -(-heads // chiplets) == chiplet
     return np.arange(len(blocks)) // (at_once if chip.contiguous else 1) % chiplets == chiplet
 
 
 def turns(stream: Stream, width: int, blocks: Any, at_once: int) -> tuple[Any, Any]:
-    """The requests of these blocks of a stream in the order in which they come, as (number in `blocks`, request)."""
+    """Return the requests of these blocks of a stream in order of time, as (number in `blocks`, request)."""
     from pebblesim.caches.l2_kernel import take_turns
 
     assert stream.starts is not None and stream.work is not None
@@ -262,7 +262,7 @@ def replay(
 
 
 def behind(stream: Stream, capacity: int) -> tuple[int, int]:
-    """What a stream reads and writes behind an L2 of that size, both in units of the stream's sizes; rounded."""
+    """Return the reads and writes of a stream behind an L2 of this size, in units of the stream's sizes, rounded."""
     room = capacity * CAPACITY / WAYS
     leaves, ages = ([max(1, int(room * share)) for share in arrivals(lines)] for lines in (WAYS, YOUNG))
     sizes = np.unique([*leaves, *ages])

@@ -1,4 +1,4 @@
-"""What an automatic cache does with a stream of requests: what it fetches and what it writes back."""
+"""Simulate an automatic cache on a stream of requests: words fetched and written back."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pebblesim.readings.accesses import READ, Stream
 POLICIES = ("lru", "opt", "fifo")
 
 LARGEST = 2**62
-"""A cache of so many words holds all that there is; a larger one does the same."""
+"""A cache of this many words holds everything; a larger one behaves the same."""
 
 
 @dataclass(frozen=True)
 class Misses:
-    """What one cache does.
+    """The result of one cache.
 
     Attributes:
         policy, M: "lru", "opt" or "fifo", of M words.
-        requests, misses: requests, and those of them that find nothing or not all; of `opt` on items larger than a
-            word, or on what is written, misses are words.
-        fetched: words read from memory; of an item that is overwritten, none.
-        written: words written back to memory, those at the end among them that are needed.
+        requests, misses: number of requests, and of requests that miss at least a part of their item; for `opt` on
+            items larger than a word, or with writes, misses are counted in words.
+        fetched: words read from memory; overwriting an item fetches nothing.
+        written: words written back to memory, including the needed ones at the end.
     """
 
     policy: str
@@ -38,22 +38,22 @@ class Misses:
 
     @property
     def io(self) -> int:
-        """Words fetched and written back together."""
+        """Words fetched + words written back."""
         return self.fetched + self.written
 
 
 def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways: int | None = None) -> list[Misses]:
-    """What caches of these sizes, in words, do with a stream.
+    """Simulate caches of these sizes, in words, on a stream.
 
     Args:
         stream: see `pebblesim.readings.accesses`.
-        capacities: sizes in words; LRU of all of them takes one pass.
+        capacities: sizes in words; LRU needs one pass for all of them.
         policy: "lru", "opt" or "fifo".
-        ways: lines in a set; the set of a line is its number modulo the number of sets. Without it there is one set.
+        ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.
 
     Raises:
-        UnknownName: there is no such policy.
-        UsageError: a size holds no line, or no whole number of sets, or items are no lines.
+        UnknownName: the policy is not known.
+        UsageError: a size is less than a line, or not a whole number of sets, or items are not lines.
     """
     if policy not in POLICIES:
         raise UnknownName("policy", policy, POLICIES)
@@ -99,9 +99,9 @@ def lru_counts(stream: Stream, capacities: Any) -> Any:
 
 
 def reuse_distances(stream: Stream) -> Any:
-    """For each request the words touched since its item was, that item's among them; 0 for a first use.
+    """For each request, the words touched since the last use of its item, including that item; 0 for a first use.
 
-    An LRU of M words finds what has a distance of at most M.
+    A request hits in an LRU cache of M words if its distance is at most M.
     """
     from pebblesim.caches import kernels
 
@@ -112,12 +112,12 @@ def reuse_distances(stream: Stream) -> Any:
 
 def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, int, int]:
     if (stream.sizes != 1).any():
-        raise UsageError("items of several words do not lie in sets; give lines with --line, or leave --ways out.")
+        raise UsageError("items of several words cannot be in sets; give a line size with --line, or leave --ways out.")
     sets, rest = divmod(room, ways)
     if rest or not sets:
         raise UsageError(
-            f"a cache of {room * stream.unit:,} words is no whole number of sets of {ways} x {stream.unit} words; take "
-            f"a multiple of {ways * stream.unit:,}."
+            f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit} "
+            f"words; use a multiple of {ways * stream.unit:,}."
         )
     found = np.zeros(3, np.int64)
     for part in _sets(stream, sets):
@@ -127,7 +127,7 @@ def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, in
 
 
 def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
-    """What each set sees, its items numbered from 0."""
+    """Yield the stream of each set, with items numbered from 0."""
     home = stream.ids % sets
     order = np.argsort(home, kind="stable")
     edges = np.searchsorted(home[order], np.arange(sets + 1))
@@ -145,7 +145,7 @@ def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
 def in_lines(stream: Stream, words: int) -> Stream:
     """A stream of single words as one of lines of so many words; matrices start at a line, row after row.
 
-    What is missing is fetched as a whole line, even to overwrite a word of it.
+    A missing line is fetched as a whole, even to overwrite one word.
     """
     if words == 1:
         return stream
@@ -161,14 +161,14 @@ def in_lines(stream: Stream, words: int) -> Stream:
 
 
 def compulsory(stream: Stream) -> int:
-    """Words that any cache must fetch: those whose first request reads them."""
+    """Words that any cache must fetch: those whose first request is a read."""
     from pebblesim.caches import kernels
 
     return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes)) * stream.unit
 
 
 def enough(stream: Stream, words: int) -> int | None:
-    """The least capacity with which an LRU fetches no more than so many words; None if no capacity is enough."""
+    """Return the least capacity with which an LRU fetches at most this many words; None if no capacity is enough."""
     room = (words - compulsory(stream)) // stream.unit
     if room < 0:
         return None

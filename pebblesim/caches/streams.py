@@ -1,4 +1,4 @@
-"""Streams that no schedule makes: traces from outside, and a graph whose vertices are computed in some order."""
+"""Streams without a schedule: traces of other programs, and graphs whose vertices are computed in some order."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ NOTHING = np.empty(0, np.uint8)
 
 
 def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
-    """A stream of whole numbers that name objects.
+    """Make a stream from integers that name objects.
 
     Args:
         ids: the object of each request; any integers.
-        sizes: its size at each request, 1 by default; an object that changes has the largest.
+        sizes: the size of the object at each request, 1 by default; if the size changes, the largest is used.
         kinds: READ, WRITE or UPDATE for each; all reads by default.
 
     Raises:
-        UsageError: these are no whole numbers, there are too many, or a size is less than 1.
+        UsageError: the ids are not whole numbers, there are too many, or a size is less than 1.
     """
     given = np.asarray(ids)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise UsageError("a stream is a row of whole numbers, one for each request.")
+        raise UsageError("a stream must be a one-dimensional array of whole numbers, one for each request.")
     if any(other is not None and len(other) != len(given) for other in (sizes, kinds)):
-        raise UsageError(f"the stream has {len(given):,} requests; give a size and a kind for each, or for none.")
+        raise UsageError(
+            f"the stream has {len(given):,} requests; give a size and a kind for each request, or for none."
+        )
     if len(given) > MOST_REQUESTS:
         raise UsageError(f"the stream has {len(given):,} requests; {MOST_REQUESTS:,} is the most.")
     if len(given) and (int(given.min()) < 0 or int(given.max()) >= max(2**16, 2 * len(given))):
@@ -48,15 +50,15 @@ def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
 
 
 def of_graph(graph: Cdag, order: Any = None) -> Stream:
-    """Computing a graph without a scratchpad: of each vertex its predecessors are read, then it is written.
+    """Make the stream of a graph without a scratchpad: the predecessors of each vertex are read, then it is written.
 
     Args:
-        graph: a computational DAG; sources are in memory, and computing them is no request.
+        graph: a computational DAG; sources are in memory; computing them makes no request.
         order: vertices in the order in which they are computed, predecessors first; inputs may be left out. By default
             that of their numbers.
 
     Raises:
-        UsageError: the order leaves a vertex out, has one twice, or has one before a predecessor.
+        UsageError: the order misses a vertex, repeats one, or has one before a predecessor.
     """
     there = np.zeros(graph.vertices, bool)
     there[np.asarray(graph.inputs, np.int64)] = True
@@ -67,10 +69,10 @@ def of_graph(graph: Cdag, order: Any = None) -> Stream:
     position = np.where(there, -1, graph.vertices)
     position[computed] = np.arange(len(computed))
     if len(np.unique(computed)) != len(computed) or (position == graph.vertices).any():
-        raise UsageError("the order must have each vertex that is no input once.")
+        raise UsageError("the order must contain each vertex that is not an input exactly once.")
     begins, ends = graph.indptr[computed].astype(np.int64), graph.indptr[computed + 1].astype(np.int64)
     terms = ends - begins
-    last = np.cumsum(terms + 1) - 1  # where the vertex itself stands
+    last = np.cumsum(terms + 1) - 1  # position of the vertex itself
     ids, kinds = np.empty(int((terms + 1).sum()), np.int32), np.full(int((terms + 1).sum()), READ, np.uint8)
     ids[last], kinds[last] = computed, WRITE
     of_term = np.repeat(np.arange(len(computed)), terms)

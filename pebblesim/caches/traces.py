@@ -1,4 +1,4 @@
-"""Traces of requests as files: oracleGeneral of libCacheSim, plain text, and CSV."""
+"""Read and write traces of requests: oracleGeneral of libCacheSim, plain text, and CSV."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ COLUMNS = ("time", "id", "size", "kind")
 
 
 def is_trace(name: str) -> bool:
-    """Whether a file's name says that it holds a trace."""
+    """Whether a file name is that of a trace."""
     return name.endswith(ENDINGS)
 
 
 def load(path: Path) -> Stream:
-    """The stream that a file holds; objects have the sizes that it says.
+    """Load a stream from a file, with the object sizes in the file.
 
     Raises:
-        UsageError: there is no such file, or it is no such trace.
+        UsageError: the file does not exist, or is not a trace.
     """
     if not is_trace(path.name):
         raise UsageError(f"{path}: {KNOWN}.")
@@ -43,10 +43,10 @@ def load(path: Path) -> Stream:
 
 
 def save(stream: Stream, path: Path) -> None:
-    """Keep a stream, whole or not at all; only .csv says what is written.
+    """Save a stream, as a whole file or not at all; only .csv stores which requests write.
 
     Raises:
-        UsageError: the name does not say what kind of file it is to be, or it cannot be written.
+        UsageError: the file name has an unknown ending, or the file cannot be written.
     """
     if not is_trace(path.name):
         raise UsageError(f"{path}: {KNOWN}.")
@@ -61,7 +61,7 @@ def save(stream: Stream, path: Path) -> None:
 
 def _oracle(path: Path) -> Stream:
     if path.stat().st_size % RECORD.itemsize:
-        raise UsageError(f"{path} has {path.stat().st_size:,} bytes, which is no whole number of 24-byte records.")
+        raise UsageError(f"{path} has {path.stat().st_size:,} bytes, which is not a whole number of 24-byte records.")
     records = np.fromfile(path, RECORD)
     ids = records["id"]
     return of_ids(ids, np.maximum(records["size"], 1))
@@ -92,12 +92,12 @@ def _csv(path: Path) -> Stream:
         lines = csv.DictReader(file)
         names = [name.strip() for name in lines.fieldnames or ()]
         if "id" not in names or not set(names) <= set(COLUMNS):
-            raise UsageError(f"{path}: its first line names the columns, id and any of time, size and kind.")
+            raise UsageError(f"{path}: its first line must name the columns: id, and any of time, size and kind.")
         lines.fieldnames = names
         columns: dict[str, list[Any]] = {name: [] for name in names}
         for number, line in enumerate(lines, 2):
             if None in line or None in line.values():
-                raise UsageError(f"{path}, line {number}: it has not the {len(names)} columns of the first line.")
+                raise UsageError(f"{path}, line {number}: it does not have the {len(names)} columns of the first line.")
             columns["id"].append(_whole(line["id"], path, number))
             if "size" in names:
                 columns["size"].append(_whole(line["size"], path, number))
@@ -122,7 +122,9 @@ def _whole(text: str, path: Path, number: int) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise UsageError(f"{path}, line {number}: {text.strip()!r} is no object; it takes a whole number, 0 or more.")
+        raise UsageError(
+            f"{path}, line {number}: {text.strip()!r} is not an object; it must be a whole number, 0 or more."
+        )
     return value
 
 

@@ -24,24 +24,34 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
         "shallow operand first": -height * n - numbers,
         "last operand first": numbers,
     }
-    for name, key in walks.items():
-        yield name, kernel.depth_first(indptr, preds, is_input, sinks, key)
-    order = task.topological.astype(np.int64)
-    yield "as numbered", order if (np.diff(order) > 0).all() else _by_number(task, height)
-    yield "by height", order[np.argsort(height[order], kind="stable")]
+    first, *others = walks.items()
     uses = np.zeros(n, dtype=np.int64)
     targets = np.repeat(numbers, np.diff(indptr))
     np.add.at(uses, preds[task.needed[targets] == 1], 1)
-    sinks = sinks[is_input[sinks] == 0]
-    size = 1 << max(0, min(len(sinks), task.M).bit_length() - 1)
-    while size > 1:
-        groups = list(_split(sinks, low, high, size))
+    written = sinks[is_input[sinks] == 0]
+
+    def walk(name: str, key: Ints) -> tuple[str, Ints]:
+        return name, kernel.depth_first(indptr, preds, is_input, sinks, key)
+
+    def grouped(size: int) -> tuple[str, Ints]:
+        groups = list(_split(written, low, high, size))
         ends = np.cumsum([len(group) for group in groups])
-        yield (
-            f"in groups of {size}",
-            kernel.in_groups(indptr, preds, is_input, height, uses, np.concatenate(groups), ends),
-        )
-        size //= 2
+        order = kernel.in_groups(indptr, preds, is_input, height, uses, np.concatenate(groups), ends)
+        return f"in groups of {size}", order
+
+    yield walk(*first)
+    # A group shares the cache with its operands; how much they take depends on the graph. These come early, for on a
+    # large graph the time may not suffice for all.
+    for size in (task.M * parts // 20 for parts in (18, 17, 16)):
+        if 1 < size < len(written):
+            yield grouped(size)
+    for other in others:
+        yield walk(*other)
+    order = task.topological.astype(np.int64)
+    yield "as numbered", order if (np.diff(order) > 0).all() else _by_number(task, height)
+    yield "by height", order[np.argsort(height[order], kind="stable")]
+    for power in range(min(len(written), task.M).bit_length() - 1, 0, -1):
+        yield grouped(1 << power)
 
 
 def _by_number(task: Task, height: Ints) -> Ints:
@@ -71,7 +81,9 @@ def _by_number(task: Task, height: Ints) -> Ints:
 def _split(sinks: Ints, low: Ints, high: Ints, size: int) -> Iterator[Ints]:
     """Split recursively as in a k-d tree, by number, least source or largest source, whichever gives the smallest cut.
 
-    The cost of a cut is the number of sources shared by both halves, estimated from the least and largest sources.
+    There are as few groups of at most `size` sinks as possible, about as large as each other: a cut is in the middle,
+    or nearby where the key changes. The cost of a cut is the number of sources shared by both halves, estimated from
+    the least and largest sources.
     """
     waiting = [sinks]
     while waiting:
@@ -79,10 +91,15 @@ def _split(sinks: Ints, low: Ints, high: Ints, size: int) -> Iterator[Ints]:
         if len(group) <= size:
             yield group
             continue
+        groups = -(-len(group) // size)
+        middle = len(group) * (groups // 2) // groups
         halves: list[tuple[int, int, list[Ints]]] = []
         for key in (low, high, np.arange(len(low))):
             order = group[np.argsort(key[group], kind="stable")]
-            half = [order[: len(order) // 2], order[len(order) // 2 :]]
-            cost = sum(len(np.unique(end[part])) for end in (low, high) for part in half)
-            halves.append((cost, len(halves), half))
+            changes = np.flatnonzero(np.diff(key[order])) + 1
+            even = changes[-(-changes // size) - (changes - len(order)) // size == groups]
+            for cut in {middle, *even[np.argsort(abs(even - middle), kind="stable")[:1]].tolist()}:
+                half = [order[:cut], order[cut:]]
+                cost = sum(len(np.unique(end[part])) for end in (low, high) for part in half)
+                halves.append((cost, len(halves), half))
         waiting += reversed(min(halves)[2])

@@ -1,4 +1,4 @@
-"""Pictures: each function takes data and the axes to draw on, and returns the axes. `style.save` keeps them.
+"""Pictures: each function takes data and axes, draws on the axes, and returns them. `style.save` saves a picture.
 
 >>> import pebblesim as ps
 >>> from pathlib import Path

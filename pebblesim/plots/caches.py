@@ -1,4 +1,4 @@
-"""What automatic caches fetch, over their size, beside what the schedule reads itself."""
+"""Draw the words that automatic caches fetch over their size, and the words that the schedule reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOKS = {"lru": ("-", "o"), "opt": ((0, (6, 2)), "s"), "fifo": ((0, (1, 1)), "^"
 
 
 def fetched(rows: Sequence[Cached], ax: Axes) -> Axes:
-    """Words fetched over M on log axes: of each stream all policies, and what the schedule reads with a scratchpad."""
+    """Draw words fetched over M on log axes, for each stream and policy, and the schedule's reads with a scratchpad."""
     streams: dict[str, list[Cached]] = {}
     for row in sorted(rows, key=lambda row: row.M):
         streams.setdefault(row.name, []).append(row)

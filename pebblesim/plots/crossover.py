@@ -1,4 +1,4 @@
-"""I/O over M, and where schedules cross: the paper's Figure 1, with real numbers."""
+"""Draw I/O over M and the crossings of schedules: the paper's Figure 1, with real numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:
-    """I/O over M, or over a dimension, on log axes: schedules, the Θ bound, the lower bound, and where they cross.
+    """Draw I/O over M, or over a dimension, on log axes: schedules, Θ, the lower bound, and the crossings.
 
-    M = d² is marked where there is one d.
+    M = d² is marked if there is a single d.
     """
     found = data.found
     shown = [words for each in data.io.values() for words in each if words is not None]
@@ -63,6 +63,6 @@ _WORDS: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "color":
 
 
 def _at(data: Sweep, name: str, M: int) -> int:
-    """The I/O of a schedule at the M of the sweep that is nearest to one, among those where it is feasible."""
+    """Return the I/O of a schedule at the feasible M of the sweep that is nearest to the given M."""
     known = ((abs(m - M), words) for m, words in zip(data.at, data.io[name], strict=True) if words is not None)
     return min(known)[1]

@@ -1,4 +1,4 @@
-"""The cache over a game: how many pebbles are red at each move, and which entries of which tensor they stand on."""
+"""Draw the cache over a game: the number of red pebbles at each move, and the tensor entries that they are on."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LANE = 48
 
 
 def occupancy(game: Recording, ax: Axes) -> Axes:
-    """Red pebbles over the moves of a game, the peak marked, M as a line, phases as bands.
+    """Draw the number of red pebbles over the moves of a game, with the peak, M as a line, and phases as bands.
 
     Args:
-        game: a game that was played and kept, see `pebblesim.jobs.recording.record`.
+        game: a recorded game, see `pebblesim.jobs.recording.record`.
         ax: where to draw.
     """
     red, M = np.append(0, game.red), game.game.M
@@ -68,12 +68,13 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
 
 
 def tiles(game: Recording, ax: Axes) -> Axes:
-    """Which entries of each tensor are in cache when: a lane for each, its entries from top to bottom, row by row.
+    """Draw the entries of each tensor in the cache over the moves: one lane for each tensor, entries in row-major
+    order.
 
-    Dark: the finished value is in cache. Light: parts of its sum are. Every red pebble of the game is in the picture.
+    Dark: the final value is in the cache. Light: parts of its sum are. Every red pebble of the game is in the picture.
 
     Args:
-        game: a game that was played and kept, see `pebblesim.jobs.recording.record`.
+        game: a recorded game, see `pebblesim.jobs.recording.record`.
         ax: where to draw.
     """
     from matplotlib.colors import ListedColormap
@@ -115,7 +116,7 @@ def tiles(game: Recording, ax: Axes) -> Axes:
 
 
 def move(game: Recording, number: int) -> str:
-    """A move in words, with the line of the pseudo-code that it comes from."""
+    """Describe a move in words, with its line of pseudo-code."""
     if number == 0:
         return "before the first move"
     from pebblesim.game.moves import KINDS
@@ -126,12 +127,12 @@ def move(game: Recording, number: int) -> str:
 
 
 def _bins(columns: int) -> NDArray[np.int64]:
-    """Where the bins of a picture of that many columns begin."""
+    """Return the starts of the bins of a picture with this many columns."""
     return np.arange(min(columns, BINS)) * columns // min(columns, BINS)
 
 
 def _phases(game: Recording, ax: Axes) -> None:
-    """Mark where phases begin, with their names at the top."""
+    """Mark the starts of phases, with their names at the top."""
     from matplotlib.ticker import StrMethodFormatter
 
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -1,4 +1,4 @@
-"""How far the best schedule is from the best lower bound over the size of the cache, and what some bounds bring."""
+"""Draw the gap between the best schedule and the best lower bound over M, and the contribution of some bounds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 def gap_without(row: Counted, names: Collection[str]) -> float:
-    """I/O ÷ the largest lower bound for its way of computing that has none of these names."""
+    """Return I/O ÷ the largest lower bound for its way of computing, without the bounds of these names."""
     known = lower_bounds(problem(row.problem), row.dims, row.M, row.formulation)
     least = largest([bound for bound in known if bound.name not in names])
     return float(Fraction(row.io, least.value))
 
 
 def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
-    """The gap of the best schedule over M, and how it were without some bounds; below, which bound is the largest.
+    """Draw the gap of the best schedule over M, and the gap without some bounds; below, show which bound is the
+    largest.
 
-    "once" is short for the compulsory words. Where a bound is the largest for a short stretch only, it is not named.
+    "once" means the compulsory words. A bound that is the largest only on a short interval is not named.
 
     Args:
         found: the best schedules of a problem at several M.
@@ -66,7 +67,7 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
 
 
 def figure(all_found: Sequence[Gaps], figure: Figure, without: Collection[str] = ()) -> None:
-    """One picture above the other, on the same M."""
+    """Draw one panel above the other, with the same M axis."""
     axes = figure.subplots(len(all_found), sharex=True, squeeze=False)[:, 0]
     for found, ax in zip(all_found, axes, strict=True):
         gaps(found, ax, [name for name in without if name in _names(found)])
@@ -82,7 +83,7 @@ def _names(found: Gaps) -> set[str]:
 
 
 def _stretches(rows: Sequence[Counted]) -> list[tuple[float, float, str]]:
-    """From which M to which one bound is the largest, neighbours meeting in the middle."""
+    """Return the intervals of M in which one bound is the largest; neighbours meet in the middle."""
     ends = [float(rows[0].M), *((a.M * b.M) ** 0.5 for a, b in pairwise(rows)), float(rows[-1].M)]
     found: list[tuple[float, float, str]] = []
     for row, first, last in zip(rows, ends, ends[1:], strict=False):

@@ -1,4 +1,4 @@
-"""A small graph in layers, with its summation trees and the pebbles of a game at some move."""
+"""Draw a small graph in layers, with its summation trees and the pebbles of a game after a move."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def graph(
     vertex: int | None = None,
     placed: Layers | None = None,
 ) -> Axes:
-    """Draw a graph: inputs on the left, outputs on the right, of each sum the terms and then the partial sums.
+    """Draw a graph: inputs on the left, outputs on the right; for each sum the terms, then the partial sums.
 
     Red pebbles are filled discs, blue ones open squares around them; a vertex without either is a small ring.
 
     Args:
         cdag: the graph.
         ax: where to draw.
-        red, blue: which vertices hold a pebble; for blue, the inputs if not given.
-        vertex: the vertex that is to stand out, that of a move, with the edges into it.
-        placed: where the vertices are; by default `layers(cdag)`.
+        red, blue: the vertices that hold a pebble; blue is by default the inputs.
+        vertex: a vertex to highlight, such as that of a move, with the edges into it.
+        placed: positions of the vertices; by default `layers(cdag)`.
     """
     from matplotlib.collections import LineCollection
 
@@ -49,7 +49,7 @@ def graph(
         blue = np.zeros(cdag.vertices, bool)
         blue[cdag.inputs] = True
     unit = _points_per_unit(ax, at)
-    faint = min(1.0, max(0.15, (600 / max(cdag.edges, 1)) ** 0.5))  # many lines are a fog: let it be thin
+    faint = min(1.0, max(0.15, (600 / max(cdag.edges, 1)) ** 0.5))  # many lines: draw them thin
     inside = at.family[cdag.preds] == at.family[target]
     ax.add_collection(LineCollection(list(edges[~inside]), colors="0.7", linewidths=0.05 * unit, alpha=faint, zorder=1))
     ax.add_collection(LineCollection(list(edges[inside]), colors="0.25", linewidths=0.08 * unit, zorder=2))
@@ -78,7 +78,7 @@ def graph(
 def _legend(ax: Axes, square: float, disc: float, small: float, blue: bool, red: bool) -> None:
     from matplotlib.lines import Line2D
 
-    least = 6 / square  # of a large graph the signs would be too small to read
+    least = 6 / square  # in a large graph the signs would be too small to read
     signs: list[tuple[str, dict[str, Any]]] = [
         ("no pebble", {"marker": "o", "markersize": small, "mfc": "white", "mec": "0.25"})
     ]

@@ -1,4 +1,4 @@
-"""Predicted against measured traffic, from a results file of the GPU harness."""
+"""Draw predicted against measured traffic, from a results file of the GPU harness."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ QUANTITIES = {
 
 
 def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
-    """Measured over predicted traffic on log axes, a mark for each run and quantity; on the line they are the same.
+    """Draw measured over predicted traffic on log axes, one mark for each run and quantity; on the line they are equal.
 
     Args:
-        rows: results of `pebblesim gpu measure`; those without a prediction, of a foreign command, are left out.
+        rows: results of `pebblesim gpu measure`; rows without a prediction, from other programs, are left out.
         ax: where to draw.
 
     Raises:

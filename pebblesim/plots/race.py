@@ -1,4 +1,4 @@
-"""Who is fastest over the head dimension, from the results of `pebblesim gpu race`."""
+"""Draw speed over the head dimension, from the results of `pebblesim gpu race`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
-    """Useful operations per second over d for each contender, forward and backward, without a mask.
+    """Draw useful operations per second over d for each implementation, forward and backward, without a mask.
 
     Args:
         rows: results of `pebblesim gpu race`.
@@ -40,10 +40,10 @@ def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
 
 
 def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
-    """Where the small-cache kernels overtake the others as d grows, in bytes that are counted and in time.
+    """Draw where the small-cache kernels become better than the others as d grows, in counted bytes and in time.
 
-    Drawn are bytes into multiprocessors and out, and seconds, of each other schedule's fastest kernels over those of
-    the small-cache schedule's: above 1 the small-cache schedule is ahead.
+    The curves are ratios of bytes into and out of multiprocessors, and of seconds: the fastest kernels of each other
+    schedule over those of the small-cache schedule. Above 1 the small-cache schedule is better.
 
     Args:
         rows: results of `pebblesim gpu race`.

@@ -1,4 +1,4 @@
-"""The picture of each kind of result, for its method `plot`."""
+"""The pictures of results, for their method `plot`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def draw(result: object, figure: Figure) -> None:
     """Draw a result on a figure.
 
     Raises:
-        UsageError: there is no picture of such a result, or nothing in it to draw.
+        UsageError: this kind of result has no picture, or it is empty.
     """
     drawn = ", ".join(sorted(kind.__name__ for kind in draw.registry if kind is not object))
-    raise UsageError(f"there is no picture of a {type(result).__name__}; there is one of {drawn}.")
+    raise UsageError(f"a {type(result).__name__} has no picture; pictures exist of {drawn}.")
 
 
 @draw.register(Counted)

@@ -1,4 +1,4 @@
-"""The roofline of a machine, and where the schedules of a problem stand on it (Williams, Waterman & Patterson 2009)."""
+"""Draw the roofline of a machine with the schedules of a problem (Williams, Waterman & Patterson 2009)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 
 
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
-    """Useful operations per second that a machine allows, over useful operations per byte moved.
+    """Draw the useful operations per second that a machine allows, over useful operations per byte moved.
 
-    Useful are the operations of the problem (`pebblesim.jobs.useful`): a schedule that carries out more of them reaches
-    the roof no more, since it spends its time on others, too. Left of the ridge memory limits a schedule, right of it
-    the arithmetic does. The dotted line is where the best of them would be if it moved no more than the lower bound.
+    The useful operations are those of the problem (`pebblesim.jobs.useful`). A schedule that executes more operations
+    cannot reach the roof, because it also spends time on the additional ones. Left of the ridge memory limits a
+    schedule, right of it arithmetic. The dotted line shows where the best schedule would be if it moved only as many
+    words as the lower bound.
 
     Args:
-        rows: what was counted, a row for each schedule, for the cache whose traffic the bandwidth is of.
+        rows: the counts, one for each schedule, for the cache whose traffic the bandwidth limits.
         ax: where to draw.
         peak: operations per second.
-        bandwidth: bytes per second between that cache and what is behind it.
+        bandwidth: bytes per second between this cache and the next memory level.
         dtype: type of a word, such as "bfloat16".
 
     Raises:
-        UnknownName: there is no such type.
+        UnknownName: the type is not known.
     """
     from matplotlib.ticker import EngFormatter, NullFormatter
 

@@ -1,4 +1,4 @@
-"""The "ski slope": what every schedule of a problem moves as the cache grows, and how far the best is from optimal."""
+"""Draw the "ski slope": the I/O of every schedule of a problem over the cache size, and the gap of the best one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ITS_WAY = "lower bound, the way of the least"
 
 
 def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """I/O over M on log axes: each schedule where it fits, the least of all, and the lower bounds.
+    """Draw I/O over M on log axes: each schedule where it fits, the minimum, and the lower bounds.
 
-    These are the one for every way of computing, and the one for that of the schedule that moves least.
+    The lower bounds are that for all ways of computing, and that for the way of computing of the best schedule.
 
     Args:
-        rows: what was counted, for several M, in any order; what does not fit is left out.
+        rows: the counts, for several M, in any order; those that do not fit are left out.
         ax: where to draw.
     """
     for number, each in enumerate(_by_schedule(rows)):
@@ -44,7 +44,7 @@ def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
 
 
 def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
-    """I/O ÷ the lower bound for its way of computing, over M, of the schedule that moves least; 1 is optimal."""
+    """Draw I/O ÷ the lower bound for its way of computing, over M, for the best schedule; 1 is optimal."""
     best = _best(rows)
     M, gaps = [row.M for row in best], [row.gap for row in best]
     ax.plot(M, gaps, color="black", linewidth=1.4)
@@ -68,7 +68,7 @@ def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
 
 
 def figure(rows: Sequence[Counted], figure: Figure) -> None:
-    """Both, one above the other on the same M."""
+    """Draw both, one above the other, with the same M axis."""
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     skislope(rows, above)
     gap(rows, below)
@@ -94,7 +94,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
 
 
 def _by_schedule(rows: Sequence[Counted]) -> list[list[Counted]]:
-    """The rows that fit, of each schedule by M; schedules in the order of the I/O at their largest M."""
+    """Return the rows that fit, for each schedule by M; schedules are sorted by I/O at their largest M."""
     found: dict[str, list[Counted]] = {}
     for row in sorted(rows, key=lambda row: row.M):
         if row.feasible:
@@ -103,7 +103,7 @@ def _by_schedule(rows: Sequence[Counted]) -> list[list[Counted]]:
 
 
 def _best(rows: Sequence[Counted]) -> list[Counted]:
-    """For each M at which something fits, the row with the least I/O."""
+    """Return the row with the least I/O for each M at which some schedule fits."""
     found: dict[int, Counted] = {}
     for row in rows:
         if row.feasible and (row.M not in found or row.io < found[row.M].io):

@@ -1,7 +1,7 @@
-"""What all pictures share: colours, line styles, marks, and how they are saved.
+"""The common style of pictures: colours, line styles, marks, and saving.
 
-The colours are those of Okabe & Ito, which people with any colour vision can tell apart; a line, bar or pebble always
-differs from the others in its dashes, mark, hatch or shape, too, so that nothing is lost in black and white.
+The colours are those of Okabe & Ito, which people with any colour vision can distinguish. Lines, bars and pebbles also
+differ in dashes, marks, hatches or shapes, so no information is lost in black and white.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour, dashes and mark of the line with that number: the first 385 differ."""
+    """Return colour, dashes and mark of a line by number; the first 385 differ."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -37,26 +37,26 @@ def line(number: int) -> dict[str, Any]:
 
 
 def check(path: Path) -> None:
-    """Complain at once, before long work, about a file that no picture can go to.
+    """Check the file name of a picture early, before long work.
 
     Raises:
-        UsageError: its suffix names no format.
+        UsageError: its suffix is not a known format.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"cannot tell a format from {path.name!r}; end it with one of {', '.join(FORMATS)}.")
 
 
 def save(draw: Callable[[Figure], Any], path: Path, size: tuple[float, float] = (7.5, 5), dpi: float = 160) -> None:
-    """Let `draw` fill a figure and keep it: .png, .svg or .pdf; the file is written whole or not at all.
+    """Let `draw` fill a figure, and save it as .png, .svg or .pdf, as a whole file or not at all.
 
     Args:
-        draw: is called with the empty figure.
-        path: where it goes.
+        draw: function that is called with the empty figure.
+        path: the file.
         size: width and height, in inches.
         dpi: dots per inch of a .png.
 
     Raises:
-        UsageError: another format, or the file cannot be written.
+        UsageError: the format is not known, or the file cannot be written.
     """
     check(path)
     import matplotlib

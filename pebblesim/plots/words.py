@@ -1,8 +1,9 @@
-"""Where the words go: what a schedule reads and writes, by tensor and by phase."""
+"""Draw the reads and writes of schedules, by tensor and by phase."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from pebblesim.plots.style import COLOURS, HATCHES
@@ -21,12 +22,12 @@ PITCH = 3.2
 
 
 def words(rows: Sequence[Counted], ax: Axes, by: Literal["tensor", "phase"] = "tensor") -> Axes:
-    """Two bars for each schedule, its reads and its writes, stacked by tensor or by phase.
+    """Draw two bars for each schedule, reads and writes, stacked by tensor or by phase.
 
     Args:
-        rows: what was counted, a row for each schedule.
+        rows: the counts, one for each schedule.
         ax: where to draw.
-        by: what the bars are cut into; the same part has the same colour and hatch in all of them.
+        by: the parts of the bars; a part has the same colour and hatch in all bars.
     """
     parts = [dict(row.by_tensor if by == "tensor" else row.phases) for row in rows]
     looks = {name: _look(place) for place, name in enumerate(dict.fromkeys(name for each in parts for name in each))}
@@ -59,7 +60,7 @@ def words(rows: Sequence[Counted], ax: Axes, by: Literal["tensor", "phase"] = "t
 
 
 def _look(place: int) -> dict[str, str]:
-    """Colour and hatch of the part with that number."""
+    """Return colour and hatch of a part by number."""
     colours = COLOURS[:-1]  # all but black
     return {"color": colours[place % len(colours)], "hatch": HATCHES[place // len(colours) % len(HATCHES)]}
 
@@ -70,10 +71,20 @@ def _bar(ax: Axes, y: float, left: int, size: int, color: str, hatch: str) -> No
 
 
 def figure(rows: Sequence[Counted], figure: Figure) -> None:
-    """By tensor above, by phase below."""
+    """Draw the bars by tensor above, by phase below, and what the tensors are at the bottom."""
     above, below = figure.subplots(2, sharex=True)
     words(rows, above, "tensor")
     words(rows, below, "phase")
     first = rows[0]
     sizes = ", ".join(f"{name} = {size:,}" for name, size in {**first.dims, "M": first.M}.items())
     above.set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
+    figure.supxlabel(fill(legend(rows), 140), fontsize=8, x=0.02, ha="left")
+
+
+def legend(rows: Sequence[Counted]) -> str:
+    """The formulas of the tensors that are moved, such as "S = A1 X;  Z = S A2ᵀ"."""
+    from pebblesim.jobs.glossary import glossary
+
+    names = dict.fromkeys(name for row in rows for name in row.by_tensor)
+    known = [f"{entry.name} = {entry.formula}" for entry in glossary(rows[0].problem, names) if entry.formula]
+    return ";  ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in known)

@@ -1,6 +1,6 @@
 """The problems, one file for each family; importing this package registers them all.
 
-Each says in one place all that is known of it: shapes, the numpy reference, its graph, its Θ, its bounds.
+Each problem is declared in one place: shapes, numpy reference, graph, Θ, and bounds.
 """
 
 # In the order in which they are listed.

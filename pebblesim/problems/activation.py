@@ -1,4 +1,4 @@
-"""Attention with an elementwise activation in the place of the softmax, forward and backward."""
+"""Attention with an elementwise activation instead of the softmax, forward and backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THETA = partial(repaired, "Li et al., Remark 5.1", f"Li et al., Remark 5.1, {COM
 
 
 def activations() -> dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]:
-    """Elementwise activations that stand for exp, without normalisation, and their derivatives."""
+    """Elementwise activations that replace exp, without normalisation, and their derivatives."""
     import numpy as np
 
     def sigmoid(z: Array) -> Array:

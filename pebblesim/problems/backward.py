@@ -10,7 +10,7 @@ from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """dL/dX of attention, straight from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
+    """dL/dX of attention, directly from the definitions (Li et al., Defs. 3.2 and B.3-B.9)."""
     kept = softmax(x["A1"] @ x["X"] @ x["A2"].T, allowed)
     f = kept["P"]
     h = x["A3"] @ x["Y"]

@@ -10,7 +10,7 @@ from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """Softmax attention and what a backward pass may keep of it: l, or m and l_m, or L, or P."""
+    """Softmax attention, and values that a backward pass may use: l, or m and l_m, or L, or P."""
     kept = softmax(x["Q"] @ x["K"].T, allowed)
     return {"O": kept["P"] @ x["V"], **kept}
 

@@ -1,7 +1,8 @@
-"""Attention whose values are a part of its keys: multi-head latent attention, absorbed, where all heads share one K.
+"""Attention whose values are a part of its keys: multi-head latent attention in absorbed form; all heads share one K.
 
-A key is a latent of d_v words, which is its value, too, and d_r words that only scores need (its rotary part): d_k =
-d_v + d_r. What is proved of attention is not claimed of it, since a word of C serves twice: it has bounds of its own.
+A key consists of a latent of d_v words, which is also its value, and d_r words that only the scores use (its rotary
+part): d_k = d_v + d_r. The bounds on attention are not claimed for this problem, because a word of C has two uses; it
+has its own bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pebblesim.theory.theta import OF_LATENT
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:
-    """O = softmax(Q_C Cᵀ + Q_R Rᵀ) C, and what a softmax keeps."""
+    """O = softmax(Q_C Cᵀ + Q_R Rᵀ) C, and the kept values of the softmax."""
     kept = softmax(x["Q_C"] @ x["C"].T + x["Q_R"] @ x["R"].T, allowed)
     return {"O": kept["P"] @ x["C"], **kept}
 

@@ -8,7 +8,7 @@ from pebblesim.language.problems import Array, Theta, problem
 
 
 def reference(x: Mapping[str, Array]) -> dict[str, Array]:
-    """Linear attention: no softmax, so that the product is associative (Li et al., Remark 5.1)."""
+    """Linear attention: without a softmax the product is associative (Li et al., Remark 5.1)."""
     return {"O": x["A1"] @ x["X"] @ (x["A2"].T @ x["A3"]) @ x["Y"]}
 
 

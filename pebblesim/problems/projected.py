@@ -15,7 +15,7 @@ from pebblesim.theory.theta import OF_PROJECTED, repaired
 def projected(
     core: Callable[..., dict[str, Array]], x: Mapping[str, Array], allowed: Array | None = None
 ) -> dict[str, Array]:
-    """What comes out of a problem on Q, K, V when these are projections."""
+    """Return the outputs of a problem on Q, K, V when these are projections."""
     return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}, allowed)
 
 

@@ -1,4 +1,4 @@
-"""The softmax that references share, and what its tensors are called."""
+"""The softmax of the references, and the names of its tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pebblesim.language.problems import Array
 def softmax(scores: Array, allowed: Array | None) -> dict[str, Array]:
     """Row maxima m, sums l_m = Σ exp(S - m) and l = Σ exp(S), L = log l and P = exp(S - L), over the allowed pairs.
 
-    Only differences from the maximum are raised to a power, so that P, L, m and l_m are right for scores of any size.
-    l overflows to inf where its true value exceeds the largest float64, from scores of 709.8 on.
+    The exponential is taken only of differences from the maximum, so P, L, m and l_m are correct for scores of any
+    size. l overflows to inf where its true value exceeds the largest float64, from scores of 709.8 on.
     """
     import numpy as np
 

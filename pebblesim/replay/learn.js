@@ -31,7 +31,7 @@ class Learn {
     page.boards[0].vertex = heading ? -1 : player.vertex;
     page.boards[0].draw();
     this.counters.draw(player.referee);
-    this.tensors.draw(player.referee);
+    this.tensors.draw(player.referee, page.boards[0].vertex);
     const moved = sentence(page.data, player.graph, player.referee, player.last);
     $$("card").textContent = heading || `Move ${move}: ${page.data.kinds[player.last[0]]}`;
     say(heading ? text : `${moved} ${text}`);

@@ -76,9 +76,11 @@ class Tensors {
       const open = element("button", { click: () => this.toggle(tensor), "aria-label": `Open or close the tiles of ${tensor.name}` }, "tiles");
       open.hidden = graph.small;
       const head = element("p", {}, element("b", {}, tensor.name), formula, " ", element("small", {}, [size, tensor.role].filter(Boolean).join(", ")), " ", open);
-      root.append(element("li", {}, head, element("p", { class: "meaning" }, tensor.meaning), count));
-      return { tensor, count };
+      const item = element("li", {}, head, element("p", { class: "meaning" }, tensor.meaning), count);
+      root.append(item);
+      return { tensor, count, item };
     });
+    this.now = null;
     $$("tensors-panel").hidden = !this.rows.length;
   }
 
@@ -86,7 +88,15 @@ class Tensors {
     this.board.openAll(!tensor.tiles.flat().every(({ open }) => open), tensor);
   }
 
-  draw(referee) {
+  /** Show how much is where, and mark the tensor of a vertex, if there is one. */
+  draw(referee, vertex = -1) {
+    const now = vertex < 0 ? null : this.rows.find(({ tensor }) => tensor.index === this.board.graph.tensor[vertex]);
+    if (now !== this.now) {
+      this.now?.item.classList.remove("now");
+      now?.item.classList.add("now");
+      if (now) $$("tensors-panel").scrollTop = now.item.offsetTop - $$("tensors-panel").offsetTop - 40;
+      this.now = now;
+    }
     for (const { tensor, count } of this.rows) {
       let [red, part, blue] = [0, 0, 0];
       for (let cell = tensor.cell; cell < tensor.cell + tensor.rows * tensor.columns; cell++) {
@@ -94,7 +104,7 @@ class Tensors {
         part += referee.redParts[cell];
         blue += referee.blueValues[cell];
       }
-      const text = `● ${number.format(red)} in cache${part ? ` + ${number.format(part)} parts of sums` : ""}  ■ ${number.format(blue)} in memory`;
+      const text = `● ${number.format(red)} in cache${part ? ` + ${number.format(part)} part${part > 1 ? "s" : ""} of sums` : ""}  ■ ${number.format(blue)} in memory`;
       if (count.textContent !== text) count.textContent = text;
     }
   }

@@ -118,7 +118,7 @@ class Play {
     board.vertex = -1;
     board.draw();
     this.counters.draw(referee);
-    this.tensors.draw(referee);
+    this.tensors.draw(referee, v);
     for (const kind of [READ, COMPUTE, WRITE, DELETE]) {
       const button = $$(`do-${page.data.kinds[kind]}`), allowed = v >= 0 && !this.why(kind, v);
       button.setAttribute("aria-disabled", String(!allowed));

@@ -57,7 +57,7 @@ class Race {
       lane.firstElementChild.style.width = `${(100 * player.referee.io) / Math.max(1, this.length)}%`;
       lane.lastElementChild.textContent = player.at === player.length ? `done, ${number.format(player.io)} words` : `${number.format(player.referee.io)} words`;
     });
-    this.tensors.draw(this.runners[0].player.referee);
+    this.tensors.draw(this.runners[0].player.referee, this.runners[0].player.vertex);
     page.clock.draw();
     say(this.told(), { aloud: !page.clock.playing });
   }

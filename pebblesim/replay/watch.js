@@ -41,7 +41,7 @@ class Watch {
     board.draw();
     this.counters.draw(player.referee);
     this.code.draw(player);
-    this.tensors.draw(player.referee);
+    this.tensors.draw(player.referee, player.vertex);
     page.clock.draw();
     const ended = player.at === player.length && game.violation;
     const text = ended ? `Illegal: ${game.violation}` : sentence(page.data, player.graph, player.referee, player.last);

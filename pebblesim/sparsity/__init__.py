@@ -1,1 +1,1 @@
-"""Dynamic sparsity: tiles that carry little probability, and a backward pass that leaves them out (BackLite)."""
+"""Dynamic sparsity: a backward pass that leaves out tiles with little probability (BackLite)."""

@@ -1,11 +1,11 @@
-"""BackLite: FlashAttention-2's backward pass without the tiles that carry little probability.
+"""BackLite: FlashAttention-2's backward pass without tiles of little probability.
 
-The forward pass is exact, and records what `pebblesim.sparsity.weights` needs to choose tiles. The backward pass is the
-schedule flash2-backward under the mask of the tiles that stay, with the L and O of the exact forward pass: P_ij is
-exp(S_ij - L_i) in the tiles that stay and 0 in the others; nothing is normalised again.
+The forward pass is exact, and records the data that `pebblesim.sparsity.weights` needs to choose tiles. The backward
+pass is the schedule flash2-backward under the mask of the remaining tiles, with L and O of the exact forward pass: P_ij
+is exp(S_ij - L_i) in the remaining tiles and 0 in the others; it is not normalised again.
 
 Source: BackLite (https://github.com/moonmath-ai/BackLite), on FlashAttention-3's kernels. Scores are Q Kᵀ / √d there
-and here; the factor is taken into Q, and costs nothing.
+and here; Q is multiplied by the factor, which costs nothing.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ def backlite(
     scale: float | None = None,
     progress: Progress | None = None,
 ) -> BackLite:
-    """Leave out the tiles of the backward pass that carry little probability: what that saves, and what it costs.
+    """Leave tiles with little probability out of the backward pass; compute the words saved and the gradient error.
 
     Args:
-        inputs: Q, K, V and, if there is one, dO of one head, shape (n, d); by default synthetic ones.
+        inputs: Q, K, V and optionally dO of one head, of shape (n, d); by default synthetic ones.
         n, d: sizes of synthetic inputs.
-        seed: of synthetic inputs, or of a dO that is not given.
+        seed: random seed of synthetic inputs, or of a missing dO.
         rule: "head", "row" or "threshold" (see `pebblesim.sparsity.weights.RULES`).
-        parameters: values of ε, by default from 0.1 % to 10 %, or of the threshold; none are needed with `limits`.
-        limits: (least cosine, largest relative L2 difference): also find the largest parameter that keeps them.
+        parameters: values of ε, by default from 0.1 % to 10 %, or of the threshold; optional with `limits`.
+        limits: (least cosine, largest relative L2 difference): also find the largest parameter that satisfies them.
         blocks: B_r and B_c; by default 64 and 128, or, if M is given, the largest that fit.
-        M: red pebbles, in words; by default as many as the blocks need.
-        scale: of the scores; 1/√d by default.
-        progress: called now and then with the fraction that is done.
+        M: red pebbles, in words; by default the number that the blocks need.
+        scale: scale of the scores; 1/√d by default.
+        progress: called from time to time with the fraction done.
 
     Returns:
-        A row for each parameter: words saved, and how far the gradients move.
+        A row for each parameter: words saved, and error of the gradients.
 
     >>> found = backlite(n=96, d=4, blocks={"B_r": 8, "B_c": 8}, parameters=[0, 0.05])
     >>> [(row.dropped, row.counted.io) for row in found.rows]
@@ -92,7 +92,7 @@ def backlite(
     if not values and limits is None:
         raise UsageError("give at least one value of ε or of the threshold, or limits to find one.")
     wanted = None if limits is None else _limits(limits)
-    with threadpool_limits(1, "blas"):  # tiles are too small to be shared out among threads
+    with threadpool_limits(1, "blas"):  # tiles are too small for several threads
         head = _Head(checked(inputs, seed), blocks, M, scale)
         steps = _Steps(progress, 4 + len(values) + 2 * (wanted is not None))
         head.run(steps)
@@ -106,7 +106,7 @@ def backlite(
 
 
 class _Steps:
-    """Tells how much is done, in steps of a second or so."""
+    """Report progress, in steps of about a second."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress, self.total, self.count = progress, total, 0.0
@@ -136,7 +136,7 @@ class _Head:
                 "smaller B_r and B_c."
             )
         if n > masks.LARGEST_TABLE:
-            raise UsageError(f"n = {n} is too large to run on numbers; n goes up to {masks.LARGEST_TABLE}.")
+            raise UsageError(f"n = {n} is too large to run on arrays; n may be at most {masks.LARGEST_TABLE}.")
         self.inputs = {**inputs, "Q": inputs["Q"] * self.scale}
         self.sizes = {**self.dims, **self.blocks}
         self.M = whole("M", M) if M is not None else peak_red(self.schedule.program, self.sizes)
@@ -144,7 +144,7 @@ class _Head:
         self.recording = selection_cost(n, self.blocks["B_r"], self.blocks["B_c"])
 
     def run(self, steps: _Steps) -> None:
-        """The exact passes, forward and backward, and the weights."""
+        """Run the exact forward and backward passes, and compute the weights."""
         with np.errstate(all="ignore"):
             forward = {name: self.inputs[name] for name in ("Q", "K", "V")}
             self.inputs |= numbers(get("flash2-forward").program, self.sizes, forward)
@@ -162,7 +162,7 @@ class _Head:
         steps.done()
 
     def play(self, parameter: float, ranking: Levels, kept: Array) -> SparsePass:
-        """The schedule under the mask of the tiles that stay."""
+        """Run the schedule under the mask of the remaining tiles."""
         mask = masks.from_array(kept, f"{ranking.rule}:{parameter:g}", (self.blocks["B_r"], self.blocks["B_c"]))
         counted = count(self.schedule, M=self.M, blocks=self.blocks, mask=mask, **self.dims)
         found = self._gradients(numbers(self.schedule.masked, self.sizes, self.inputs, mask))
@@ -179,9 +179,9 @@ class _Head:
         )
 
     def dropping(self, order: Iterable[tuple[int, int]]) -> Iterator[dict[str, Similarity]]:
-        """The similarities after each tile (i, j) that is left out, one after the other.
+        """Yield the similarities after leaving out each tile (i, j), one after the other.
 
-        What a tile adds to the gradients is a product of its own; so all masks of a ranking are judged in one pass.
+        The contributions of tiles to the gradients are independent, so one pass judges all masks of a ranking.
         """
         x, B_r, B_c = self.inputs, self.blocks["B_r"], self.blocks["B_c"]
         v = (x["dO"] * x["O"]).sum(axis=1)
@@ -202,14 +202,14 @@ class _Head:
             yield without(self.squares, inner, square)
 
     def _gradients(self, found: Mapping[str, Array]) -> dict[str, Array]:
-        """dQ, dK, dV, where Q is what it was before it took in the scale."""
+        """Return dQ, dK, dV for the Q before scaling."""
         return {**found, "dQ": found["dQ"] * self.scale}
 
 
 def _blocks(dims: Mapping[str, int], blocks: Mapping[str, int] | None, M: int | None) -> dict[str, int]:
     if M is None:
         blocks = BLOCKS | dict(blocks or {})
-        M = 1  # with all sizes given, it decides nothing
+        M = 1  # not used, because all block sizes are given
     return block_rules.choose(get("flash2-backward"), dims, whole("M", M), blocks or "fit")
 
 
@@ -227,13 +227,13 @@ def _limits(limits: tuple[float, float]) -> Similarity:
 
 
 def _calibrated(head: _Head, ranking: Levels, limits: Similarity, steps: _Steps) -> Calibrated:
-    """The largest parameter that keeps the limits: all masks are judged by what is lost, and the one found is played.
+    """Find the largest parameter within the limits: judge all masks by the lost terms, then run the one found.
 
-    Similarity need not fall with every further tile, so that halving would not do.
+    The similarity need not decrease with every further tile, so bisection could fail.
     """
     strict = ranking.rule == "threshold"
     order = np.argsort(ranking.table, axis=None, kind="stable")
-    # So many tiles are left out by the parameters in [start, stop), or, if strict, in (start, stop].
+    # The parameters in [start, stop), or, if strict, in (start, stop], leave out the same tiles.
     bounds = [0.0, *(float(level) for level in ranking.table.ravel()[order]), 1.0]
     exist = [count for count in range(len(order) + 1) if bounds[count] < bounds[count + 1] or (strict and count == 0)]
     keeps = {0}
@@ -247,7 +247,7 @@ def _calibrated(head: _Head, ranking: Levels, limits: Similarity, steps: _Steps)
             start, stop = bounds[number : number + 2]
             parameter = _short(start, stop, strict)
             row = head.play(parameter, ranking, ranking.kept(parameter))
-            if _within(row.gradients, limits):  # as it must be, up to rounding
+            if _within(row.gradients, limits):  # true up to rounding
                 steps.done()
                 return Calibrated(limits, row, start, stop, len(exist))
     raise AssertionError("leaving out nothing that counts changes nothing")
@@ -258,7 +258,7 @@ def _within(found: Mapping[str, Similarity], limits: Similarity) -> bool:
 
 
 def _short(start: float, stop: float, strict: bool) -> float:
-    """The number with the fewest digits in [start, stop), or, if `strict`, in (start, stop]."""
+    """Return the number with the fewest digits in [start, stop), or, if `strict`, in (start, stop]."""
     for digits in range(1, 18):
         for candidate in (start, stop, (start + stop) / 2):
             value = float(f"{candidate:.{digits}g}")

@@ -1,4 +1,4 @@
-"""Q, K, V and dO of one attention head: made up with the structure that heads have, or from a user's own files."""
+"""Q, K, V and dO of one attention head: synthetic with typical structure, or from a user's files."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def synthetic_head(
     sink: float = 6.0,
     noise: float = 1.0,
 ) -> dict[str, Array]:
-    """A head with local attention, a few columns that all rows look at ("sinks"), and noise.
+    """Make a head with local attention, a few columns that all rows attend to ("sinks"), and noise.
 
-    With scores S = Q Kᵀ / √d, in expectation over the noise and as far as d dimensions can express it,
+    The scores S = Q Kᵀ / √d are, up to the accuracy that d dimensions allow,
 
         S_ij = local · exp(-(i - j)² / (2 width²)) + sink · [j is a sink] + noise · N(0, 1)
 
-    The bell is made of ⌊(d - 1)/4⌋ pairs of random Fourier features (Rahimi & Recht 2007), so it has tails of their
-    noise; one dimension carries the sinks, the rest the noise. V and dO are standard normal.
+    The Gaussian is approximated by ⌊(d - 1)/4⌋ pairs of random Fourier features (Rahimi & Recht 2007), so its tails are
+    noisy. One dimension holds the sinks, the others the noise. V and dO are standard normal.
 
     Args:
-        n, d: rows, and dimensions of the head.
-        seed: of all that is random.
-        local, width: height of the bell of attention around the diagonal, and its width in rows.
-        sinks, sink: number of sinks, column 0 and others at random, and their height.
+        n, d: number of rows, and dimension of the head.
+        seed: random seed.
+        local, width: height of the Gaussian around the diagonal, and its width in rows.
+        sinks, sink: number of sinks (column 0 and random others), and their height.
         noise: standard deviation of the scores' noise.
 
     Returns:
@@ -73,14 +73,14 @@ def synthetic_head(
 
 
 def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -> dict[str, Array]:
-    """Q, K, V and dO from files; dO is standard normal, from `seed`, if there is none.
+    """Load Q, K, V and dO from files; a missing dO is standard normal, from `seed`.
 
     Args:
         sources: one .npz or .safetensors file with arrays of these names (capital or small letters), or one .npy file
             for each, as "Q=q.npy". Several files may share the names.
-        head: which of the leading dimensions to take, where an array has more than two: (head,) of (heads, n, d) and
+        head: index in the leading dimensions, if arrays have more than two dimensions: (head,) of (heads, n, d) and
             (batch, head) of (batch, heads, n, d).
-        seed: of a dO that is not given.
+        seed: random seed of a missing dO.
 
     Returns:
         The arrays by name, float64 of shape (n, d).
@@ -94,8 +94,8 @@ def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -
     ['K', 'Q', 'V', 'dO']
 
     Raises:
-        UsageError: a file is missing or no such file, or an array is missing, given twice, or not what `checked` asks
-            for.
+        UsageError: a file does not exist or has an unknown format, or an array is missing, given twice, or refused by
+            `checked`.
     """
     found: dict[str, tuple[str, Array]] = {}
     for source in sources:
@@ -106,25 +106,27 @@ def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -
     missing = [name for name in NAMES[:3] if name not in found]
     if missing:
         raise UsageError(
-            f"no {' and no '.join(missing)} in {', '.join(map(repr, sources)) or 'no file at all'}; give Q, K, V and, "
-            "if there is one, dO: in one .npz or .safetensors file under these names, or as Q=q.npy K=k.npy V=v.npy."
+            f"no {' and no '.join(missing)} in {', '.join(map(repr, sources)) or 'no file at all'}; give Q, K, V "
+            "and optionally dO: in one .npz or .safetensors file under these names, or as Q=q.npy K=k.npy V=v.npy."
         )
     return checked({name: _of_head(name, array, head) for name, (_, array) in found.items()}, seed)
 
 
 def checked(arrays: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
-    """The arrays of one head in float64; dO is standard normal, from `seed`, if there is none.
+    """Return the arrays of one head in float64; a missing dO is standard normal, from `seed`.
 
     Raises:
-        UsageError: one is missing, no array of real numbers of shape (n, d), has NaN or infinity in it, or another
-            shape than Q.
+        UsageError: an array is missing, is not an array of real numbers of shape (n, d), contains NaN or infinity, or
+            has another shape than Q.
     """
     for name in arrays:
         if name not in NAMES:
-            raise UsageError(f"{name!r} is no input of attention's backward pass; it takes {', '.join(NAMES)}.")
+            raise UsageError(
+                f"{name!r} is not an input of attention's backward pass; the inputs are {', '.join(NAMES)}."
+            )
     for name in NAMES[:3]:
         if name not in arrays:
-            raise UsageError(f"input {name} is missing; give Q, K, V and, if there is one, dO.")
+            raise UsageError(f"input {name} is missing; give Q, K, V and optionally dO.")
     good: dict[str, Array] = {}
     for name in NAMES:
         if name not in arrays:
@@ -137,10 +139,10 @@ def checked(arrays: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
             raise UsageError(f"{name} has shape {array.shape}; one head has shape (n, d), with at least one of each.")
         if name != "Q" and array.shape != good["Q"].shape:
             raise UsageError(
-                f"{name} has shape {array.shape} and Q has {good['Q'].shape}; all of Q, K, V and dO have the same n "
-                "and d here."
+                f"{name} has shape {array.shape} and Q has {good['Q'].shape}; Q, K, V and dO must have the same n "
+                "and d."
             )
-        with np.errstate(all="ignore"):  # what is not finite is refused below
+        with np.errstate(all="ignore"):  # non-finite values are refused below
             good[name] = np.ascontiguousarray(array, np.float64)
         bad = np.argwhere(~np.isfinite(good[name]))
         if len(bad):
@@ -169,7 +171,7 @@ def _of_head(name: str, array: Array, head: Sequence[int]) -> Array:
 
 
 def _arrays(source: str) -> dict[str, Array]:
-    """What a file holds of `NAMES`, under these names."""
+    """Return the arrays of a file that are in `NAMES`, by name."""
     name, named, path = source.partition("=")
     if not named:
         path = source

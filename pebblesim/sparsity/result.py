@@ -1,4 +1,4 @@
-"""What `pebblesim.sparsity.backward` finds out about a head, as plain data that prints as a table."""
+"""Results of `pebblesim.sparsity.backward` for a head, as plain data that prints as a table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pebblesim.sparsity.similarity import Similarity
 
 @dataclass(frozen=True)
 class SelectionCost:
-    """What choosing the tiles costs besides the two passes, in words; a tile's flag is counted as a word.
+    """The additional cost of choosing tiles, in words; a flag counts as a word.
 
     Attributes:
         forward_writes: LSE_iJ for each row and each tile of columns, n·T_c.
-        selection_reads: these and L, n·T_c + n; T_r·T_c tiles are then ranked in cache.
+        selection_reads: these values and L, n·T_c + n; then T_r·T_c tiles are ranked in the cache.
         selection_writes: a flag for each tile, T_r·T_c.
         backward_reads: the flags.
-        work: operations to make LSE_iJ = m_i + log(Σ) and p_iJ = exp(LSE_iJ - L_i), and to sum (for a threshold: to
+        work: operations to compute LSE_iJ = m_i + log(Σ) and p_iJ = exp(LSE_iJ - L_i), and to sum (for a threshold: to
             take the maximum of) p_iJ over the rows of a tile; comparisons of a ranking are not counted.
     """
 
@@ -33,7 +33,7 @@ class SelectionCost:
 
     @property
     def io(self) -> int:
-        """All of them, in words."""
+        """All reads and writes, in words."""
         return self.forward_writes + self.selection_reads + self.selection_writes + self.backward_reads
 
 
@@ -49,12 +49,12 @@ class SparsePass:
 
     Attributes:
         parameter: ε, or the threshold.
-        tiles, dropped: number of tiles, and of those left out.
-        weight: fraction of all probability that is in the tiles left out.
-        counted: reads, writes, work and all else that `count` gives under the mask.
-        io_saved, work_saved: fractions of the dense schedule's, with the same blocks.
+        tiles, dropped: number of tiles, and number of left-out tiles.
+        weight: fraction of all probability in the left-out tiles.
+        counted: the result of `count` under the mask.
+        io_saved, work_saved: fractions of the dense schedule's I/O and operations, with the same blocks.
         net_io_saved: the same with the words for recording added to the sparse side.
-        gradients: of "dQ", "dK", "dV" and of "all" three as one vector, the similarity to the exact ones.
+        gradients: similarity to the exact gradients of "dQ", "dK", "dV" and of "all" three as one vector.
     """
 
     parameter: float
@@ -96,10 +96,10 @@ class SparsePass:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The largest parameter that keeps the limits.
+    """The largest parameter within the limits.
 
     Attributes:
-        limits: least cosine and largest relative L2 difference, which dQ, dK, dV and all three as one vector keep.
+        limits: least cosine and largest relative L2 difference, for dQ, dK, dV and all three as one vector.
         row: the backward pass for it; `row.parameter` is a short number in the interval.
         start, stop: the interval of parameters that leave out the same tiles; a threshold may be `stop` itself and not
             `start`, ε `start` and not `stop`.
@@ -118,9 +118,9 @@ class BackLite(Result):
     """Dynamic sparsity of one head: a row for each value of the rule's parameter.
 
     Attributes:
-        dims, blocks, rule: what it is about.
+        dims, blocks, rule: the sizes, the tiles and the rule.
         dense: the schedule without sparsity.
-        recording: what choosing the tiles costs.
+        recording: the cost of choosing tiles.
         rows: the backward passes.
         calibrated: the largest parameter within given limits; None if none were given.
     """
@@ -135,16 +135,16 @@ class BackLite(Result):
 
     @property
     def parameter(self) -> str:
-        """What the rule's parameter is called."""
+        """Name of the rule's parameter."""
         return "threshold" if self.rule == "threshold" else "epsilon"
 
     def lines(self) -> list[dict[str, Any]]:
-        """The rows as plain data: the lines of the CSV file, the calibrated one last."""
+        """Return the rows as plain data: the lines of the CSV file, with the calibrated row last."""
         lines = [row.to_dict(self.parameter) | {"calibrated": False} for row in self.rows]
         return lines + ([self.calibrated.row.to_dict(self.parameter) | {"calibrated": True}] if self.calibrated else [])
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings and rows, for people; the calibrated row last."""
+        """Return headings and rows of the printed table, with the calibrated row last."""
         sign = "threshold" if self.rule == "threshold" else "ε"
         headings = (sign, "tile sparsity", "I/O saved", "net of recording", "work saved", "cosine", "relative L2")
         labelled = [(f"{row.parameter:g}", row) for row in self.rows]
@@ -161,7 +161,7 @@ class BackLite(Result):
         ]
 
     def notes(self) -> list[str]:
-        """What stands below the table."""
+        """Return the lines below the table."""
         kept = self.recording
         lines = [
             f"dense: {self.dense.io:,} words of I/O, {self.dense.operations:,} operations; gap {self.dense.gap:.2f}, "
@@ -183,7 +183,7 @@ class BackLite(Result):
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim backlite --json`."""
+        """Return the data of `pebblesim backlite --json`."""
         calibrated = None
         if self.calibrated:
             calibrated = {

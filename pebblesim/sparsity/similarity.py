@@ -1,4 +1,4 @@
-"""How near gradients are to the exact ones: of each of dQ, dK and dV, and of "all", the three as one vector."""
+"""Similarity of gradients to the exact ones: for dQ, dK and dV, and for "all", the three as one vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 class Similarity(NamedTuple):
     """The cosine of the angle to the exact gradient, and ‖difference‖ / ‖exact‖.
 
-    Equal ones have 1 and 0, even where both are 0; where only one is 0, the cosine is 0.
+    Equal gradients have 1 and 0, even if both are 0; if only one is 0, the cosine is 0.
     """
 
     cosine: float
@@ -23,21 +23,21 @@ class Similarity(NamedTuple):
 
 
 def similarities(exact: Mapping[str, Array], found: Mapping[str, Array]) -> dict[str, Similarity]:
-    """Of what was found to what is exact, by name, and of "all"."""
+    """Compute the similarities of found to exact gradients, by name, and for "all"."""
     pairs = {name: (g.ravel(), found[name].ravel()) for name, g in exact.items()}
     g, a = (np.concatenate(vectors) for vectors in zip(*pairs.values(), strict=True))
     return {name: _similarity(*pair) for name, pair in {**pairs, "all": (g, a)}.items()}
 
 
 def without(gg: Mapping[str, float], ge: Mapping[str, float], ee: Mapping[str, float]) -> dict[str, Similarity]:
-    """Of g - e to g, by name, and of "all", from ‖g‖², ⟨g, e⟩ and ‖e‖²."""
+    """Compute the similarities of g - e to g, by name, and for "all", from ‖g‖², ⟨g, e⟩ and ‖e‖²."""
     numbers = {name: (gg[name], ge[name], ee[name]) for name in gg}
     everything = tuple(map(sum, zip(*numbers.values(), strict=True)))
     return {name: _without(*each) for name, each in {**numbers, "all": everything}.items()}
 
 
 def _similarity(g: Array, a: Array) -> Similarity:
-    """The cosine is 1 - ‖u - v‖²/2 for unit vectors u and v, which is exact where it is near to 1."""
+    """The cosine is 1 - ‖u - v‖²/2 for unit vectors u and v, which is accurate near 1."""
     if np.array_equal(g, a):
         return Similarity(1.0, 0.0)
     size, left = float(np.linalg.norm(g)), float(np.linalg.norm(a))

@@ -1,10 +1,11 @@
-"""How much probability each tile of attention carries, and in which order a rule leaves tiles out.
+"""The probability of each tile of attention, and the order in which a rule leaves tiles out.
 
 P_ij = exp(S_ij - L_i) sums to 1 over each row i. The forward pass records, for each row and each tile J of columns,
 the row's log-sum-exp over the tile, LSE_iJ; then p_iJ = exp(LSE_iJ - L_i) is the probability that row i has in the
 tile, and the sum of p_iJ over the rows of a tile is the tile's weight, Σ P_ij.
 
-A rule gives each tile a level: the tile is left out when the rule's parameter reaches it (a threshold: exceeds it).
+A rule gives each tile a level. The tile is left out if the rule's parameter reaches the level (for a threshold: exceeds
+it).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ RULES = {
 
 
 def row_weights(Q: Array, K: Array, L: Array, B_r: int, B_c: int) -> Array:
-    """p_iJ: the probability that each row has in each tile of B_c columns, shape (n, ⌈n/B_c⌉).
+    """Compute p_iJ, the probability of each row in each tile of B_c columns, shape (n, ⌈n/B_c⌉).
 
-    Scores are made tile by tile, as the backward pass makes them, so that a weight of 0 is one of 0 there, too.
+    Scores are computed tile by tile, as in the backward pass, so a weight of 0 is also 0 there.
     """
     n = len(Q)
     p = np.empty((n, -(-n // B_c)))
@@ -43,7 +44,7 @@ def row_weights(Q: Array, K: Array, L: Array, B_r: int, B_c: int) -> Array:
 
 @dataclass(frozen=True)
 class Levels:
-    """The value of its parameter from which on a rule leaves out a tile.
+    """For each tile, the value of a rule's parameter from which on the tile is left out.
 
     Attributes:
         rule: one of `RULES`.
@@ -56,19 +57,19 @@ class Levels:
     weights: Array = field(repr=False)
 
     def kept(self, parameter: float) -> Array:
-        """Which tiles stay: booleans of shape (T_r, T_c)."""
+        """Return the remaining tiles: booleans of shape (T_r, T_c)."""
         return self.table >= parameter if self.rule == "threshold" else self.table > parameter
 
     def share(self, kept: Array) -> float:
-        """The fraction of all weight that is in the tiles left out."""
+        """Return the fraction of all weight in the left-out tiles."""
         return float(self.weights[~kept].sum() / self.weights.sum())
 
 
 def allowed(rule: str, parameter: float) -> float:
-    """The parameter of a rule, if it is one that the rule can have.
+    """Return the parameter of a rule, if it is allowed.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not allowed.
     """
     if rule == "threshold" and not 0 <= parameter <= 1:
         raise UsageError(f"threshold {parameter:g} was given; a threshold is a probability, from 0 to 1.")
@@ -78,11 +79,11 @@ def allowed(rule: str, parameter: float) -> float:
 
 
 def levels(rule: str, p: Array, B_r: int) -> Levels:
-    """The levels of all tiles.
+    """Compute the levels of all tiles.
 
     Args:
-        rule: one of `RULES`. Of tiles of one weight, "head" and "row" leave out the first one first.
-        p: what `row_weights` gives.
+        rule: one of `RULES`. Among tiles of equal weight, "head" and "row" leave out the first one first.
+        p: the result of `row_weights`.
         B_r: rows in a tile.
     """
     starts = np.arange(0, len(p), B_r)
@@ -97,7 +98,7 @@ def levels(rule: str, p: Array, B_r: int) -> Levels:
 
 
 def _budget(weights: Array) -> Array:
-    """Of each entry of a line, the fraction of the line's sum that it and all lighter ones have."""
+    """For each entry of a line, the fraction of the line's sum in this entry and all lighter ones."""
     order = np.argsort(weights, axis=1, kind="stable")
     sums = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     fractions = np.empty_like(weights)

@@ -1,1 +1,1 @@
-"""What is known of the least I/O: lower bounds with constants, Θ expressions, statements of the literature."""
+"""Bounds on the least I/O: lower bounds with constants, Θ expressions, statements of the literature."""

@@ -12,11 +12,11 @@ IN_FULL = [
     Product("Σ", "S", "A2", ("queries", "d", "keys")),
     Product("Θ", "dO", "h", ("queries", "d", "keys")),
 ]
-"""What is made in every way of computing."""
+"""The products of every way of computing."""
 
 DQ = Product("dQ", "Θ", "A2", ("queries", "keys", "d"))
 G = Product("g", "A1", "dQ", ("d", "fewer", "d"))
-"""In the order U; in the order T = A1ᵀ p queries and keys change places, and g has n_k d² products, not n_q d²."""
+"""The products in the order U. In the order T = A1ᵀ p, queries and keys are exchanged; g has n_k d² products then."""
 
 LINES = Lines(("S", "dO"), ("A2", "h"))
 
@@ -31,7 +31,7 @@ DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 
 def _backward(case: Case) -> Iterator[Claim]:
-    """Under a mask the products of g are left out of D1, as a row or column of few pairs is made for little."""
+    """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
     regrouped = _which(case.formulation) == REGROUPED
     why_not = (
         "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""

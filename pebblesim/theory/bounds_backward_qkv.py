@@ -1,4 +1,4 @@
-"""Lower bounds on dQ, dK and dV, with the probabilities P made again, or kept by the forward pass."""
+"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or kept by the forward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _qkv(case: Case) -> Iterator[Claim]:
 
 
 def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
-    """P made again, from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
+    """Claims for P recomputed from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
     scores = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
     others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
     weighted = _weighted(GRADIENTS, 12, 12, 17)
@@ -45,7 +45,10 @@ def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
 
 
 def _from_P(case: Case, made: list[Product]) -> Iterator[Claim]:
-    """P kept: every pair costs a word, and no scores are made. In E6 P and Θ are one family, which is read."""
+    """Claims for P kept: every pair costs a word, and no scores are computed.
+
+    In E6 P and Θ are one family, which is read.
+    """
     dQ, dK, dV = GRADIENTS
     dV = dV._replace(left="P")
     yield case.of_products("E5", "all products, P kept", [*made, DP, dQ, dK, dV])

@@ -10,7 +10,7 @@ from pebblesim.theory.cutting import Bounding, Case, Claim, Product
 
 
 def matrix_product(case: Case) -> Iterator[Claim]:
-    """B. The three sides play the same part; a short one cannot fill its share of a segment."""
+    """Bound B. The three sides are symmetric; a short side cannot fill its share of a segment."""
     claim = case.of_products("B", "products m·k·n", [Product("C", "A", "B", ("m", "k", "n"))])
     sides = {name: case.dims[name] for name in ("k", "m", "n")}
     short = min(sides, key=lambda name: sides[name])
@@ -35,14 +35,14 @@ def linear(case: Case) -> Claim:
 
 
 def sparse_products(columns_of_A: Sequence[int], rows_of_B: Sequence[int]) -> int:
-    """Elementary products of C = A B for so many nonzeros in each column of A and in each row of B.
+    """Number of elementary products of C = A B, from the number of nonzeros in each column of A and each row of B.
 
     Raises:
-        UsageError: A has not as many columns as B has rows.
+        UsageError: the number of columns of A differs from the number of rows of B.
     """
     if len(columns_of_A) != len(rows_of_B):
         raise UsageError(
-            f"A was given {len(columns_of_A)} columns and B {len(rows_of_B)} rows; a product needs as many of each."
+            f"A was given {len(columns_of_A)} columns and B {len(rows_of_B)} rows; a product needs equal numbers."
         )
     return sum(a * b for a, b in zip(columns_of_A, rows_of_B, strict=True))
 

@@ -1,7 +1,8 @@
-"""How many words a game must move, from how many of its products fit between two cuts: exact integers, no floats.
+"""Lower bounds on the words of a game from the number of products that fit between two cuts, in exact integers.
 
-A *capacity* G says how many products can be evaluated while X families of values are within reach. The argument, and
-the proof of each capacity, stands in docs/lower-bounds.md; here it is arithmetic. Numbers may be of any magnitude.
+A *capacity* G(X) is the largest number of products that can be evaluated while X families of values are within reach.
+docs/lower-bounds.md has the argument and the proof of each capacity; this module does the arithmetic, for numbers of
+any magnitude.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from pebblesim.bisection import first_that
 
 
 class Capacity(Protocol):
-    """Most products that X families can make; it never falls as X grows."""
+    """The largest number of products from X families; it never decreases with X."""
 
     def __call__(self, X: int, /) -> int: ...
 
     def turns(self, M: int, /) -> Iterator[int]:
-        """X at which words per product are highest for this M, or near: where a piece of G peaks, or pieces meet."""
+        """Values of X near which the words per product are highest for this M: a piece of G peaks, or pieces meet."""
         ...
 
 
 @dataclass(frozen=True)
 class Cube:
-    """w (X/3)^(3/2)/√ω, by Loomis and Whitney: products of three families each, counted w times: 27 ω N² ≤ w² X³.
+    """w (X/3)^(3/2)/√ω, by Loomis and Whitney: each product has three families and counts up to w times: 27 ω N² ≤ w²
+    X³.
 
     One of the three families of each product weighs at least ω ≤ 1, the others 1; X is the weight of all.
     """
@@ -44,7 +46,7 @@ class Cube:
 
 @dataclass(frozen=True)
 class Box:
-    """The same where a family of each kind is in no more than so many products: at most N/a, N/b, N/c families.
+    """Like `Cube`, where each family is in a limited number of products, so there are at most N/a, N/b, N/c families.
 
     That is min a + b + c under abc ≥ N² and these caps, solved for N; `sides` are a matrix product's m, k and n.
     """
@@ -67,13 +69,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Fresh:
-    """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; a pair that is made needs whole lines.
+    """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; computing a pair needs whole lines.
 
     A line has d words. The pair of a query and a key needs `query` lines of the one and `key` of the other; `joined` if
     the third matrix is among these lines. Proved for one line each, apart from the third matrix, and for two, joined.
 
     Raises:
-        ValueError: nothing is proved of these numbers.
+        ValueError: nothing is proved for these numbers.
     """
 
     d: int
@@ -87,10 +89,11 @@ class Fresh:
 
     @property
     def c(self) -> int:
-        """X words hold X²/cd products of pairs that are made, at most.
+        """With X words, at most X²/cd products of computed pairs are possible.
 
-        Apart, a quarter of X each goes to both kinds of lines, the third matrix and the result. Joined, half of X goes
-        to lines of keys, the third matrix being among them, and half to those of queries and the result's.
+        If not joined, the two kinds of lines, the third matrix and the result each get a quarter of X. If joined, half
+        of X is for the lines of keys, which include the third matrix, and half for the lines of queries and of the
+        result.
         """
         return 4 * self.key * (self.query + 1) if self.joined else 16 * self.query * self.key
 
@@ -132,7 +135,7 @@ class Gradients:
 
     @property
     def half(self) -> int:
-        """e pairs that are carried have at most half·√e·(X - e) products, by the largest weight."""
+        """e carried pairs have at most half·√e·(X - e) products, by the largest weight."""
         return max(self.weights) // 2
 
     def __call__(self, X: int) -> int:
@@ -144,7 +147,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Rows:
-    """Pairs alone: I rows and J columns of w words make I·J pairs, and what is left carries a pair a word."""
+    """Only pairs: I rows and J columns of w words make I·J pairs; each remaining word carries one pair."""
 
     w: int
 
@@ -159,19 +162,20 @@ class Rows:
 def least_words(
     products: int, capacity: Capacity, M: int, free: int = 0, tree: int | None = None, ragged: bool = False
 ) -> int | None:
-    """The largest bound of the cutting argument, or None if it gives none.
+    """Return the largest bound of the cutting argument, or None if there is none.
 
-    Cut a game whose episodes are numbered as they start: X in the first segment, T = X - (M - 1) in each further one.
-    With s G(X) < N it has more than s segments, so at least s T + M episodes; of these at most one for each of the
-    `free` trees moves no word, unless a tree is made again, whole, which takes its share of a segment.
+    Number the episodes of a game by their start, and cut it into segments: X episodes in the first, T = X - (M - 1) in
+    each further one. If s G(X) < N there are more than s segments, so at least s T + M episodes. At most one episode
+    for each of the `free` trees moves no word, unless a tree is recomputed completely, which uses a part of a segment.
 
     Args:
-        products: N, products that must be evaluated.
+        products: N, the number of products that must be evaluated.
         capacity: G.
         M: red pebbles.
-        free: number of trees that can be made without a word moved.
+        free: number of trees that can be computed without moving a word.
         tree: products in the smallest of these trees.
-        ragged: some of these trees are of unknown size; the smallest are then left out of N, which costs nothing.
+        ragged: whether some of these trees have unknown size; the smallest are then left out of N, which is always
+            valid.
     """
     best = None
     for X in _choices(products, capacity, M, tree if free else None):
@@ -180,7 +184,7 @@ def least_words(
         if full < 1:
             continue
         words = full * T + M - free
-        if free:  # trees that are made again fill what room there is in the last segment
+        if free:  # recomputed trees can use the rest of the last segment
             if (M if ragged else 1) > T or (tree is not None and T * tree < G):
                 continue
             room = (full + 1) * G - products
@@ -191,18 +195,18 @@ def least_words(
 
 
 def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: int, others: int) -> int:
-    """The largest bound of the cutting argument where the free episodes of some trees weigh less than 1.
+    """Return the largest bound of the cutting argument if the free episodes of some trees weigh less than 1.
 
-    The starts of a segment weigh more than T - 1, and at most X = M - 1 + T is within reach. A light tree made again
+    The starts of a segment weigh more than T - 1, and at most X = M - 1 + T is within reach. A recomputed light tree
     adds `tree` products, and its start may weigh as much as these are worth: ω G ≤ (T - 1)·tree.
 
     Args:
-        products: N, products that must be evaluated, each counted up to w times.
-        w: of the capacity, `Cube`.
+        products: N, the number of products that must be evaluated, each counted up to w times.
+        w: the weight w of the capacity `Cube`.
         M: red pebbles.
         light: number of light trees.
         tree: least number of products that a free episode of one of them makes, so counted.
-        others: number of other trees that can be made without a word moved. Nothing else that is counted needs them.
+        others: number of other trees that can be computed without moving a word. No other counted product needs them.
     """
     bounds = []
     for T in (M + 1, M + M // 2 + 1, 2 * M + 1):
@@ -218,8 +222,11 @@ def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: 
 
 
 def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set[int]:
-    """X worth trying: any is valid; these are the turns, the X that fill a whole number of segments near them, and the
-    least at which no tree of that size is made again."""
+    """Return values of X to try (any X is valid).
+
+    They are the turns, the X near them that fill a whole number of segments, and the least X at which no tree of this
+    size is recomputed.
+    """
     turns = {max(M, X) for X in capacity.turns(M)}
     near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
     whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
@@ -234,5 +241,5 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set
 
 
 def _first_beyond(capacity: Capacity, most: int) -> int:
-    """The first X ≥ 1 with G(X) > most."""
+    """Return the first X ≥ 1 with G(X) > most."""
     return first_that(lambda X: capacity(X) > most, 1)

@@ -1,7 +1,7 @@
-"""Why no split of families makes more products than w (X/3)^(3/2): a certificate for each table of products, exact.
+"""Certificates that no split of families makes more than w (X/3)^(3/2) products, in exact arithmetic.
 
-The inequality, with its proof, is "Several products that share matrices" in docs/lower-bounds.md. A certificate says
-which families are private; it is found by a search through all choices, and checked with whole numbers.
+The inequality and its proof are in docs/lower-bounds.md, "Several products that share matrices". A certificate names
+the private families. It is found by a search over all choices, and checked with integers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Weighted = tuple[tuple[str, str, str], int]
 def private_families(
     products: tuple[Weighted, ...], w: int, among: frozenset[str] | None = None
 ) -> frozenset[str] | None:
-    """Families that prove Σ weight·√(abc) ≤ w (X/3)^(3/2) where the sizes a, b, … of all add up to X; None if none do.
+    """Return families that prove Σ weight·√(abc) ≤ w (X/3)^(3/2), where all sizes a, b, … sum to X; None if there are
+    none.
 
     Args:
-        products: what is counted.
-        w: of the capacity.
+        products: the counted products.
+        w: the weight w of the capacity.
         among: the families that may be private; all by default. Only these may weigh less than 1.
     """
     names = sorted({name for families, _ in products for name in families})
@@ -36,11 +37,11 @@ def private_families(
 
 
 def proves(products: Sequence[Weighted], w: int, private: frozenset[str]) -> bool:
-    """Whether that choice of private families is a certificate.
+    """Whether this choice of private families is a certificate.
 
-    Each product has one of them. The others are of two sides, and each product joins two of different sides, no two
-    products the same. In each component of what they join, Σ weight² over the products of a private family is w² at
-    most.
+    Each product has exactly one private family. The other families have two sides; each product joins two of different
+    sides, and no two products join the same two. In each component, Σ weight² over the products of a private family is
+    at most w².
     """
     joined: list[tuple[str, str]] = []
     owners: list[str] = []
@@ -61,7 +62,7 @@ def proves(products: Sequence[Weighted], w: int, private: frozenset[str]) -> boo
 
 
 def _components(edges: Iterable[tuple[str, str]]) -> dict[str, str] | None:
-    """Of each name the first of its component; None if some circle is odd, so that there are no two sides."""
+    """Map each name to the first of its component; None if there is an odd cycle, so that there are no two sides."""
     neighbours: dict[str, set[str]] = {}
     for one, other in edges:
         neighbours.setdefault(one, set()).add(other)

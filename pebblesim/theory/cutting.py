@@ -1,8 +1,8 @@
-"""What the cutting argument is applied to: matrix products, pairs, and the numbers that follow from them.
+"""Input of the cutting argument: matrix products and pairs, and the numbers that follow from them.
 
-A bound counts elementary products of some matrix products, or pairs. How many products there are, how many trees can be
-made without a word moved, and what is moved besides all follow from a table of the matrix products, so that no bound
-has a number of its own. The argument and its proofs stand in docs/lower-bounds.md.
+A bound counts pairs, or elementary products of some matrix products. The number of products, the number of trees that
+can be computed without moving a word, and the additional words moved all follow from a table of the matrix products, so
+no bound has a hand-written number. The argument and its proofs are in docs/lower-bounds.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pebblesim.theory.certificates import private_families
 
 
 class Pairs(NamedTuple):
-    """Allowed pairs of a query and a key; how many queries, and how many keys, have one (at least)."""
+    """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair."""
 
     number: int
     queries: int
@@ -32,10 +32,11 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, given: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
-        """Those of a mask; of a number alone, as few queries and keys as that many pairs can have.
+        """Count the pairs of a mask. For a number alone, use the smallest numbers of queries and keys that are
+        possible.
 
         Raises:
-            UsageError: there are not so many pairs, or the mask does not fit.
+            UsageError: there are fewer pairs, or the mask does not fit.
         """
         n_k = n_q if n_k is None else n_k
         grid = n_q, n_k
@@ -54,11 +55,11 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Formulation:
-    """How a problem is computed, as far as the bounds can tell.
+    """The way of computing a problem, as the bounds see it.
 
     Attributes:
         kept: inputs that the forward pass kept, by name.
-        outputs: what is written; none for the outputs of the problem.
+        outputs: the tensors written; empty for the outputs of the problem.
         graph: options of the problem's graph.
     """
 
@@ -68,7 +69,7 @@ class Formulation:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Formulation:
-        """That of a schedule: from its signature, what it writes, and its graph options."""
+        """Return the formulation of a schedule, from its signature, the tensors it writes, and its graph options."""
         return cls(schedule.kept, schedule.program.outputs, schedule.graph)
 
 
@@ -76,12 +77,11 @@ Sides = tuple[str, str, str]
 
 
 class Product(NamedTuple):
-    """result[i, j] = Σ_t left[i, t] right[t, j], as the argument sees it: three families to a product.
+    """result[i, j] = Σ_t left[i, t] right[t, j] in the cutting argument: each product has three families.
 
     `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
-    which in the square case is d for d_k and d_v. Each elementary product counts
-    `weight` times. An operand that is transposed, or a pair family that stands for several values of the pair, goes by
-    its own name all the same.
+    which in the square case is d for d_k and d_v. Each elementary product counts `weight` times. A transposed operand,
+    or a pair family for several values of the pair, is used under its own name.
     """
 
     result: str
@@ -92,9 +92,9 @@ class Product(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """What a pair is made from: operands that have a row for its query, and operands that have one for its key.
+    """The operands of a pair: operands with a row for its query, and operands with a row for its key.
 
-    `widths` are the words in a row of each of these, in both alike.
+    `widths` are the words in a row of each operand; they are the same for queries and keys.
     """
 
     query: tuple[str, ...]
@@ -107,13 +107,14 @@ FormBetween = tuple[str, Fraction | int, Fraction | int | None]
 
 
 class Claim(NamedTuple):
-    """One bound: which products are counted, how many fit, and what is moved besides.
+    """One bound: the counted products, the capacity, and the additional words moved.
 
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
     `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
     products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
-    `unit` is what M is compared with, as text and as number. Unless `at_once` is None, so many words are in the cache
-    at once, less those that are moved a second time, and `products` is the number of words that are moved once.
+    `unit` is what M is compared with, as text and as number. Unless `at_once` is empty, `products` is the number of
+    words that are moved once, and for one of its (words, times) at least so many words are in the cache at so many
+    times, or are moved again.
     `beside` are words of parts of matrices that are moved besides, each as text and number.
     """
 
@@ -130,18 +131,18 @@ class Claim(NamedTuple):
     why_not: str = ""
     table: Sequence[Product] = ()
     light: int | None = None
-    at_once: int | None = None
+    at_once: Sequence[tuple[int, int]] = ()
     beside: Sequence[tuple[str, int]] = ()
 
 
 class Case:
-    """A problem at given sizes, computed in some way, with or without a mask.
+    """A problem at given sizes, with a way of computing, with or without a mask.
 
     Attributes:
         problem, dims, formulation: as given.
         masked: whether there is a mask, or a number of pairs.
-        outputs: what is written.
-        made: of each matrix that is made from an input and weights, that input.
+        outputs: the tensors written.
+        made: for each matrix that is computed from an input and weights, that input.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class Case:
         return "Z" if self.masked else self.size(("queries", "keys"))[0]
 
     def size(self, sides: Iterable[str]) -> tuple[str, int]:
-        """Elements of something that has these sides: over queries and keys it has one for each pair."""
+        """Number of elements of a matrix with these sides; over queries and keys it has one for each pair."""
         names, number = list(sides), 1
         texts = []
         if self.masked and {"queries", "keys"} <= set(names):
@@ -194,7 +195,7 @@ class Case:
         return _monomial(texts), number * prod(self._sizes[name] for name in names)
 
     def ragged(self, product: Product) -> bool:
-        """Whether a mask leaves each tree of a product's result its own number of products."""
+        """Whether, under a mask, the trees of a product's result differ in their number of products."""
         return self.masked and product.sides[1] in ("queries", "keys")
 
     def trees(self, product: Product) -> tuple[str, int]:
@@ -220,12 +221,12 @@ class Case:
     # -- words -------------------------------------------------------------------------------------------------------
 
     def words(self, names: Iterable[str]) -> tuple[int, str]:
-        """Words of these inputs and outputs that any game must move, as a number and as text."""
+        """Return the words of these inputs and outputs that any game must move, as a number and as text."""
         words = {name: self._tensor(name) for name in names}
         return sum(number for _, number in words.values()), _sum(Counter(text for text, _ in words.values()))
 
     def _tensor(self, name: str) -> tuple[str, int]:
-        """Text and number of the words of one, less what no allowed pair needs."""
+        """Return text and number of the words of a tensor, without the words that no allowed pair needs."""
         inputs = {**self.problem.inputs, **self.problem.kept}
         if name not in inputs:
             shape = {**self.problem.outputs, **self.problem.extra}[name]
@@ -255,22 +256,22 @@ class Case:
         return found
 
     def besides(self, families: Iterable[str]) -> tuple[str, ...]:
-        """Inputs and outputs that are in none of these families, nor what one of them is made from."""
+        """Return inputs and outputs that are in none of these families, and from which none of them is computed."""
         within = {*families}
         within |= {self.made[name] for name in within if name in self.made}
         return tuple(name for name in self.all_words() if name not in within)
 
     def all_words(self) -> tuple[str, ...]:
-        """All inputs, what is kept, and all outputs."""
+        """Return all inputs, kept inputs, and outputs."""
         return (*self.problem.inputs, *self.formulation.kept, *self.outputs)
 
     # -- bounds ------------------------------------------------------------------------------------------------------
 
     def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> Claim:
-        """All elementary products of several matrix products, by Loomis and Whitney's inequality.
+        """Claim on all elementary products of several matrix products, by Loomis and Whitney's inequality.
 
-        A tree may be made without a word moved unless its elements are outputs. Under a mask ragged trees may be left
-        out of what is counted, so nothing that uses them is counted either.
+        A tree can be computed without moving a word unless its elements are outputs. Under a mask ragged trees may be
+        left out of the count; then products that use them are not counted either.
         """
         loose = {product.result for product in products if self.ragged(product)}
         counted = [product for product in products if loose.isdisjoint((product.left, product.right))]
@@ -308,14 +309,14 @@ class Case:
     def of_light_pairs(
         self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
     ) -> Claim:
-        """The products of pairs, where free episodes of the pairs' families may weigh less than 1.
+        """Claim on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
 
         Matrices that are made from an input and weights cost no less than that input's rows, so their own products are
         not counted, and they have no free episodes that count. What the pairs' products make may have some.
 
         Args:
             name, what, why_not: of the claim.
-            lines: what pairs are made from.
+            lines: the operands of pairs.
             products: those that are counted.
             tree: products in a row of so many that a free episode of a pair makes, by their weights, at least.
         """
@@ -376,7 +377,8 @@ class Case:
     def of_words_at_once(
         self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
     ) -> Claim:
-        """All lines of queries, or all of keys, have to be in the cache at once, or words of them are moved again.
+        """Claim that all lines of queries, or all lines of keys, must be in the cache at once, or some words move
+        again.
 
         Args:
             name: of the claim.
@@ -387,10 +389,7 @@ class Case:
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
-        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
-            why_not = "it is proved where all pairs are allowed"
-        elif n < self.size(("more",))[1] or len({self._sizes[width] for width in lines.widths}) > 1:
-            why_not = "it is proved for as many keys as queries, of one width"
+        why_not = self._uneven(lines) or why_not
         return Claim(
             name,
             "words in the cache at once, or moved again",
@@ -399,11 +398,47 @@ class Case:
             [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {_times(b, d_text)} - M", 0, None)],
             besides=self.besides(names),
             why_not=why_not,
-            at_once=matrices * n * d - a * d**2 + b * d,
+            at_once=[(matrices * n * d - a * d**2 + b * d, 1)],
         )
 
+    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> Claim:
+        """All lines of queries, or of keys, are in the cache at two times, or half as many more at one; or moved again.
+
+        Args:
+            name: of the claim.
+            lines: an input and an output of queries, and two inputs of keys.
+            why_not: of the claim.
+        """
+        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
+        names, many = (*lines.query, *lines.key), 12  # times d: so many lines count as many
+        why_not = self._uneven(lines) or why_not
+        if not why_not and n < 2 * many * d:
+            why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
+        return Claim(
+            name,
+            "words in the cache at two times, or moved again",
+            len(names) * n * d,
+            Cube(),
+            [
+                (f"13*{n_text}*{d_text}/2 - {4 * many}*{d_text}**2 - M", 0, Fraction(3, 2)),
+                (f"8*{n_text}*{d_text} - {4 * many}*{d_text}**2 - 2*M", Fraction(3, 2), None),
+            ],
+            (f"{n_text}{d_text}", n * d),
+            besides=self.besides(names),
+            why_not=why_not,
+            at_once=[(5 * n * d // 2 - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
+        )
+
+    def _uneven(self, lines: Lines) -> str:
+        """Why words in the cache at once say nothing here."""
+        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
+            return "it is proved where all pairs are allowed"
+        if self._sizes["fewer"] < self._sizes["more"] or len({self._sizes[width] for width in lines.widths}) > 1:
+            return "it is proved for as many keys as queries, of one width"
+        return ""
+
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
-        """The products of pairs with one matrix, where a pair that is made needs whole lines (`Fresh`)."""
+        """Claim on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""
         operand = product.right if product.sides[1] == "keys" else product.left
         pair = product.left if operand == product.right else product.right
         made_from = (*lines.query, *lines.key)
@@ -466,14 +501,14 @@ class Case:
         )
 
     def _not_by_rows(self, lines: Lines) -> str:
-        """Why a row that is made from weights may cost less than the words in it, if it may."""
+        """Return why a row computed from weights may cost less than its words; empty if it cannot."""
         widths = [self.size((width,)) for width in ("d_k", "d_v")]
         if self.made and any(words > self.dims["d"] for _, words in widths):
             return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
         return ""
 
     def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
-        """The products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
+        """Claim on the products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
         width, words = self.width(lines)
         capacity = Gradients(words)
         weights = tuple(product.weight for product in products)
@@ -495,7 +530,7 @@ class Case:
         )
 
     def of_pairs(self, name: str, what: str, lines: Lines) -> Claim:
-        """The pairs alone, each of which needs whole lines (`Rows`)."""
+        """Claim on the pairs only; each pair needs whole lines (`Rows`)."""
         if len(lines.query) != len(lines.key):
             raise ValueError(f"{name}: rows and columns must cost the same")
         widths = Counter(self._texts[width] for width in lines.widths[: len(lines.query)])
@@ -521,15 +556,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Bounding:
-    """What is proved of a problem beyond its compulsory words.
+    """The proved bounds of a problem besides its compulsory words.
 
     Attributes:
-        names: the inputs, or what is made from them, and the outputs that the bounds speak of.
-        claims: the bounds on a case.
-        ways: the ways of computing that have bounds of their own, by name.
-        which: the name of the one that a formulation is.
-        made: of each matrix that may be made from an input and weights, that input.
-        proofs: where they are proved.
+        names: the inputs (or matrices computed from them) and outputs that the bounds use.
+        claims: function that yields the bounds of a case.
+        ways: the ways of computing with separate bounds, by name.
+        which: function from a formulation to the name of its way of computing.
+        made: for each matrix that may be computed from an input and weights, that input.
+        proofs: where the proofs are.
     """
 
     names: tuple[str, ...]
@@ -541,7 +576,7 @@ class Bounding:
 
 
 def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:
-    """What keeps a capacity from being claimed that is not proved.
+    """Check that the claimed capacity is proved.
 
     Raises:
         ValueError: no choice of private families proves it.

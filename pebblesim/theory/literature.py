@@ -1,9 +1,9 @@
 """What the literature states about the I/O of attention: each bound as text that sympy can parse, with its domain.
 
-Statements are data. Whether they hold is for `pebblesim.claims` to judge; `repaired` says what they should have said.
-n is the sequence length, d the head dimension, M the cache in words. Z_… count nonzero entries: Z_A of A1 (or of A2,
-if that has fewer), Z_X of X, Z_AX of A1 X, Z_AXA of A1 X A2ᵀ; Z_input of the input, Z_QK of the key-query matrix; R1 of
-both operands of a product together, R2 of the product.
+Statements are data. `pebblesim.claims` judges whether they hold; `repaired` is the corrected statement. n is the
+sequence length, d the head dimension, M the cache in words. Z_… count nonzero entries: Z_A of A1 (or of A2, if that has
+fewer), Z_X of X, Z_AX of A1 X, Z_AXA of A1 X A2ᵀ; Z_input of the input, Z_QK of the key-query matrix; R1 of both
+operands of a product together, R2 of the product.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _ABOVE_TO_ND = "M >= (1 + 1/1000)*d**2, M <= n*d"
 _SMALL_AND_LONG = f"{SMALL}, n >= d"
 
 FALSE, OUTSIDE, UNCLEAR, MISPRINT = "false", "false outside a domain", "unclear", "misprint"
-"""Kinds of errata. What is false outside a domain is true in it, and says more; what is unclear can be read rightly."""
+"""Kinds of errata. A statement of the second kind is true in a smaller domain; an unclear one has a correct reading."""
 
 
 @dataclass(frozen=True)
 class Erratum:
-    """What is wrong with a statement.
+    """An error in a statement.
 
     Attributes:
         kind: FALSE, OUTSIDE, UNCLEAR or MISPRINT.
-        instead: what is true.
-        survives: what is left of the statement as it stands.
+        instead: the correct statement.
+        survives: the part of the statement that remains true.
         matters: whether the main results of its source depend on it.
     """
 
@@ -53,21 +53,21 @@ class Erratum:
 
 @dataclass(frozen=True)
 class Statement:
-    """A bound as its source states it.
+    """A bound as stated in its source.
 
     Attributes:
         name: as in the source, "Theorem 1.1".
         source: a key of SOURCES.
         about: what it bounds.
         relation: "O", "Ω", "Θ", or "≥" with explicit constants.
-        expr: the bound; None if it is no expression in sizes.
+        expr: the bound; None if it is not an expression in sizes.
         domain: where the source claims it, in the form that `tropical.decide` takes; "" means for all sizes.
-        assumes: what else it assumes.
-        schedule, phase: the schedule here that it is claimed for, and the phase if it is about one.
-        repaired, repaired_domain: the statement corrected, where it needs to be.
-        by: the schedule that reaches the repaired statement, if not the one that it is claimed for.
-        note: what else is to be said.
-        erratum: what is wrong with it.
+        assumes: further assumptions.
+        schedule, phase: the schedule here that the statement is about, and its phase if it is about one phase.
+        repaired, repaired_domain: the corrected statement, if a correction is needed.
+        by: the schedule that attains the repaired statement, if it is not `schedule`.
+        note: further remarks.
+        erratum: the error in the statement; None if there is none.
     """
 
     name: str
@@ -87,7 +87,10 @@ class Statement:
 
     @property
     def sympy(self) -> Expr | None:
-        """The bound as a `sympy.Expr`, its symbols without assumptions; None if it is no expression in sizes."""
+        """Return the bound as a `sympy.Expr` without assumptions on its symbols;
+
+        None if it is not an expression in sizes.
+        """
         from pebblesim.notation import parse
 
         return None if self.expr is None else parse(self.expr)
@@ -269,14 +272,14 @@ _BY_TITLE: Mapping[str, Statement] = {statement.title: statement for statement i
 
 
 class Cell(NamedTuple):
-    """A bound in a table, and whose it is."""
+    """A bound in a table, and its source."""
 
     bound: str
     of: Statement
 
 
 def _cells(large: tuple[str, str], small: tuple[str, str]) -> tuple[Cell, Cell]:
-    """Bounds as the table prints them, with the titles of their statements."""
+    """Return the bounds as printed in the table, with the titles of their statements."""
     (of_large, first), (of_small, second) = large, small
     return Cell(of_large, _BY_TITLE[first]), Cell(of_small, _BY_TITLE[second])
 
@@ -300,10 +303,10 @@ TABLE_1: tuple[tuple[str, str, Cell, Cell], ...] = (
 
 
 def statement(title: str) -> Statement:
-    """The statement of that title, "Li et al., Theorem 1.1".
+    """Return the statement with this title, such as "Li et al., Theorem 1.1".
 
     Raises:
-        UnknownName: there is none; the message suggests one.
+        UnknownName: there is no such statement; the message suggests similar titles.
     """
     if title not in _BY_TITLE:
         raise UnknownName("statement", title, _BY_TITLE)
@@ -311,7 +314,7 @@ def statement(title: str) -> Statement:
 
 
 def latex(statements: Iterable[Statement]) -> str:
-    """What the statements say of sizes, each with its title and domain, as an `align*` environment of LaTeX."""
+    """Format the expressions of statements, each with its title and domain, as an `align*` environment of LaTeX."""
     from pebblesim.notation import align, domain_in_latex, text_in_latex
 
     return align(
@@ -326,7 +329,7 @@ def latex(statements: Iterable[Statement]) -> str:
 
 
 def region_in_words(domain: str) -> str:
-    """A domain as people write it: M ≥ d², M ≤ nd."""
+    """Format a domain for people: M ≥ d², M ≤ nd."""
     for old, new in ((">=", "≥"), ("<=", "≤"), ("==", "="), ("**2", "²"), ("*", "")):
         domain = domain.replace(old, new)
     return domain or "all sizes"

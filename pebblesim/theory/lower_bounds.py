@@ -1,9 +1,9 @@
-"""Lower bounds with constants: words that no schedule of a problem can go below, exact, for every n, d and M.
+"""Lower bounds with constants on the I/O of any schedule of a problem, exact for every n, d and M.
 
 They are statements about the graph of a computation, and hold with recomputation and for every shape of the summation
-trees; the proofs are in docs/lower-bounds.md, the arithmetic is in `pebblesim.theory.capacities`, and what is counted
-of each problem in `pebblesim.theory.bounds_*`. Where a problem can be computed in several ways, each has bounds of its
-own: what holds for all of them is the least, over the ways, of the largest bound on each.
+trees. The proofs are in docs/lower-bounds.md, the arithmetic is in `pebblesim.theory.capacities`, and the counted
+products of each problem are in `pebblesim.theory.bounds_*`. If a problem can be computed in several ways, each way has
+its own bounds. The bound for all ways is the minimum, over the ways, of the largest bound for each way.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ BOUNDS = {
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
 }
-"""What is proved, by the name under which problems ask for it (`Problem.bounds`); else the compulsory words are all."""
+"""The proved bounds, by the names that `Problem.bounds` uses; other problems have only the compulsory bound."""
 
 _NOTHING = Bounding((), lambda case: iter(()))
 
 
 @dataclass(frozen=True)
 class Form:
-    """A closed form of a bound, as text that sympy can parse, and for which M it holds."""
+    """A closed form of a bound, as text that sympy can parse, and the M for which it holds."""
 
     expr: str
     domain: str
 
     @property
     def sympy(self) -> Expr:
-        """The closed form as a `sympy.Expr`, its symbols without assumptions."""
+        """Return the closed form as a `sympy.Expr`; its symbols have no assumptions."""
         from pebblesim.notation import parse
 
         return parse(self.expr)
@@ -66,17 +66,17 @@ class Form:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A number of words that no schedule can go below, and why.
+    """A lower bound on the I/O of any schedule, in words, with its source.
 
     Attributes:
-        name: as in the document of proofs, such as "D2".
-        value: the bound in words, exact; 0 where it does not apply, and `why_not` says why.
-        source: what it counts, and where its proof is.
-        form: the closed form for this M, which `value` never falls below; None where the bound does not apply.
-        forms: its closed forms for small M and for large.
-        way: the way of computing that it holds for; empty if it holds for every way.
-        why_not: why it does not apply; empty if it does.
-        recomputation: whether it holds where a vertex may be computed again.
+        name: name in docs/lower-bounds.md, such as "D2".
+        value: the bound in words, exact; 0 if it does not apply, and `why_not` is the reason.
+        source: what the bound counts, and where its proof is.
+        form: the closed form for this M, which is at most `value`; None if the bound does not apply.
+        forms: its closed forms for small and for large M.
+        way: the way of computing for which it holds; empty if it holds for all ways.
+        why_not: why the bound does not apply; empty if it applies.
+        recomputation: whether it holds with recomputation.
         every_tree: whether it holds for every shape of the summation trees.
     """
 
@@ -92,11 +92,11 @@ class LowerBound:
 
     @property
     def of_way(self) -> str:
-        """What it holds for, in words."""
+        """The way of computing for which it holds, in words."""
         return self.way or "every way of computing"
 
     def to_dict(self) -> dict[str, str | int]:
-        """As printed with `--json`, where it is what something else is compared with."""
+        """Return the data for `--json` where another number is compared with this bound."""
         return {"name": self.name, "value": self.value, "source": self.source, "for": self.of_way}
 
     def __str__(self) -> str:
@@ -110,17 +110,17 @@ def lower_bounds(
     formulation: Formulation | None = None,
     pairs: Mask | int | None = None,
 ) -> list[LowerBound]:
-    """All lower bounds on a problem, the compulsory one first.
+    """Compute all lower bounds on a problem, the compulsory one first.
 
     Args:
-        problem, dims: what is computed, and its sizes.
+        problem, dims: the problem and its sizes.
         M: red pebbles.
-        formulation: how it is computed. By default all bounds of all ways with nothing kept but what makes the way:
-            first those that all ways have, then those of each, which name it.
-        pairs: a mask, or Z, the number of allowed pairs, whichever these are; all n² by default.
+        formulation: the way of computing. By default the bounds of all ways are returned, without kept inputs that a
+            way does not require: first the bounds common to all ways, then those of each way, which name it.
+        pairs: a mask, or Z, the number of allowed pairs (for any mask with Z pairs); by default all n² pairs.
 
     Raises:
-        UsageError: the problem has no pairs, or not so many.
+        UsageError: the problem has no pairs, or fewer pairs.
     """
     if formulation is not None:
         return [bound for bound, _ in _of_way(problem, dims, M, formulation, pairs)]
@@ -142,9 +142,10 @@ def best(
     formulation: Formulation | None = None,
     pairs: Mask | int | None = None,
 ) -> LowerBound:
-    """The largest lower bound that applies; arguments and errors as for `lower_bounds`.
+    """Return the largest lower bound that applies; arguments and errors as for `lower_bounds`.
 
-    Without one it holds for every way: the least, over the ways, of the largest on each.
+    Without a formulation the result holds for all ways: it is the minimum, over the ways, of the largest bound for
+    each.
     """
     if formulation is not None:
         return largest(lower_bounds(problem, dims, M, formulation, pairs))
@@ -154,13 +155,13 @@ def best(
 def best_of_ways(
     problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None = None
 ) -> dict[str, LowerBound]:
-    """The largest lower bound on each way of computing, by its name; arguments and errors as for `lower_bounds`."""
+    """Return the largest lower bound for each way of computing, by name; arguments and errors as for `lower_bounds`."""
     ways = _of_ways(problem, dims, M, pairs)
     return {name: largest([bound for bound, _ in of_one]) for name, of_one in ways.items()}
 
 
 def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:
-    """What holds for every way of computing: the least of what holds for each."""
+    """Return the bound for all ways of computing: the minimum of the bounds for each way."""
     least = min(ways.values(), key=lambda bound: bound.value)
     if all(replace(bound, way="") == replace(least, way="") for bound in ways.values()):
         return replace(least, way="")
@@ -168,7 +169,7 @@ def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:
 
 
 def largest(bounds: Sequence[LowerBound]) -> LowerBound:
-    """The largest of several bounds that applies, the first of equals."""
+    """Return the largest of several bounds; the first one if several are equal."""
     return max(bounds, key=lambda bound: bound.value)
 
 
@@ -189,7 +190,7 @@ def added_up(bounds: Sequence[LowerBound]) -> LowerBound:
 
 
 def formulation_in_words(problem: Problem, formulation: Formulation) -> str:
-    """A way of computing: what bounds depend on, what is kept, and what is written besides the outputs."""
+    """Describe a way of computing: its name, the kept inputs, and the tensors written besides the outputs."""
     kept = ", ".join(formulation.kept)
     extra = ", ".join(name for name in formulation.outputs if name not in problem.outputs)
     which = _bounding(problem).which(formulation)
@@ -198,18 +199,18 @@ def formulation_in_words(problem: Problem, formulation: Formulation) -> str:
 
 
 def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int) -> LowerBound:
-    """The bound on C = A B of two given sparse matrices over a semiring, all of C's nonzeros written.
+    """Compute the bound on C = A B for two given sparse matrices over a semiring, with all nonzeros of C written.
 
     Args:
         columns_of_A: the number of nonzeros in each column of A.
-        rows_of_B: the same for each row of B.
+        rows_of_B: the number of nonzeros in each row of B.
         M: red pebbles.
 
     >>> sparse_product([5, 5], [5, 5], M=4).value
     76
 
     Raises:
-        UsageError: A has not as many columns as B has rows.
+        UsageError: the number of columns of A differs from the number of rows of B.
     """
     products = bounds_products.sparse_products(columns_of_A, rows_of_B)
     cut = (least_words(products, Cube(), M) or 0) if products else 0
@@ -218,10 +219,11 @@ def sparse_product(columns_of_A: Sequence[int], rows_of_B: Sequence[int], M: int
 
 
 def _bounding(problem: Problem) -> Bounding:
-    """What is proved of a problem.
+    """Return the proved bounds of a problem.
 
     Raises:
-        UsageError: it asks for bounds that there are not, or that speak of other inputs and outputs than it has.
+        UsageError: the problem names bounds that do not exist, or bounds about inputs and outputs that it does not
+            have.
     """
     if problem.bounds is None:
         return _NOTHING
@@ -233,8 +235,8 @@ def _bounding(problem: Problem) -> Bounding:
     if lacking:
         whose = f"the bounds of {problem.bounds!r}" if isinstance(problem.bounds, str) else "bounds"
         raise UsageError(
-            f"problem {problem.name!r} asks for {whose}, which speak of "
-            f"{', '.join(bounding.names)}; it has no {', '.join(lacking)}."
+            f"problem {problem.name!r} names {whose}, which are about {', '.join(bounding.names)}; it has no "
+            f"{', '.join(lacking)}."
         )
     return bounding
 
@@ -242,7 +244,7 @@ def _bounding(problem: Problem) -> Bounding:
 def _of_ways(
     problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None
 ) -> dict[str, list[tuple[LowerBound, bool]]]:
-    """Of each way of computing all bounds, and whether they are claimed of it."""
+    """Return all bounds of each way of computing, and whether they are claimed for it."""
     return {
         name: list(_of_way(problem, dims, M, formulation, pairs))
         for name, formulation in _bounding(problem).ways.items()
@@ -253,7 +255,7 @@ def _of_way(
     problem: Problem, dims: Mapping[str, int], M: int, formulation: Formulation, pairs: Mask | int | None
 ) -> Iterator[tuple[LowerBound, bool]]:
     if pairs is not None and not problem.maskable:
-        raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys, so it takes no mask.")
+        raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys; leave the mask out.")
     bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
     case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
@@ -283,7 +285,7 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
         most = claim.forms[0][2]
         if not why_not and most is not None and most * size < M:
             why_not = f"M is above {most * size:,}, and making values again may save more than a word each"
-        why_not = why_not or "what M words can hold is enough for all products"
+        why_not = why_not or "M words are enough for all products"
         return LowerBound(claim.name, 0, source, None, forms, way, why_not)
     here = [
         form
@@ -294,8 +296,8 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
 
 
 def _least_words(claim: Claim, M: int) -> int | None:
-    if claim.at_once is not None:
-        return claim.products + claim.at_once - M
+    if claim.at_once:
+        return claim.products + min(words - times * M for words, times in claim.at_once)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
     if claim.light is None:
         return words
@@ -306,7 +308,7 @@ def _least_words(claim: Claim, M: int) -> int | None:
 
 
 def _domain(low: Fraction | int, high: Fraction | int | None, unit: str) -> str:
-    """low·unit ≤ M ≤ high·unit, in words."""
+    """Format low·unit ≤ M ≤ high·unit."""
     below = f"{low}·{unit} ≤ ".removeprefix("1·") if low else ""
     above = "" if high is None else f" ≤ {high}·{unit}"
     return f"{below}M{above}" if below or above else "every M"

@@ -9,7 +9,10 @@ COMPULSORY = "with the compulsory n·d added (for n ≥ d)"
 
 
 def repaired(title: str, source: str, plus: str = "", rectangle: str = "") -> Theta:
-    """The repaired form of a statement, with what its problem costs besides; `rectangle` for n_q ≠ n_k, d_k ≠ d_v."""
+    """Return the repaired form of a statement, with the additional cost of its problem;
+
+    `rectangle` is for n_q ≠ n_k, d_k ≠ d_v.
+    """
     expr = statement(title).repaired
     assert expr is not None
     return Theta(expr.replace("d*n + ", f"d*n + {plus}", 1), source, rectangle)
@@ -21,4 +24,4 @@ OF_QKV = f"{_WORDS} + {_CORE}"
 OF_LATENT = "(d_v + d_r)*n_q + (d_v + d_r)*n_k + d_v*n_q + Min((d_v + d_r)**2*n_q*n_k/M, (d_v + d_r)*n_q*n_k/sqrt(M))"
 OF_PROJECTED = f"d*n_q + d*n_k + {_WORDS} + d*(d_k*n_q + d_k*n_k + d_v*n_k)/sqrt(M) + {_CORE}"
 OF_BACKWARD = "d*n_q + d*n_k + Min(d**2*n_q*n_k/M, d*n_q*n_k/sqrt(M))"
-"""The same for queries and keys that differ in number, and in width."""
+"""The same for different numbers of queries and keys, and different widths."""
