@@ -351,6 +351,15 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
+def test_three_splits_are_merged(name: str, mask: str | None) -> None:
+    """The last one ragged; under a mask some rows see nothing of some splits."""
+    blocks = {"B_r": 2, "S": 3} | ({"B_c": 2} if name == "flash-decoding" else {})
+    played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
+    assert played.passed and played.values_match
+
+
 def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:
     """Splits of eight keys: 2·8·2 words of K and V, 2 of q, 2 + 1 written; the merge reads these and writes O, L."""
     sizes = ["--size", "n_q=1", "-n", "32", "-d", "2", "-M", "400", "--block"]
