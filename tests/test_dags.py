@@ -491,7 +491,7 @@ def test_a_bound_of_ones_own_is_tried_at_once() -> None:
         assert of_a_product.optima > 10
     finally:
         OWN.pop("of_a_product")
-    with pytest.raises(UsageError, match="it is not a lower bound"):
+    with pytest.raises(UsageError, match="it is no lower bound"):
         bound(lambda m, k, n, M: m * k + k * n + m * n + 1, problem="matmul")
 
 

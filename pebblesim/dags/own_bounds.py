@@ -62,7 +62,7 @@ def bound(
             if value > found.io:
                 raise UsageError(
                     f"{own.name} gives {value:,} words for {where} at M = {M}, where under {rule!r} a game of "
-                    f"{found.io:,} words exists; it is not a lower bound."
+                    f"{found.io:,} words exists; it is no lower bound."
                 )
             optima, tight = optima + 1, tight + (value == found.io)
     OWN[own.name] = own = replace(own, optima=optima, tight=tight)
