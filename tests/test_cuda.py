@@ -348,6 +348,15 @@ def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
     assert total(seen).words_read == count(schedule.program, sizes).total.reads
 
 
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+def test_a_worker_writes_to_its_own_split(name: str, gpu: Simulated, sources: dict[tuple[str, bool], Source]) -> None:
+    schedule, sizes = TESTED[name], {"n_q": 3, "n_k": 8, "d_k": 2, "d_v": 9, "B_r": 2, "S": 3, "B_c": 2, WORKERS: 1}
+    inputs = schedule.problem.random_inputs(sizes)
+    outputs, seen = gpu.run(sources[name, False].kernels, schedule.program, sizes, inputs)
+    np.testing.assert_allclose(outputs["O"], schedule.problem.reference(inputs)["O"], rtol=1e-4)
+    assert not any(each.faults for each in seen)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_nvcc_takes_a_kernel_and_spills_nothing(architecture: str, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_graph_of_edges_has_no_layers() -> None:
 
 def test_a_picture_of_words_says_what_its_tensors_are() -> None:
     rows = [ps.count("small-cache", n=64, d=8, M=512)]
-    assert legend(rows).replace("\N{NO-BREAK SPACE}", " ").startswith("S = A1 X;  A = exp(Z);  f = ")
+    assert legend(rows).replace("\N{NO-BREAK SPACE}", " ").startswith("S = A1 X;  h = A3 Y;  ")
     picture = Figure(layout="constrained")
     figure(rows, picture)
     assert "S = A1 X" in picture.get_supxlabel().replace("\N{NO-BREAK SPACE}", " ")

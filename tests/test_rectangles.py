@@ -221,7 +221,7 @@ def test_one_row_of_a_mask_is_a_mask_of_one_query() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"n_q": 1, "n_k": 5}, "takes the sizes n, d, or n_q, n_k, d_k, d_v, of which n and d stand for those"),
+        ({"n_q": 1, "n_k": 5}, "takes the sizes n, d, or n_q, n_k, d_k, d_v, where n and d set the dimensions"),
         ({"n": 4, "d": 2, "n_q": 1, "n_k": 5}, "it got n = 4, d = 2, n_q = 1, n_k = 5"),
         ({"n": 4, "d": 2, "m": 1}, "problem 'forward' takes the sizes n, d, or"),
         ({"n": 4}, "it got n = 4"),
@@ -349,6 +349,15 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
         ("splits", P, 2 * S * d + d + d + 1),
         ("merge", 1, (P + 1) * (d + 1)),
     ]
+
+
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
+def test_three_splits_are_merged(name: str, mask: str | None) -> None:
+    """The last one ragged; under a mask some rows see nothing of some splits."""
+    blocks = {"B_r": 2, "S": 3} | ({"B_c": 2} if name == "flash-decoding" else {})
+    played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
+    assert played.passed and played.values_match
 
 
 def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:

@@ -14,12 +14,6 @@ from pebblesim.language.registry import get
 from pebblesim.readings.kernels.storage import Storage
 from pebblesim.readings.kernels.triton import LEAST_SIDE, workspace
 
-SHARED = 232448
-"""Bytes of shared memory of a thread block on a Hopper card."""
-
-REGISTERS = 262144
-"""Bytes of registers in a multiprocessor."""
-
 
 @dataclass(frozen=True)
 class Tiling:
@@ -128,9 +122,7 @@ def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int
     return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
-def check(
-    tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int = SHARED, registers: int = REGISTERS
-) -> None:
+def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
     """Check that the thread blocks of each launch fit into a multiprocessor.
 
     Args:
