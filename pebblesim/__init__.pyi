@@ -24,6 +24,7 @@ from .jobs.compare import Comparison as Comparison, compare as compare
 from .jobs.count import Counted as Counted, count as count
 from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
+from .jobs.glossary import glossary as glossary
 from .jobs.graph import graph as graph, optimum as optimum
 from .jobs.l2 import L2 as L2, l2 as l2
 from .jobs.listing import Listing as Listing, list as list

@@ -19,8 +19,7 @@ def seen(A, B, i, j, A_T, B_T):
 def gemm(m, C, A, B, b, *, A_T=False, B_T=False, every_tile=False):
     """Compute C = A B by b x b tiles; the tile of C stays in the cache.
 
-    `A_T`, `B_T`: use the transpose of the operand. `every_tile`: compute all tiles, like a kernel that ignores the
-    mask.
+    `A_T`, `B_T`: use the transpose of the operand. `every_tile`: ignore the mask and compute all tiles.
     """
     rows, columns = C.shape
     terms = A.shape[0] if A_T else A.shape[1]

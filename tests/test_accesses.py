@@ -45,6 +45,10 @@ class Interpreter:
             assert node.range.parent is not None
             begin, end = self.limits(node.range.parent)
             block = ir.length(node.range.block, self.values)
+            if node.range.first:
+                end = min(end, block)
+            if node.range.after is not None:
+                begin = self.values.get(node.range.after, node.range.after)
             for start in range(begin, end, block):
                 self.at[node.range] = start, min(start + block, end)
                 if node.when is not None and self.allowed is not None:

@@ -561,7 +561,7 @@ def test_bad_options_get_one_sentence(pebblesim: Pebblesim, options: str, senten
         ({}, "give n and d"),
         ({"inputs": random_head(4, 1, 0), "n": 4}, "either sizes or inputs"),
         ({"inputs": {"Q": np.ones((4, 1))}}, "input K is missing"),
-        ({"inputs": random_head(4, 1, 0) | {"O": 0}}, "'O' is no input"),
+        ({"inputs": random_head(4, 1, 0) | {"O": 0}}, "'O' is not an input"),
         ({"inputs": random_head(4, 1, 0) | {"Q": [[1, 2]]}}, "must hold floating-point numbers"),
         ({"n": 9, "d": 1, "rule": "rows"}, "did you mean 'row'"),
         ({"n": 9, "d": 1, "rule": "threshold"}, "at least one value"),

@@ -49,6 +49,7 @@ with SCHEDULES.temporary():
 TESTED = {
     name: schedule.in_dims(schedule.problem.rectangle.dims) if schedule.problem.rectangle else schedule
     for name, schedule in {**SCHEDULES, "nested": NESTED}.items()
+    if schedule.alike
 }
 """In all dimensions of their problems: a square is one of their rectangles."""
 every_schedule = strategies.every(TESTED)
@@ -344,6 +345,15 @@ def test_sizes_can_be_constants_of_the_text(tmp_path: Path) -> None:
     outputs, (seen, reference) = run_one(source.text, source, tmp_path, schedule, **sizes)
     np.testing.assert_allclose(outputs["O"], reference["O"], rtol=1e-4)
     assert total(seen).words_read == count(schedule.program, sizes).total.reads
+
+
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+def test_a_worker_writes_to_its_own_split(name: str, gpu: Simulated, sources: dict[tuple[str, bool], Source]) -> None:
+    schedule, sizes = TESTED[name], {"n_q": 3, "n_k": 8, "d_k": 2, "d_v": 9, "B_r": 2, "S": 3, "B_c": 2, WORKERS: 1}
+    inputs = schedule.problem.random_inputs(sizes)
+    outputs, seen = gpu.run(sources[name, False].kernels, schedule.program, sizes, inputs)
+    np.testing.assert_allclose(outputs["O"], schedule.problem.reference(inputs)["O"], rtol=1e-4)
+    assert not any(each.faults for each in seen)
 
 
 @pytest.mark.slow

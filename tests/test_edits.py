@@ -75,7 +75,7 @@ def board(name: str, shift: int, summation: str, mask: Mask | None) -> tuple[Cda
 def judge(edited: Schedule, shift: int, summation: str, mask: Mask | None) -> str:
     """Traced, played and run: what came of an edit. Fails where these contradict each other."""
     original = SCHEDULES[edited.name]
-    mask = mask if original.problem.maskable else None
+    mask = mask if original.maskable else None
     try:
         program = edited.program if mask is None else edited.masked
     except TraceError:

@@ -122,8 +122,9 @@ def test_a_folder_is_no_file_to_load(
     assert capsys.readouterr().err == f"error: --load {str(tmp_path)!r}: this is a folder.\n"
 
 
-def test_output_that_nobody_wants_is_no_error() -> None:
-    ran = subprocess.run(["sh", "-c", f"{sys.executable} -m pebblesim {COUNT} >&-"], capture_output=True, text=True)
+@pytest.mark.parametrize("line", [COUNT, f"{COUNT} --json"])
+def test_output_that_nobody_wants_is_no_error(line: str) -> None:
+    ran = subprocess.run(["sh", "-c", f"{sys.executable} -m pebblesim {line} >&-"], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 

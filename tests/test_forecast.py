@@ -153,7 +153,7 @@ def test_what_binds_a_launch() -> None:
 def test_cards_that_nobody_has_measured_say_so() -> None:
     assert [name for name in cards.cards() if can_forecast(cards.card(name))] == ["H200"]
     tiling = TILINGS["forward"][0]
-    with pytest.raises(UsageError, match="nobody has measured what kernels reach on NVIDIA H100"):
+    with pytest.raises(UsageError, match="the rates of kernels on NVIDIA H100"):
         forecast(tiling, {"n": 128, "d": 64}, cards.card("H100"), "bfloat16")
     assert forecasts("matmul", {"m": 64, "k": 64, "n": 64}, H200, "bfloat16") == ()
 

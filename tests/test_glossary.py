@@ -30,7 +30,7 @@ def graphs(name: str) -> Iterator[tuple[str, Cdag]]:
     """The graph of each schedule of a problem, at small sizes, as a chain; of some under a mask."""
     for schedule in of_problem(name):
         sizes = dict.fromkeys(schedule.problem.dims, 2)
-        for mask in (None, "window:1") if schedule.problem.maskable else (None,):
+        for mask in (None, "window:1") if schedule.maskable else (None,):
             blocks = dict.fromkeys(schedule.blocks, 1)
             yield schedule.name, set_up(schedule, M=10_000, mask=mask, blocks=blocks, **sizes).graph
 

@@ -26,7 +26,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule
 Index = tuple[int, ...]
 Terms = dict[int, list[str]]  # the predecessors of each term, by its index in the summed dimension
 
-MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.problem.maskable}
+MASKABLE = {name: each for name, each in SCHEDULES.items() if each.maskable}
 
 
 class Slow:

@@ -25,7 +25,7 @@ from pebblesim.readings.numbers import numbers
 from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, work
 
-MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.problem.maskable}
+MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}
 every_schedule = strategies.every(MASKABLE)
 CORES = [schedule for name, schedule in MASKABLE.items() if not name.startswith("projected")]
 every_core = pytest.mark.parametrize("schedule", CORES, ids=[schedule.name for schedule in CORES])

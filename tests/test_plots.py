@@ -27,7 +27,7 @@ from pebblesim.plots.graph import graph
 from pebblesim.plots.roofline import roofline
 from pebblesim.plots.skislope import gap, skislope
 from pebblesim.plots.style import line, save
-from pebblesim.plots.words import words
+from pebblesim.plots.words import figure, legend, words
 
 
 @pytest.fixture
@@ -216,6 +216,14 @@ def test_an_aspect_is_kept_where_it_is_possible() -> None:
 def test_a_graph_of_edges_has_no_layers() -> None:
     with pytest.raises(UsageError, match="was made from edges"):
         layers(Cdag.from_edges(2, [(0, 1)]))
+
+
+def test_a_picture_of_words_says_what_its_tensors_are() -> None:
+    rows = [ps.count("small-cache", n=64, d=8, M=512)]
+    assert legend(rows).replace("\N{NO-BREAK SPACE}", " ").startswith("S = A1 X;  h = A3 Y;  ")
+    picture = Figure(layout="constrained")
+    figure(rows, picture)
+    assert "S = A1 X" in picture.get_supxlabel().replace("\N{NO-BREAK SPACE}", " ")
 
 
 # -- the document -----------------------------------------------------------------------------------------------------

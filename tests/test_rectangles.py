@@ -62,7 +62,7 @@ def masks(draw: st.DrawFn, n_q: int, n_k: int) -> Mask | None:
 
 def drawn(data: st.DataObject, schedule: Schedule) -> tuple[dict[str, int], Mask | None]:
     sizes = {name: data.draw(side, name) for name in (*schedule.problem.dims, *schedule.blocks)}
-    return sizes, data.draw(masks(sizes["n_q"], sizes["n_k"]))
+    return sizes, data.draw(masks(sizes["n_q"], sizes["n_k"])) if schedule.maskable else None
 
 
 def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
@@ -258,7 +258,8 @@ def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject)
     dims, blocks = (
         {name: data.draw(size, name) for name in names} for names in (schedule.problem.dims, schedule.blocks)
     )
-    mask = data.draw(st.one_of(st.none(), st.sampled_from(["causal", "causal:start", "window:7"]).map(of)))
+    some = st.sampled_from(["causal", "causal:start", "window:7"]).map(of) if schedule.maskable else st.none()
+    mask = data.draw(st.one_of(st.none(), some))
     counted = ps.count(schedule, M=1, blocks=blocks, mask=mask, **dims)
     assert counted.io >= counted.lower_bound.value >= counted.every_way.value
 
@@ -348,6 +349,15 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
         ("splits", P, 2 * S * d + d + d + 1),
         ("merge", 1, (P + 1) * (d + 1)),
     ]
+
+
+@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
+def test_three_splits_are_merged(name: str, mask: str | None) -> None:
+    """The last one ragged; under a mask some rows see nothing of some splits."""
+    blocks = {"B_r": 2, "S": 3} | ({"B_c": 2} if name == "flash-decoding" else {})
+    played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
+    assert played.passed and played.values_match
 
 
 def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:

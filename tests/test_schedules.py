@@ -106,7 +106,7 @@ def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) ->
 @strategies.draws(2, 50)
 def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
-    summation = data.draw(strategies.SUMMATIONS)
+    summation = data.draw(strategies.summations(schedule))
     predicted = count(schedule.program, sizes, summation)
     game = played(schedule, sizes, summation, predicted.peak_red)
     assert game.complete
@@ -159,7 +159,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
 @strategies.draws(2, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
     dims = data.draw(strategies.dims(schedule, largest=7))
-    summation = data.draw(strategies.SUMMATIONS)
+    summation = data.draw(strategies.summations(schedule))
     with pytest.raises(Infeasible) as too_small:
         choose(schedule, dims, 1, "fit", summation)
     M = too_small.value.least_M + data.draw(st.integers(0, 40))  # the feasibility edge among them

@@ -1,8 +1,8 @@
-"""Advice for a real card: which schedule and blocks move least, and how fast the roofline allows them to be.
+"""Advice for a real card: the schedule and blocks with the least I/O, and the time that the roofline allows.
 
-Two boundaries are looked at, each by the game with one cache: a block on a multiprocessor, with M the words of its
-shared memory, and the whole card, with M the words of the last cache before the memory. Both give bounds, no forecasts.
-The work is that of the tile on the multiprocessors, which is where it is done.
+Two boundaries are analysed, each with the one-cache game: a thread block on a multiprocessor, where M is the words of
+its shared memory, and the whole card, where M is the words of the last cache before the memory. Both give bounds, not
+forecasts. The operations are those of the tile on the multiprocessors, where they are executed.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Boundary:
-    """What crosses one boundary of the card.
+    """The traffic across one boundary of the card.
 
     Attributes:
         name: "SM" (shared memory of a block) or "HBM" (the memory of the card).
-        cache: what M stands for.
-        M: the words that fit there.
-        rows: the schedules that fit, the one that moves least first; those within a factor of two of it with the blocks
-            that move least, the others with the largest that fit.
-        too_large: the least M of those that do not fit, by name.
-        bandwidth: bytes per second across it, None if it is not known.
-        own: the schedules with blocks of the reader's own, whether they fit or not.
+        cache: the cache of size M.
+        M: the number of words that fit there.
+        rows: the schedules that fit, least I/O first. Schedules within a factor of two of the first have the blocks
+            with the least I/O; the others have the largest blocks that fit.
+        too_large: the smallest feasible M of schedules that do not fit, by name.
+        bandwidth: bytes per second across the boundary; None if it is not known.
+        own: the schedules with the user's blocks, whether they fit or not.
     """
 
     name: str
@@ -66,21 +66,22 @@ class Boundary:
 
     @property
     def best(self) -> Counted:
-        """The schedule that moves least."""
+        """The schedule with the least I/O."""
         return self.rows[0]
 
 
 @dataclass(frozen=True)
 class Advice(Result):
-    """What to run on a card, and why.
+    """The advice for a card.
 
     Attributes:
-        card, problem, dims, dtype, heads, kv_heads, batch, mask: what was asked.
-        boundaries: at the multiprocessors and at the memory.
-        useful: operations that the problem takes, for one head; a schedule may carry out more, and some twice.
-        together: heads that share keys and values, and are counted as one with so many times the queries.
-        kernels: forecasts of kernels on matrix units, the fastest first; none for other words or an unmeasured card.
-        own_kernels: the same with the reader's own tile, where a kernel can have it.
+        card, problem, dims, dtype, heads, kv_heads, batch, mask: the arguments.
+        boundaries: the results at the multiprocessors and at the memory.
+        useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
+        together: number of heads that share keys and values; they are counted as one head with this many times the
+            queries.
+        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        own_kernels: the same with the user's tile, if a kernel supports it.
     """
 
     card: Card
@@ -99,29 +100,29 @@ class Advice(Result):
 
     @property
     def times(self) -> int:
-        """How often the problem is solved: once for each head of each sequence, those that are counted as one once."""
+        """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
         return self.heads // self.together * self.batch
 
     @property
     def peak(self) -> float | None:
-        """Operations per second on words of that type, None if no figure is known."""
+        """Operations per second on words of this data type; None if no figure is known."""
         found = self.card.peak.get(self.dtype)
         return None if found is None else float(found.value)
 
     def bytes(self, row: Counted) -> int:
-        """What a schedule moves for all heads, in bytes."""
+        """Bytes that a schedule moves for all heads."""
         return row.io * BYTES[self.dtype] * self.times
 
     def per_byte(self, row: Counted) -> float:
-        """Operations of the problem for each byte that a schedule moves."""
+        """Operations of the problem per byte that a schedule moves."""
         return _ratio(self.useful, row.io * BYTES[self.dtype])
 
     def seconds(self, boundary: Boundary, row: Counted) -> float | None:
-        """The least time in which that crosses a boundary."""
+        """The least time in seconds to move these bytes across a boundary."""
         return None if boundary.bandwidth is None else _ratio(self.bytes(row), boundary.bandwidth)
 
     def arithmetic(self, row: Counted) -> float | None:
-        """The least time that its arithmetic takes, in seconds."""
+        """The least time of its arithmetic, in seconds."""
         return None if self.peak is None else _ratio(row.operations * self.times, self.peak)
 
     def bound_by(self, boundary: Boundary, row: Counted) -> str | None:
@@ -132,9 +133,10 @@ class Advice(Result):
         return "memory" if moving > computing else "compute"
 
     def limits(self, tile: Counted) -> dict[str, float]:
-        """What keeps a tile on the multiprocessors from being faster, in seconds, as far as known.
+        """The known limits on the time of a tile on the multiprocessors, in seconds.
 
-        That is "arithmetic", its own; its traffic there; and, at the memory, that of the best blocks of its schedule.
+        They are "arithmetic"; its traffic at the multiprocessors; and the traffic at the memory of the best blocks of
+        its schedule.
         """
         inner, *outer = self.boundaries
         found = {"arithmetic": self.arithmetic(tile), inner.name: self.seconds(inner, tile)}
@@ -145,21 +147,22 @@ class Advice(Result):
         return {name: seconds for name, seconds in found.items() if seconds is not None}
 
     def allowed(self, tile: Counted) -> tuple[str, float] | None:
-        """(limit, seconds): what the roofline allows a tile; None without a rate of arithmetic, which may limit it."""
+        """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
         return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
 
     @cached_property
     def fastest(self) -> Counted:
-        """Of all that fit everywhere, the one whose largest limit is least; that moves least where no rate is known.
+        """The fastest tile: the one with the smallest largest limit among those that fit everywhere. Without rates, the
+        one with the least I/O.
 
-        A hundredth more does not count: then it is the one that moves least at the first boundary.
+        Differences below 1 % are ignored; then it is the tile with the least I/O at the first boundary.
         """
         rows = self.boundaries[0].rows
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
 
     def terms(self, boundary: Boundary) -> list[terms.Term]:
-        """The terms of the best schedule's closed form at a boundary.
+        """Return the terms of the best schedule's closed form at a boundary.
 
         Raises:
             UsageError: the mask has no closed form.
@@ -176,7 +179,7 @@ class Advice(Result):
         return algorithm.program if self.mask is None else algorithm.masked
 
     def to_dict(self, explain: bool = False) -> dict[str, Any]:
-        """As printed by `pebblesim advise --json`."""
+        """Return the data of `pebblesim advise --json`."""
         head = {
             "card": self.card.name,
             "figures": {k: f._asdict() for k, f in self.card.figures.items()},
@@ -234,7 +237,7 @@ class Advice(Result):
         }
 
     def explain(self) -> str:
-        """Term by term, why the best schedule at each boundary moves what it moves."""
+        """Explain the I/O of the best schedule at each boundary, term by term."""
         parts = []
         for each in self.boundaries:
             best = each.best
@@ -260,7 +263,7 @@ class Advice(Result):
         return parts + (["", *self._launched()] if self.kernels else [])
 
     def _launched(self) -> list[str | Sheet]:
-        """Forecasts of the kernels, and what to write into one's own."""
+        """Forecasts of the kernels, and settings for the user's own kernel."""
         best = self.kernels[0]
         useful = float(Fraction(self.useful * self.times, 10**12))
         rows = [
@@ -317,7 +320,7 @@ class Advice(Result):
         return Sheet(columns, cells, ("schedule", "I/O per head", "gap", "blocks", "bound by"))
 
     def _judged(self, each: Boundary, own: Counted) -> str:
-        """A sentence on a tile of the reader's."""
+        """Judge the user's tile in a sentence."""
         said = f"{own.schedule}: "
         if not own.feasible:
             needed = own.least_M or own.peak_red
@@ -334,7 +337,7 @@ class Advice(Result):
         return said
 
     def _regime(self, each: Boundary) -> str:
-        """On which side of M = d² this is, where the bound of the problem changes there."""
+        """Say on which side of M = d² the case is, if the problem's bound changes there."""
         if each.best.bound is None or "Min(" not in each.best.bound.expr or "d" not in self.dims:
             return ""
         ratio = each.M / self.dims["d"] ** 2
@@ -370,7 +373,7 @@ class Advice(Result):
 
 
 def _ratio(amount: int, of: float) -> float:
-    """A quotient, however large what is divided.
+    """Return a quotient of numbers of any size.
 
     Raises:
         UsageError: it is too large for a float.
@@ -378,7 +381,7 @@ def _ratio(amount: int, of: float) -> float:
     try:
         return float(Fraction(amount) / Fraction(of))
     except OverflowError:
-        raise UsageError("these sizes give times beyond 1e308 s; take smaller ones, or `count`.") from None
+        raise UsageError("these sizes give times beyond 1e308 s; use smaller ones, or `count`.") from None
 
 
 def _said(blocks: Mapping[str, int]) -> str:
@@ -427,34 +430,34 @@ def advise(
     blocks: Mapping[str, int] | None = None,
     **dims: int,
 ) -> Advice:
-    """Which schedule and blocks move least on a card, and what the roofline allows.
+    """Find the schedule and blocks with the least I/O on a card, and the time that the roofline allows.
 
     Args:
-        gpu: a card that pebblesim knows, such as "H200", or a `Card`.
-        dtype: type of a word, such as "bf16"; sums are taken to be of that type, too.
-        problem_name: what is computed.
-        heads, batch: how often; the traffic of one is counted, and the times are for all.
-        kv_heads: heads of keys and values, if heads share them; those that do are counted as one, with all their
-            queries.
-        separate: count each of those for itself instead.
+        gpu: the name of a known card, such as "H200", or a `Card`.
+        dtype: data type of a word, such as "bf16"; sums are assumed to have the same type.
+        problem_name: the problem.
+        heads, batch: numbers of heads and sequences; the traffic is counted for one, and the times are for all.
+        kv_heads: number of heads of keys and values, if heads share them; heads that share them are counted as one with
+            all their queries.
+        separate: count each head separately instead.
         mask: as for `count`.
-        card: a TOML file with a card of the user's own instead.
-        blocks: sizes of a tile of the user's own, such as {"B_r": 128, "B_c": 128}, to be judged at the multiprocessors
-            for every schedule that has such blocks; blocks that are left out are the largest that fit.
+        card: a TOML file that describes another card, instead of `gpu`.
+        blocks: sizes of the user's tile, such as {"B_r": 128, "B_c": 128}. It is judged at the multiprocessors for
+            every schedule with these blocks; missing blocks get the largest size that fits.
         dims: the dimensions of the problem.
 
     Returns:
-        What each schedule moves at the boundaries of the card, the roofline, and kernels with their forecast.
+        The I/O of each schedule at the boundaries of the card, the roofline, and kernels with their forecasts.
 
     >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
     'row-stationary-fused'
 
     Raises:
-        Infeasible: no schedule fits into a block's shared memory.
-        UsageError: a name, size or file that is not allowed.
+        Infeasible: no schedule fits into the shared memory of a block.
+        UsageError: a name, size or file is not allowed.
     """
     if (gpu is None) == (card is None):
-        raise UsageError("name a card with --gpu, or give one of your own with --card FILE; one of the two.")
+        raise UsageError("give either a known card with --gpu, or a file with --card.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
     dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
     counted = Heads(heads, kv_heads, batch, separate)
@@ -490,13 +493,13 @@ def _kernels(
     mask: Mask | None,
     blocks: Mapping[str, int] | None,
 ) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
-    """Forecasts of our kernels, and of those with a tile of the reader's."""
+    """Forecast our kernels, and kernels with the user's tile."""
     if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
         return (), ()
     found = forecasts(problem_name, sizes, card, dtype, heads, mask)
     own = []
     for like in {each.tiling.schedule: each.tiling for each in reversed(found)}.values():
-        if blocks and set(blocks) <= set(like.blocks):  # blocks that are left out are those of the fastest
+        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
             for stages in (4, 3, 2):
                 try:
                     tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
@@ -522,7 +525,7 @@ def _boundary(
     M = cards.words(card, figure, dtype)
     given = _given(sizes) | {"M": M, "mask": mask}
     rows, too_large = [], {}
-    for algorithm in of_problem(problem_name):
+    for algorithm in of_problem(problem_name, mask is not None):
         try:
             rows.append(count(algorithm, **given))
         except Infeasible as error:
@@ -530,7 +533,9 @@ def _boundary(
     if not rows:
         least = min(too_large.values())
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
-    least_io = min(row.io for row in rows)  # better blocks change little, and are for those that may win
+    least_io = min(
+        row.io for row in rows
+    )  # better blocks change little, so they are searched only for schedules that may win
     rows = [count(row.schedule, blocks="best", **given) if row.io <= 2 * least_io else row for row in rows]
     rows.sort(key=lambda row: row.io)
     own = tuple(compare(problem_name, blocks=blocks, **given)) if blocks else ()

@@ -1,4 +1,4 @@
-"""Real cards: what they hold and how fast they are, each figure with its source (`cards.toml`); users' own cards."""
+"""Real cards: sizes and rates, each with its source (`cards.toml`), and users' own cards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURES = {
     "memory": "bytes of memory",
     "memory_bandwidth": "bytes per second between memory and the caches",
 }
-"""What a card may say; `peak` besides, operations per second by data type."""
+"""The figures of a card; `peak`, operations per second by data type, is separate."""
 
 RATES = {
     "launch": "seconds that a launch takes besides",
@@ -38,14 +38,14 @@ RATES = {
     "memory": "bytes per second between memory and the caches, of a copy",
     "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }
-"""What the kernels of our schedules reach on a card, fitted to measurements (`benchmarks/gpu/fit.py`)."""
+"""The rates that the kernels of our schedules reach on a card, fitted to measurements (`benchmarks/gpu/fit.py`)."""
 
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
-"""Without these no advice is given."""
+"""Figures that advice requires."""
 
 
 class Figure(NamedTuple):
-    """A value and where it was found."""
+    """A value and its source."""
 
     value: float
     source: str
@@ -56,10 +56,10 @@ class Card:
     """A card.
 
     Attributes:
-        name: the product.
-        figures: what is known of it, by the names of `FIGURES`.
+        name: name of the product.
+        figures: the known figures, by the names of `FIGURES`.
         peak: the highest rate of dense arithmetic by data type, in operations per second.
-        rates: what our kernels reach, by the names of `RATES`; empty where nobody has measured.
+        rates: the rates of our kernels, by the names of `RATES`; empty if they were not measured.
     """
 
     name: str
@@ -68,33 +68,33 @@ class Card:
     rates: Mapping[str, Figure] = field(default_factory=dict)
 
     def size(self, figure: str) -> int:
-        """A size in bytes that every card has."""
+        """Return a size in bytes that every card has."""
         return int(self.figures[figure].value)
 
     def rate(self, figure: str) -> float | None:
-        """A rate, if it is known."""
+        """Return a rate, or None if it is not known."""
         found = self.figures.get(figure)
         return None if found is None else float(found.value)
 
     @property
     def last_cache(self) -> str:
-        """The cache in front of the memory, "l2" or "l3"."""
+        """The last cache before the memory, "l2" or "l3"."""
         return "l3" if "l3" in self.figures else "l2"
 
 
 @cache
 def cards() -> Mapping[str, Card]:
-    """All cards that come with pebblesim."""
+    """Return all built-in cards."""
     tables = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
     sources = tables.pop("sources")
     return {key: _card(table, f"card {key}", sources) for key, table in tables.items()}
 
 
 def card(name: str) -> Card:
-    """The card of that name, however it is spelled: "H200", "h200", "GTX 1060".
+    """Return the card with this name; case and spaces do not matter: "H200", "h200", "GTX 1060".
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: the card is not known.
     """
     plain = {key.lower(): key for key in cards()}
     wanted = "".join(letter for letter in name.lower() if letter.isalnum())
@@ -104,17 +104,17 @@ def card(name: str) -> Card:
 
 
 def from_file(path: Path) -> Card:
-    """A card of a user's own, from a TOML file: `name`, the figures, and a table `peak`; a source is not asked for.
+    """Load a user's card from a TOML file with `name`, the figures, and a table `peak`; sources are not required.
 
     Raises:
-        UsageError: it cannot be read, or says too little, or something else.
+        UsageError: the file cannot be read, lacks an entry, or has an unknown or wrong entry.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--card {str(path)!r} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--card {str(path)!r} is no TOML: {error}.") from None
+        raise UsageError(f"--card {str(path)!r} is not TOML: {error}.") from None
     return _card(table, f"--card {str(path)!r}", {})
 
 
@@ -139,24 +139,24 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
 
 
 def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, Figure]:
-    """All of `RATES` or none."""
+    """Return all of `RATES`, or none."""
     if not isinstance(table, Mapping) or (table and set(table) != set(RATES)):
-        raise UsageError(f"{where}: a table [rates] has all of {', '.join(RATES)}, or is left out.")
+        raise UsageError(f"{where}: a table [rates] must have all of {', '.join(RATES)}, or be left out.")
     return {key: _figure(f"{where}: rates.{key}", given, sources) for key, given in table.items()}
 
 
 def _figure(what: str, given: Any, sources: Mapping[str, str]) -> Figure:
     value, source = (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, None)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise UsageError(f"{what} = {value!r} is no size or rate; write a number above 0, in bytes or per second.")
+        raise UsageError(f"{what} = {value!r} is not a size or rate; write a number above 0, in bytes or per second.")
     return Figure(value, sources.get(source, source) if source else "as given")
 
 
 def words(card: Card, figure: str, dtype: str) -> int:
-    """How many words of a data type fit there.
+    """Return how many words of a data type fit into a cache.
 
     Raises:
-        UsageError: none.
+        UsageError: not even one word fits.
     """
     found = card.size(figure) // BYTES[dtype]
     if found < 1:

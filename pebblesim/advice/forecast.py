@@ -1,9 +1,10 @@
-"""How long the kernels of a schedule take on a card, and what binds them.
+"""Forecast the time of a schedule's kernels on a card, and the limiting resource.
 
-A launch takes the longest of three times: what its blocks do on the multiprocessors, its bytes through L2 and its
-least bytes from memory and to it. A block multiplies, works on elements, waits and writes one after the other; where
-several blocks are on a multiprocessor, some of that is hidden. Blocks come in waves of as many as fit on the card. The
-rates are the card's: bandwidths as measured, the others fitted to kernels that were measured (`cards.RATES`).
+The time of a launch is the longest of three times: the work of its blocks on the multiprocessors, its bytes through L2,
+and its least bytes from and to memory. In a block, matrix products, elementwise work, waiting and writing follow one
+another; with several blocks on a multiprocessor a part of this time is hidden. Blocks run in waves of as many as fit on
+the card. The rates are those of the card: bandwidths were measured, the others were fitted to measured kernels
+(`cards.RATES`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from pebblesim.jobs.tiles import TILINGS, Tiling, check
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8
-"""From so many waves on blocks no longer come in waves: they drift apart."""
+"""From this number of waves on blocks no longer run in waves, because they drift apart."""
 
 MOST_THREADS = 2048
 """Threads on a multiprocessor."""
 
 REGISTERS_BESIDES = 64
-"""Registers of 32 bits that a thread takes for addresses and counters."""
+"""32-bit registers that a thread uses for addresses and counters."""
 
 RESERVED = 1024
-"""Bytes of shared memory that each block takes besides its own."""
+"""Bytes of shared memory that the system reserves for each block."""
 
 NEEDED = ("multiprocessors", "registers", "shared_per_multiprocessor", "l2_bandwidth")
 
@@ -39,10 +40,10 @@ class LaunchForecast:
     """A launch.
 
     Attributes:
-        cost: what it does.
+        cost: the operations and bytes of the launch.
         parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "waves" (what the last,
             partly filled wave adds), "L2", "memory" and "launch".
-        seconds: how long it takes.
+        seconds: its time.
         resident: blocks on a multiprocessor.
     """
 
@@ -53,7 +54,10 @@ class LaunchForecast:
 
     @property
     def binds(self) -> str:
-        """L2 or memory if the rest waits for it, else the longest part of what multiprocessors do."""
+        """The limiting resource:
+
+        L2 or memory if the rest waits for it, else the longest part of the work on multiprocessors.
+        """
         for part in ("L2", "memory"):
             if self.parts["launch"] + self.parts[part] >= self.seconds:
                 return part
@@ -62,19 +66,19 @@ class LaunchForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All launches of a schedule's kernels."""
+    """The forecast of all launches of a schedule's kernels."""
 
     tiling: Tiling
     launches: tuple[LaunchForecast, ...]
 
     @property
     def seconds(self) -> float:
-        """How long they take."""
+        """The total time in seconds."""
         return sum(launch.seconds for launch in self.launches)
 
     @property
     def binds(self) -> str:
-        """The part that most of the time goes to, over the launches by what binds each."""
+        """The resource that limits most of the time, summed over the launches by limiting resource."""
         shares: dict[str, float] = {}
         for launch in self.launches:
             shares[launch.binds] = shares.get(launch.binds, 0) + launch.seconds
@@ -166,21 +170,21 @@ def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tupl
 def forecast(
     tiling: Tiling, dims: Mapping[str, int], card: Card, dtype: str, heads: int = 1, mask: Mask | None = None
 ) -> Forecast:
-    """How long the kernels of a schedule with certain tiles take.
+    """Forecast the time of a schedule's kernels with given tiles.
 
     Args:
         tiling: a schedule and its tiles, powers of two.
         dims: dimensions of its problem.
-        card: with `rates`.
-        dtype: type of a word of a matrix.
-        heads: how many such problems are solved together.
-        mask: which pairs are allowed.
+        card: a card with `rates`.
+        dtype: data type of the words of a matrix.
+        heads: number of problems solved together.
+        mask: the allowed pairs.
 
     Raises:
-        UsageError: not enough is known of the card, or the tiles do not fit on it.
+        UsageError: a figure of the card is missing, or the tiles do not fit on it.
     """
     if not can_forecast(card):
-        raise UsageError(f"nobody has measured what kernels reach on {card.name}, so that there is no forecast.")
+        raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
     check(tiling, held, card.size("shared_per_block"), card.size("registers"))
@@ -195,7 +199,7 @@ def forecasts(
     heads: int = 1,
     mask: Mask | None = None,
 ) -> tuple[Forecast, ...]:
-    """Forecasts of all kernels in `TILINGS` that fit on a card, the fastest first; none where there are no kernels."""
+    """Forecast all kernels in `TILINGS` that fit on a card, fastest first; empty if there are no kernels."""
     found = []
     for tiling in TILINGS.get(problem_name, ()):
         try:
@@ -214,11 +218,11 @@ PASTED = {
     "b_r": "BLOCK_M1",
     "b_c": "BLOCK_N1",
 }
-"""What kernels call the blocks."""
+"""Names of the blocks in kernels."""
 
 
 def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
-    """Lines to write into a kernel of one's own: its tile, how it is launched, and what each launch takes."""
+    """Return lines for a user's own kernel: its tile, its launch settings, and the resources of each launch."""
     named = {PASTED.get(name, name): size for name, size in found.tiling.blocks.items()}
     width = max(size for name, size in dims.items() if name.startswith("d"))
     named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it

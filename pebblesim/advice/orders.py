@@ -1,4 +1,4 @@
-"""In which order to launch the thread blocks of the schedule that is advised, by what HBM then moves."""
+"""Find the launch order of the advised schedule's thread blocks with the least HBM traffic."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TRIED = ("head-first", "row-major", "grouped:8", "sawtooth")
 
 @dataclass(frozen=True)
 class Orders:
-    """Traffic behind L2 in each order of launch, the least first."""
+    """Traffic behind L2 for each launch order, the least first."""
 
     rows: tuple[L2, ...]
 
     @property
     def best(self) -> L2:
-        """The order in which memory moves least; of several, the plainest."""
+        """The order with the least memory traffic; the simplest one if several are equal."""
         return self.rows[0]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """As printed by `pebblesim advise --orders --json`."""
+        """Return the data of `pebblesim advise --orders --json`."""
         return [row.to_dict() for row in self.rows]
 
     def __str__(self) -> str:
@@ -45,14 +45,16 @@ class Orders:
 
 
 def orders(advice: Advice) -> Orders:
-    """Replay the schedule that is advised through the card's L2 in each order, one block on each multiprocessor.
+    """Replay the advised schedule through the card's L2 in each order, with one block on each multiprocessor.
 
     Raises:
-        UsageError: the card does not say how many multiprocessors it has, or there are too many tiles to replay.
+        UsageError: the card's number of multiprocessors is not known, or there are too many tiles to replay.
     """
     figures = advice.card.figures
     if "multiprocessors" not in figures:
-        raise UsageError(f"{advice.card.name}: without the number of its multiprocessors no order can be tried.")
+        raise UsageError(
+            f"{advice.card.name}: the number of its multiprocessors is not known, so no order can be tried."
+        )
     row = advice.fastest
     given: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
     chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}

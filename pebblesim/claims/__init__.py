@@ -1,11 +1,11 @@
 """Claims of the literature and our own, judged.
 
-PROVED is for all sizes of a region; HOLDS, on all that was tried; FAILS, with a counterexample. AGREES: two
-readings of one source say the same; COMPUTED: it follows from the text of a source alone. Neither is a proof.
+PROVED: true for all sizes of a region. HOLDS: true on all tested sizes. FAILS: false, with a counterexample. AGREES:
+two readings of one source agree. COMPUTED: it follows from the text of a source alone. The last two are not proofs.
 
-Evidence is text that was evaluated: whoever evaluates it again, after `import pebblesim as ps, pebblesim.claims`, sees
-the same. A claim of a paper that is known to be false and shown to be false is FAILS, as stated here; only what
-contradicts what is stated here counts as failed.
+Evidence is text that was evaluated; it can be evaluated again after `import pebblesim as ps, pebblesim.claims`. If a
+paper's claim is known to be false and is shown to be false, its status is FAILS, as stated here. Only findings that
+contradict the statements here count as failed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and what was found."""
+    """A claim and its finding."""
 
     claim: Claim
     status: str
@@ -65,11 +65,11 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether the finding is what we state."""
+        """Whether the finding equals the stated status."""
         return self.status == self.claim.expects
 
     def to_dict(self) -> dict[str, Any]:
-        """A row of `pebblesim verify --json`."""
+        """Return a row of `pebblesim verify --json`."""
         return {
             "claim": self.claim.name,
             "source": self.claim.source,
@@ -88,12 +88,12 @@ class Report(Result):
 
     @property
     def errata(self) -> str:
-        """The page of errata, as in docs/ERRATA.md."""
+        """Return the page of errata, as in docs/ERRATA.md."""
         return errata(self.rows)
 
     @property
     def failed(self) -> int:
-        """Findings that contradict what we state."""
+        """Number of findings that contradict the stated status."""
         return sum(not row.agrees for row in self.rows)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Report(Result):
         return "\n".join([*lines, f"{len(self.rows)} claims: {told}; {self.failed} contradict what is stated here"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As printed by `pebblesim verify --json`."""
+        """Return the data of `pebblesim verify --json`."""
         return {"rows": [row.to_dict() for row in self.rows], "failed": self.failed}
 
 
@@ -117,20 +117,19 @@ def verify(
     """Judge claims.
 
     Args:
-        names: parts of the names of claims, such as "C.9"; all claims if none.
-        full: try larger and more samples; minutes instead of seconds.
-        progress: called now and then with the fraction of the claims that is done.
-        errata_only: only those that are stated to be false.
+        names: parts of claim names, such as "C.9"; all claims by default.
+        full: try larger and more samples; this takes minutes instead of seconds.
+        progress: called from time to time with the fraction of the claims done.
+        errata_only: judge only claims that are stated to be false.
 
     Returns:
-        The verdicts, a row for each claim; they print as text, and `failed` counts those that contradict what is
-        stated.
+        The verdicts, one for each claim. They print as text; `failed` counts those that contradict the stated status.
 
     >>> verify("Lemma C.9, count").rows[0].status
     'AGREES'
 
     Raises:
-        UsageError: no claim has such a name.
+        UsageError: no claim has this name.
     """
     chosen = [each for each in CLAIMS if not names or any(name in f"{each.source}, {each.name}" for name in names)]
     if not chosen:

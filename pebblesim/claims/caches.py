@@ -16,11 +16,11 @@ from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings.accesses import Stream
 
 OPERANDS = 8
-"""Words that an operation and its temporaries touch at most: pebbles that a game needs beside the cache."""
+"""Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""
 
 
 def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bool]) -> Finding:
-    """Whether something holds for schedules drawn by chance, in a cache of their M words, word by word."""
+    """Check that something holds for random schedules, in a cache of their M words, word by word."""
     random = Random(12)
     names = sorted(SCHEDULES)
     number = effort.some(12, 200)
@@ -71,7 +71,7 @@ def _competitive(effort: Effort) -> Finding:
 
 
 def _words(random: Random) -> tuple[str, Stream]:
-    """What is asked for, word by word, by a schedule drawn by chance; as in the theorem, nothing is written."""
+    """Return the requests of a random schedule, word by word; as in the theorem, nothing is written."""
     name = random.choice(sorted(SCHEDULES))
     sizes: dict[str, Any] = drawn(get(name), random, 6, 40)
     stream = accesses(name, grain="words", **sizes)

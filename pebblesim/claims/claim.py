@@ -1,4 +1,4 @@
-"""What a claim is, and how it is judged: by evaluating the very text that is shown as its evidence."""
+"""Claims and their judgement: the text shown as evidence is itself evaluated."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STATUSES = (PROVED, HOLDS, AGREES, COMPUTED, FAILS, UNDECIDED)
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to try: `some(quick, full)` picks a number of samples."""
+    """The effort of a check: `some(quick, full)` chooses a number of samples."""
 
     full: bool = False
 
     def some(self, quick: int, full: int) -> int:
-        """So many samples."""
+        """Return the number of samples."""
         return full if self.full else quick
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of a judgement: a status, and evidence that a reader can run again, a piece in each line."""
+    """The result of a judgement: a status, and evidence that a reader can run again, one piece in each line."""
 
     status: str
     evidence: str
@@ -41,15 +41,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, and what we state about it.
+    """A claim, and its stated status.
 
     Attributes:
-        name: as its source names it, "Lemma C.9".
-        source: who claims it.
+        name: name in its source, such as "Lemma C.9".
+        source: the source of the claim.
         says: the claim in words.
-        expects: the status that we state; a program that finds another one contradicts us.
-        erratum: for the list of errata, what is wrong with the source; None if nothing is.
-        judge: looks for itself.
+        expects: the stated status; a different finding is a contradiction.
+        erratum: for the list of errata, the error in the source; None if there is none.
+        judge: function that returns the finding.
     """
 
     name: str
@@ -76,7 +76,7 @@ def claim(
 
 
 def shown(text: str) -> tuple[Any, str]:
-    """The value of an expression in `ps`, and the expression together with the value, on one line."""
+    """Evaluate an expression in `ps`; return its value, and the line "expression → value"."""
     import pebblesim
 
     value = eval(text, {"ps": pebblesim})  # our own text: it is the evidence
@@ -85,7 +85,7 @@ def shown(text: str) -> tuple[Any, str]:
 
 
 def value(bound: str, **sizes: int) -> int:
-    """A bound as a number, rounded down."""
+    """Return the value of a bound, rounded down."""
     import sympy
 
     expr = parse(bound)
@@ -93,14 +93,14 @@ def value(bound: str, **sizes: int) -> int:
 
 
 def deciding(form: str, relation: str, bound: str, region: str, where: object = None) -> str:
-    """The text that decides a relation between a form, itself a text, and a bound."""
+    """Return the text that decides a relation between a form, which is itself text, and a bound."""
     if form.strip("'\"") == bound:
         raise ValueError(f"{bound} is compared with itself, which shows nothing")
     return f"ps.decide({form}, {relation!r}, {bound!r}, {region!r}" + (f", {where!r})" if where else ")")
 
 
 def fitting(region: str, blocks: Mapping[str, str]) -> str:
-    """A region, less the sizes at which a block that is rounded down would be empty."""
+    """Return a region without the sizes at which a rounded-down block is empty."""
     return ", ".join(filter(None, (region, *(f"{name} >= 1" for name, rule in blocks.items() if "floor" in rule))))
 
 
@@ -116,9 +116,9 @@ def decided(*texts: str, status: str = PROVED) -> Finding:
 
 
 def refuted(*texts: str) -> Finding:
-    """FAILS if every one of these verdicts fails, each a counterexample of its own; else UNDECIDED.
+    """FAILS if each of these verdicts fails with its own counterexample; otherwise UNDECIDED.
 
-    That one attempt at a refutation fails proves nothing.
+    One failed attempt at a refutation proves nothing.
     """
     verdicts = [shown(text) for text in texts]
     found = bool(verdicts) and not any(verdict for verdict, _ in verdicts)
@@ -126,11 +126,11 @@ def refuted(*texts: str) -> Finding:
 
 
 def tried(number: int, evidence: str, status: str = HOLDS) -> Finding:
-    """HOLDS, or another status, if anything was tried at all."""
+    """HOLDS, or another status, if at least one case was tried."""
     return Finding(status if number else UNDECIDED, evidence or "nothing was tried")
 
 
 def in_words(statement: Statement, expr: str | None, domain: str) -> str:
-    """A statement, or its repaired form, in words."""
+    """Describe a statement, or its repaired form, in words."""
     assert expr
     return f"{statement.about}: {statement.relation}({written(parse(expr))}) for {region_in_words(domain)}"

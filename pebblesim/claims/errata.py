@@ -1,4 +1,4 @@
-"""The list of errata, written from what `verify` found."""
+"""The list of errata, written from the findings of `verify`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ and a game is played under the referee.
 """
 
 READ: tuple[tuple[str, str, Erratum], ...] = (
-    # found by reading: of each where it stands, and what it says
+    # found by reading: the place of each, and its statement
     (
         "Theorem E.9, proof",
         "nd² and n²d sum nodes; Ω(n²d/M) for A1 X",
@@ -100,7 +100,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
 
 
 def errata(rows: Iterable[Verdict]) -> str:
-    """The page, from the rows of claims that are false."""
+    """Return the page, from the rows of false claims."""
     wrong = [row for row in rows if row.claim.erratum and row.status == FAILS]
     parts = [HEAD]
     for source in dict.fromkeys(("Li et al.", *(row.claim.source for row in wrong))):
@@ -113,7 +113,7 @@ def errata(rows: Iterable[Verdict]) -> str:
 
 
 def _sections(rows: list[Verdict]) -> Iterator[str]:
-    """One section for all claims that say the same and fail for the same reason."""
+    """Yield one section for all claims with the same statement and the same error."""
     same: dict[tuple[str, str, Erratum], list[str]] = {}
     for row in rows:
         assert row.claim.erratum
@@ -131,7 +131,7 @@ def _section(names: str, says: str, erratum: Erratum, evidence: str = "") -> str
 
 
 def _order(name: str) -> tuple[str, ...]:
-    """Numbered statements by their number, then the others."""
+    """Sort key: numbered statements by number, then the others."""
     import re
 
     number = re.search(r"([A-F]|\d+)\.(\d+)", name)

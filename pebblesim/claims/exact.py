@@ -1,4 +1,4 @@
-"""Closed forms and constants: what each schedule is stated to move, to the word."""
+"""Closed forms and constants: the exact stated I/O of each schedule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _streamed(*products: tuple[str, str, str]) -> str:
 
 
 STATED: dict[str, tuple[str, str]] = {
-    # of each schedule, whose count it is, and I/O in words
+    # for each schedule: the source of the count, and the I/O in words
     "small-cache": (
         "Li et al., Algorithm 6",
         "5*n*d*ceiling(n/B) + n**2*ceiling(d/B) + 4*n*d*ceiling(d/B) + 2*d**2*ceiling(n/B) + 9*n**2 + 3*n*d + d**2",

@@ -113,6 +113,8 @@ def _run(path: str) -> None:
 
 def main() -> None:
     """Run the command line; a bad value is one sentence, never a traceback."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115, it lives as long as we do
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=PLAIN)  # the encoding may lack ⌈ and √
@@ -120,8 +122,7 @@ def main() -> None:
         try:
             app()
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except PebblesimError as error:
         _end(2, f"error: {error}")
     except SystemExit as end:

@@ -28,17 +28,26 @@ Sizes = Mapping[str, int]
 class _Tiles:
     """The tiles of a dimension or of a tile, `block` long, with what is cut from each of them.
 
-    What is summed over them is their length to the power of `power`, times the sums over their own tiles.
+    What is summed over them is their length to the power of `power`, times the sums over their own tiles. `first` and
+    `after` are those of their range.
     """
 
     block: str | int
     power: int
     parts: tuple[_Tiles, ...] = ()
+    first: bool = False
+    after: str | int | None = None
 
     def total(self, length: int, sizes: Sizes) -> int:
         """The sum over the tiles of so many indices."""
         block = ir.length(self.block, sizes)
+        if self.first:
+            length = min(length, block)
+        elif self.after is not None:
+            length = max(0, length - ir.length(self.after, sizes))
         full, last = divmod(length - 1, block)
+        if not length:
+            return 0
 
         def one(size: int) -> int:
             return size**self.power * prod(part.total(size, sizes) for part in self.parts)
@@ -49,6 +58,10 @@ class _Tiles:
         """No less than this is the sum for blocks between `low` and `high`."""
         if self._settled(low, high):
             return self.total(length, high)
+        if self.first:
+            return self.total(length, low) if self._rising else 0
+        if self.after is not None:
+            length = max(0, length - ir.length(self.after, high))
         tiles = -(-length // ir.length(self.block, high))
         if self.power:
             return length
@@ -57,19 +70,42 @@ class _Tiles:
     @property
     def adds_up(self) -> bool:
         """Whether the sum is the number of indices, for any block."""
-        return not self.parts and (self.power == 1 or self.block == 1)
+        return not self.parts and (self.power == 1 or self.block == 1) and not self.first and self.after is None
 
     @property
     def flat(self) -> bool:
-        """Whether the sum never rises with the block."""
-        return not self.parts and self.power < 2
+        """Whether the sum never rises with a block."""
+        return not self.parts and self.power < 2 and not (self.first and self.power)
+
+    @property
+    def counts_others(self) -> bool:
+        """Whether the sum is the number of indices behind a first part."""
+        return self.after is not None and (self.block, self.power, self.parts) == (1, 0, ())
+
+    @property
+    def _rising(self) -> bool:
+        """Whether the sum of a first tile never falls with its block."""
+        return all(part.adds_up for part in self.parts)
+
+    def text(self, length: int) -> str:
+        """How many tiles of so many indices there are, as a function of the block sizes `s`."""
+        if self.first:
+            return "1"
+        whole = str(length) if self.after is None else f"max(0, {length} - {_text(self.after)})"
+        return f"-(-{whole} // {_text(self.block)})"
 
     def _settled(self, low: Sizes, high: Sizes) -> bool:
         if self.flat:
             return True
-        return ir.length(self.block, low) == ir.length(self.block, high) and all(
+        cuts = (self.block,) if self.after is None else (self.block, self.after)
+        return all(ir.length(cut, low) == ir.length(cut, high) for cut in cuts) and all(
             part._settled(low, high) for part in self.parts
         )
+
+
+def _text(size: str | int) -> str:
+    """A size as a function of the block sizes `s`."""
+    return f"s[{size!r}]" if isinstance(size, str) else str(size)
 
 
 @dataclass(frozen=True)
@@ -88,12 +124,28 @@ class _Term:
         """Whether it is a product of dimensions and numbers of tiles."""
         return self.pairs is None and all(not tiles.parts and tiles.power == 0 for _, tiles in self.tiles)
 
+    @property
+    def first_parts(self) -> list[tuple[str, _Tiles]]:
+        """The first parts whose indices it counts."""
+        return [(dim, tiles) for dim, tiles in self.tiles if tiles.first and tiles.power]
+
+    def paid_by(self, other: _Term, exactly: bool) -> bool:
+        """Whether another term counts the other indices of this one's first part; at least once each, or as often."""
+        if len(self.first_parts) != 1 or self.dims != other.dims:
+            return False
+        dim, part = self.first_parts[0]
+        mine, theirs = Counter(self.tiles), Counter(other.tiles)
+        mine[dim, part] -= 1
+        rest = [tiles for (cut, tiles) in theirs if cut == dim and tiles.counts_others and tiles.after == part.block]
+        if not rest:
+            return False
+        theirs[dim, rest[0]] -= 1
+        more = [tiles for (_, tiles), times in (theirs - mine).items() if times and not tiles.first]
+        return mine <= theirs and not any(tiles.after is not None for tiles in more) and not (exactly and more)
+
     def text(self, times: int, dims: Sizes) -> str:
         """Such a product, for so many of these words, as a function of the block sizes `s`."""
-        counts = (
-            f"-(-{dims[dim]} // " + (f"s[{tiles.block!r}])" if isinstance(tiles.block, str) else f"{tiles.block})")
-            for dim, tiles in self.tiles
-        )
+        counts = (tiles.text(dims[dim]) for dim, tiles in self.tiles)
         return " * ".join([str(times * prod(dims[dim] for dim in self.dims)), *counts])
 
     def rest(self, dims: Sizes, sizes: Sizes) -> int:
@@ -110,6 +162,7 @@ class Words:
 
     Attributes:
         falling: whether they never rise with a block; then the largest blocks move the least.
+        sliding: names of the blocks of which every size may move another number of words.
         blocks: names of the blocks that matter.
     """
 
@@ -122,7 +175,9 @@ class Words:
             if body := self._rest(phase.body, ()):
                 self.masked.append(body)
         every = [t for term in self.terms for t in (*(t for _, t in term.tiles), *(term.pairs or ())) if t]
-        self.falling = not self.masked and all(t.flat for t in every) and not any(t.pairs for t in self.terms)
+        self.sliding: set[str | int] = set()
+        falling = self._first_parts_pay() and all(t.flat or (t.first and not t.parts and t.power == 1) for t in every)
+        self.falling = falling and not self.masked and not any(t.pairs for t in self.terms)
         plain = [(term, times) for term, times in self.terms.items() if term.plain]
         self._plain = _compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
         self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
@@ -145,6 +200,8 @@ class Words:
 
     def least(self, low: Sizes, high: Sizes) -> int:
         """No blocks between these move fewer words."""
+        if self.falling:
+            return self(high)
         found = self._plain(high)
         for term, times in (*self._others, *self.bounds.items()):
             rest = times * term.least_rest(self.dims, low, high)
@@ -177,6 +234,21 @@ class Words:
                 case _:
                     pass
         return _merged(kept)
+
+    def _first_parts_pay(self) -> bool:
+        """Whether no index of a first part moves more words than it would among the others; notes what slides."""
+        left = Counter(self.terms)
+        for exactly in (True, False):
+            for term in [term for term in left if left[term]]:
+                for partner in [partner for partner in left if left[partner]]:
+                    if term.paid_by(partner, exactly):
+                        both = min(left[term], left[partner])
+                        left[term] -= both
+                        left[partner] -= both
+            if exactly:
+                counted = (tiles for term in left if left[term] for _, tiles in term.tiles if tiles.counts_others)
+                self.sliding = {tiles.after for tiles in counted if tiles.after is not None}
+        return not any(times and term.first_parts for term, times in left.items())
 
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
         """Σ of height^power · width^power over the tiles that meet."""
@@ -265,7 +337,10 @@ def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition |
                 power += 1
             else:
                 parts.append(part)
-        return _Tiles(rng.block, power, tuple(parts))
+        block: str | int = rng.block
+        if rng.after is not None and not parts and (power == 1 or block == 1):
+            block, power = 1, 0  # the number of indices
+        return _Tiles(block, power, tuple(parts), rng.first, rng.after)
 
     meeting = () if met is None else (met.rows, met.columns)
     tops = [loop.range for loop in loops if loop.range.parent and loop.range.parent.parent is None]
@@ -283,8 +358,7 @@ def _if_cut(rng: ir.Range, tiles: Callable[[ir.Range], _Tiles]) -> _Tiles | None
 
 
 def _names(tiles: _Tiles) -> Iterator[str]:
-    if isinstance(tiles.block, str):
-        yield tiles.block
+    yield from (size for size in (tiles.block, tiles.after) if isinstance(size, str))
     for part in tiles.parts:
         yield from _names(part)
 
@@ -415,13 +489,12 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
         dim, cuts = length
         if not cuts:
             return str(dims[dim])
-        cut = [f"s[{block!r}]" if isinstance(block, str) else str(block) for block in cuts]
-        return names.setdefault(f"min({dims[dim]}, {', '.join(cut)})", f"x{len(names)}")
+        return names.setdefault(f"min({dims[dim]}, {', '.join(map(_text, cuts))})", f"x{len(names)}")
 
     def twice(rng: ir.Range) -> str:
         assert rng.parent is not None
-        block = f"s[{rng.block!r}]" if isinstance(rng.block, str) else str(rng.block)
-        return f"{name(_first(rng.parent))} >= 2 * {block}"
+        before = "" if rng.after is None else f" - {_text(rng.after)}"
+        return f"{name(_first(rng.parent))}{before} >= 2 * {_text(rng.block)}"
 
     texts: dict[str, None] = {}
     for words, more, loops in levels:
@@ -471,6 +544,15 @@ class _Levels:
     def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
         for node in body:
             match node:
+                case ir.Loop(range=ir.Range(first=True), body=inner):
+                    self._walk(inner, second)
+                    continue
+                case ir.Loop(range=rng, body=inner) if rng.after is not None:  # which may not run at all
+                    full, partly = set(self.full), dict(self.partly)
+                    for _ in range(2):
+                        self._walk(inner, second | {rng})
+                    self.full, self.partly = full, partly
+                    continue
                 case ir.Loop(range=rng, body=inner):
                     self._walk(inner, second)
                     full, partly = set(self.full), dict(self.partly)

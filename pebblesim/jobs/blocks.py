@@ -290,7 +290,9 @@ class _Search:
 
     def _smaller(self, name: str, size: int) -> int:
         """The least block that cuts everything into as many tiles, where words never rise with a block."""
-        return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name]) if self.words.falling else size
+        if not self.words.falling or name in self.words.sliding:
+            return size
+        return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name])
 
     def climb(self) -> None:
         """Make one block larger or smaller and another as large as is left, in ever smaller steps."""
@@ -430,7 +432,7 @@ def _only(program: ir.Program, blocks: set[str]) -> ir.Program:
 def _used(phase: ir.Phase) -> set[str]:
     """Names of the blocks that a phase uses."""
     loops = (node for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
-    return {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
+    return {size for loop in loops for size in (loop.range.block, loop.range.after) if isinstance(size, str)}
 
 
 def _cut_by(program: ir.Program, block: str, dims: Mapping[str, int]) -> frozenset[int]:

@@ -124,7 +124,7 @@ def compare(
     algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
     if not algorithms:
-        algorithms = of_problem(solves.name)
+        algorithms = of_problem(solves.name, mask is not None)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
         if not algorithms:
             raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")

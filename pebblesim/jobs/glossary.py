@@ -42,6 +42,9 @@ def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Ent
         of: the problem, or its name.
         names: names of tensors, in the wanted order; by default all. Unknown names are left out.
 
+    Returns:
+        An entry for each: `name`, `role`, `shape`, `formula` and `meaning`.
+
     >>> print(glossary("backward", ["p"])[0])
     p = f ∘ q − diag(v) f: gradient with respect to the scores Z
 

@@ -88,7 +88,7 @@ class Heads:
         """
         sizes = problem_dims(solves, dims)
         if isinstance(mask, HeadMasks) and not solves.maskable:
-            raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys, so it takes no mask.")
+            raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
         counted = sizes if self.together == 1 else self._grouped(solves, sizes)
         if mask is None:
             return Cases(counted, (None,), self.times)

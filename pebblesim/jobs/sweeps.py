@@ -182,7 +182,7 @@ def sweep(
     named = [schedules] if isinstance(schedules, str | Schedule) else list(schedules or ())
     algorithms = list({get(name).name: get(name) for name in named}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
-    algorithms = algorithms or of_problem(solves.name)
+    algorithms = algorithms or of_problem(solves.name, mask is not None)
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     meant = dims_meant(solves, axes)
     axes = axes if M is None else {**axes, "M": axis("M", M)}

@@ -5,6 +5,8 @@ keyword-only parameters are its block sizes. The function runs once, on symbols:
 once, for a symbolic tile that represents all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
+    m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all inside
+    m.tiles(dim, b, after=r)   loop over the tiles of the others, if there are any
     m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
     m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
     m.quotient(n, B)           ⌈n/B⌉, a tensor's first dimension: it is kept apart for each tile of n, as T[i, r, c]
@@ -28,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pebblesim.errors import PebblesimError, TraceError
+from pebblesim.errors import PebblesimError, TraceError, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.expressions import (
     CONSTANTS,
@@ -92,6 +94,7 @@ class Machine:
         block: Block | int,
         *,
         independent: bool = False,
+        after: Block | int | None = None,
         keys_of: Index | None = None,
         queries_of: Index | None = None,
         otherwise: Mapping[Tensor, float] | None = None,
@@ -102,17 +105,49 @@ class Machine:
             over: a dimension (from a tensor's shape) or an index of an outer loop.
             block: a block size of the schedule, or a number.
             independent: the iterations may run in parallel.
+            after: skip so many first indices of a dimension, for which `first` runs; there may be no others.
             keys_of: under a mask, run only for tiles of columns that have an allowed pair with these rows.
             queries_of: under a mask, run only for tiles of rows that have an allowed pair with these columns.
             otherwise: constants, 0 or -inf, to write to parts of tensors for each tile that the loop skips.
         """
         started = line()
-        body = self._body()
+        self._body()
         if not isinstance(over, Index) or not over._alive:
             raise TraceError(f"{where()}: tiles takes a dimension, or the index of an open loop.")
-        index = Index(ir.Range("", over._range, _block(block)))
+        rng = ir.Range("", over._range, _block(block), after=None if after is None else _block(after))
+        self._check_part(rng)
+        yield from self._loop(
+            ir.Loop(rng, [], independent, started, self._condition(rng, keys_of, queries_of)), otherwise
+        )
+
+    def first(self, over: Index, size: Block | int) -> Iterator[Index]:
+        """The first `size` indices of a dimension, or all if there are fewer: a loop that runs once.
+
+        What is read of them before an inner loop stays while that runs; `tiles(…, after=size)` goes over the others.
+        """
+        started = line()
+        self._body()
+        if not isinstance(over, Index):
+            raise TraceError(f"{where()}: first takes a dimension.")
+        rng = ir.Range("", over._range, _block(size), first=True)
+        self._check_part(rng)
+        yield from self._loop(ir.Loop(rng, [], False, started), None)
+
+    def _check_part(self, rng: ir.Range) -> None:
+        if not rng.first and rng.after is None:
+            return
+        if rng.parent is None or rng.parent.parent is not None:
+            raise TraceError(f"{where()}: only a whole dimension is cut into a first part and the others.")
+        if self._program.pairs:
+            raise UsageError(
+                f"{self._program.name} treats the first tile of {rng.dim} apart, which is not defined under a mask; "
+                "leave the mask out, or take another schedule."
+            )
+
+    def _loop(self, loop: ir.Loop, otherwise: Mapping[Tensor, float] | None) -> Iterator[Index]:
+        """Trace a loop's body, which the caller runs for the index that this yields."""
+        index, started, body = Index(loop.range), loop.line, self._body()
         self._indices[index._range] = index
-        loop = ir.Loop(index._range, [], independent, started, self._condition(index._range, keys_of, queries_of))
         body.append(loop)
         self._scopes.append((loop.body, []))
         try:

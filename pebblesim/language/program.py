@@ -22,13 +22,16 @@ class Range:
     """An index range: a whole dimension (`parent` is None), or the tiles of `parent` with `block` indices each.
 
     The last tile of a range may be ragged. `name` is the name of the loop variable or of the dimension. `pairs` is None
-    unless the dimension is that of queries or of keys.
+    unless the dimension is that of queries or of keys. A dimension may be cut in two: `first` is its
+    first tile only, and `after` is the tiles of the rest, behind a first tile of that size.
     """
 
     name: str
     parent: Range | None = None
     block: str | int = 1
     pairs: Pairs | None = None
+    first: bool = False
+    after: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.parent is not None:
@@ -349,3 +352,16 @@ def over_pairs(ranges: Ranges) -> bool:
 def length(size: str | int, sizes: Sizes) -> int:
     """Return the value of a size, which is a name or a number."""
     return size if isinstance(size, int) else sizes[size]
+
+
+def stretch(rng: Range, whole: int, sizes: Sizes) -> tuple[int, int]:
+    """From where to where, in `whole` indices, the tiles of a range go; nowhere if a first tile holds all of them."""
+    if rng.first:
+        return 0, min(whole, length(rng.block, sizes))
+    return (0 if rng.after is None else min(whole, length(rng.after, sizes))), whole
+
+
+def in_parts(program: Program) -> bool:
+    """Whether a program treats a first tile of some dimension apart from the others."""
+    loops = (node for phase in program.phases for node in walk(phase.body) if isinstance(node, Loop))
+    return any(loop.range.first or loop.range.after is not None for loop in loops)

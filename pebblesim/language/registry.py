@@ -21,7 +21,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.problems import Problem, problem
-from pebblesim.language.program import Program
+from pebblesim.language.program import Program, in_parts
 
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
 
@@ -82,13 +82,23 @@ class Schedule:
         """
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks)
 
+    @property
+    def alike(self) -> bool:
+        """Whether it treats no first part of a dimension apart; one that does takes no mask and has no kernels."""
+        return not in_parts(self.program)
+
+    @property
+    def maskable(self) -> bool:
+        """Whether it takes a mask."""
+        return self.problem.maskable and self.alike
+
     @cached_property
     def masked(self) -> Program:
         """The program under a mask: its loops state which tiles they skip.
 
         Raises:
             TraceError: as for `program`.
-            UsageError: the problem has no pairs of queries and keys.
+            UsageError: the problem has no pairs of queries and keys, or the schedule treats a first part separately.
         """
         if not self.problem.maskable:
             raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
@@ -233,7 +243,8 @@ def get(name: str | Schedule) -> Schedule:
     return SCHEDULES[name]
 
 
-def of_problem(name: str) -> list[Schedule]:
-    """Return all schedules of a problem, in order of registration."""
+def of_problem(name: str, masked: bool = False) -> list[Schedule]:
+    """Return all schedules of a problem, in order of registration; `masked`: only those that take a mask."""
     solves = problem(name)
-    return [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
+    found = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
+    return [schedule for schedule in found if schedule.alike] if masked else found

@@ -265,7 +265,10 @@ class _Repeats:
             other = loop.when.columns if loop.when.rows is loop.range else loop.when.rows
             condition = "columns" if loop.when.rows is other else "rows", f"{loop.when.none}", self._range(other)
         depth = f"{len(self.loops)}"  # tells nested loops over the same tiles apart
-        return self._key("each tile of", self._range(loop.range.parent), f"{loop.range.block}", depth, *condition)
+        part = f"{loop.range.first}", f"{loop.range.after}"
+        return self._key(
+            "each tile of", self._range(loop.range.parent), f"{loop.range.block}", *part, depth, *condition
+        )
 
     def _refuse_terms(self, node: ir.Compute, which: str) -> None:
         name = node.target.tile.name or "the sum"
@@ -277,6 +280,8 @@ class _Repeats:
 
 def _runs_once(loop: ir.Loop) -> bool:
     """Whether a loop has one iteration whatever the sizes are."""
+    if loop.range.first:
+        return True
     outer, block = loop.range.parent, loop.range.block
     if outer is None or outer.parent is None or not isinstance(outer.block, int):
         return False

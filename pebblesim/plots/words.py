@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from pebblesim.plots.style import COLOURS, HATCHES
@@ -70,10 +71,20 @@ def _bar(ax: Axes, y: float, left: int, size: int, color: str, hatch: str) -> No
 
 
 def figure(rows: Sequence[Counted], figure: Figure) -> None:
-    """Draw the bars by tensor above, by phase below."""
+    """Draw the bars by tensor above, by phase below, and what the tensors are at the bottom."""
     above, below = figure.subplots(2, sharex=True)
     words(rows, above, "tensor")
     words(rows, below, "phase")
     first = rows[0]
     sizes = ", ".join(f"{name} = {size:,}" for name, size in {**first.dims, "M": first.M}.items())
     above.set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
+    figure.supxlabel(fill(legend(rows), 140), fontsize=8, x=0.02, ha="left")
+
+
+def legend(rows: Sequence[Counted]) -> str:
+    """The formulas of the tensors that are moved, such as "S = A1 X;  Z = S A2ᵀ"."""
+    from pebblesim.jobs.glossary import glossary
+
+    names = dict.fromkeys(name for row in rows for name in row.by_tensor)
+    known = [f"{entry.name} = {entry.formula}" for entry in glossary(rows[0].problem, names) if entry.formula]
+    return ";  ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in known)

@@ -247,6 +247,13 @@ class _Walker:
     def _limits(self, rng: ir.Range) -> tuple[int, int]:
         return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
 
+    def _span(self, rng: ir.Range) -> tuple[int, int]:
+        """From where to where the tiles of a range go."""
+        assert rng.parent is not None
+        begin, end = self._limits(rng.parent)
+        first, last = ir.stretch(rng, end - begin, self.sizes)
+        return begin + first, begin + last
+
     def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, tiles: ir.Range | None = None) -> Array:
         """The items of a part, of shape (rows, columns); a vector is a column. `tiles`: which copy it is of."""
         place = self.places[at]
@@ -300,14 +307,13 @@ class _Walker:
         number = 0
         for loop in self.grid:
             assert loop.range.parent is not None
-            (begin, end), block = self._limits(loop.range.parent), ir.length(loop.range.block, self.sizes)
+            (begin, end), block = self._span(loop.range), ir.length(loop.range.block, self.sizes)
             number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
         return number
 
     def _loop(self, loop: ir.Loop) -> Iterator[Part]:
         block = ir.length(loop.range.block, self.sizes)
-        assert loop.range.parent is not None
-        begin, end = self._limits(loop.range.parent)
+        begin, end = self._span(loop.range)
         starts = np.arange(begin, end, block)
         if loop.when is not None and self.mask is not None:
             starts = starts[[self._runs(loop, start, min(start + block, end)) for start in starts.tolist()]]
@@ -498,7 +504,7 @@ def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
     """What the ends of a range are multiples of, from the start of `top` or of the dimension on; 0 if it is all."""
     step = 0
     while rng is not top and rng.parent is not None:
-        step = gcd(step, ir.length(rng.block, sizes))
+        step = gcd(step, ir.length(rng.block, sizes), 0 if rng.after is None else ir.length(rng.after, sizes))
         rng = rng.parent
     return step
 

@@ -101,6 +101,27 @@ def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     return symbol(rng.name) if rng.parent is None else lengths[rng]
 
 
+def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    """The length of a range's first tile, which is the largest."""
+    assert rng.parent is not None
+    whole = _length(rng.parent, lengths)
+    if rng.after is not None and rng.block != 1:
+        whole = _behind(rng, lengths)
+    return _smaller(whole, size(rng))
+
+
+@cache  # sympy compares whatever it can of the two, and takes long
+def _smaller(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
+    return sympy.Min(whole, block)
+
+
+def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+    """How many indices are behind a first part."""
+    assert rng.parent is not None and rng.after is not None
+    whole = _length(rng.parent, lengths)
+    return whole - sympy.Min(whole, symbol(rng.after) if isinstance(rng.after, str) else sympy.Integer(rng.after))
+
+
 def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
     return sympy.Mul(*(_length(rng, lengths) for rng in ranges))
 
@@ -119,6 +140,11 @@ class _Sums:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
                 words = _words(ir.moved_part(node), lengths)
                 moved[node.tensor.name] += Traffic(words, 0) if isinstance(node, ir.Read) else Traffic(0, words)
+            elif isinstance(node, ir.Loop) and node.range.first:
+                for name, traffic in self.traffic(
+                    node.body, lengths | {node.range: _longest(node.range, lengths)}
+                ).items():
+                    moved[name] += traffic
             elif isinstance(node, ir.Loop):
                 length = sympy.Dummy("length", integer=True, positive=True)
                 for name, traffic in self.traffic(node.body, lengths | {node.range: length}).items():
@@ -175,6 +201,9 @@ def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Le
     assert rng.parent is not None
     whole, block = _length(rng.parent, lengths), size(rng)
     tiles = sympy.ceiling(whole / block)
+    if rng.after is not None:
+        whole = _behind(rng, lengths)
+        tiles = tiles - 1 if rng.after == rng.block else sympy.ceiling(whole / block)
     if rest == 1:
         return tiles
     if rest == length:
@@ -188,9 +217,11 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
     levels = []
     for node in body:
         if isinstance(node, ir.Loop):
-            assert node.range.parent is not None
-            length = _first(_length(node.range.parent, lengths), size(node.range))
-            inner_levels, resident = _levels(node.body, lengths | {node.range: length}, resident)
+            inner, before = lengths | {node.range: _longest(node.range, lengths)}, resident
+            inner_levels, resident = _levels(node.body, inner, resident)
+            if node.range.after is not None:  # the loop may not run
+                runs = sympy.Min(1, _behind(node.range, lengths))
+                inner_levels = [sympy.expand(before + runs * (level - before)) for level in inner_levels]
             levels += inner_levels
         elif tile := ir.entering(node):
             resident += _words(tile.ranges, lengths)
@@ -198,12 +229,6 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
         elif tile := ir.leaving(node):
             resident -= _words(tile.ranges, lengths)
     return levels, sympy.expand(resident)
-
-
-@cache  # sympy compares whatever it can of the two, and takes long
-def _first(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
-    """The length of the first tile, which is the largest."""
-    return sympy.Min(whole, block)
 
 
 def _largest(levels: list[sympy.Expr]) -> sympy.Expr:

@@ -75,8 +75,8 @@ class EveryTile:
     def iterations(self, loop: ir.Loop) -> Iterator[int]:
         rng = loop.range
         assert rng.parent is not None
-        size, (_, end) = ir.length(rng.block, self.sizes), self.bounds(rng.parent)
-        for start in range(*self.span(loop), size):
+        size, (begin, end) = ir.length(rng.block, self.sizes), self.span(loop)
+        for start in range(begin, end, size):
             self._bounds[rng] = start, min(start + size, end)
             if self.runs(loop):
                 yield 1
@@ -84,7 +84,9 @@ class EveryTile:
     def span(self, loop: ir.Loop) -> tuple[int, int]:
         """Return the start and stop of a loop's indices."""
         assert loop.range.parent is not None
-        return self.bounds(loop.range.parent)
+        start, end = self.bounds(loop.range.parent)
+        first, last = ir.stretch(loop.range, end - start, self.sizes)
+        return start + first, start + last
 
     def runs(self, loop: ir.Loop) -> bool:
         """Whether a loop runs for its current tile."""

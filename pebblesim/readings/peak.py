@@ -143,8 +143,11 @@ class Occupancy:
     def _loop(self, loop: ir.Loop) -> None:
         rng = loop.range
         assert rng.parent is not None
-        whole, block = self._words((rng.parent,)), ir.length(rng.block, self.sizes)
-        start, last = self.offset.get(rng.parent, 0), (whole - 1) // block
+        begin, end = ir.stretch(rng, self._words((rng.parent,)), self.sizes)
+        whole, block = end - begin, ir.length(rng.block, self.sizes)
+        start, last = self.offset.get(rng.parent, 0) + begin, (whole - 1) // block
+        if not whole:
+            return
         picked = self._picked(loop, last)
         parts = {tile: (tile in self.values, self.within.get(tile, frozenset())) for tile in _changed_in_parts(loop)}
         self.open.append(rng)
@@ -249,8 +252,11 @@ def hand_over(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
 
 
 def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
-    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension."""
-    while index.parent is not None and index not in within:
+    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension.
+
+    A first part of a dimension is none: the sum goes on over the others.
+    """
+    while index.parent is not None and (index not in within or index.first):
         index = index.parent
     return index
 

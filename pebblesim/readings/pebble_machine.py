@@ -60,8 +60,8 @@ BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, Z
 # of a line there; LINE, which index of an element says its line. All -1 where there is no such table.
 TABLE, BEFORE, WIDE, LINE = range(13, 17)
 
-# columns of the table of ranges
-PARENT, BLOCK, OFFSET, LENGTH = range(4)
+# columns of the table of ranges; of the parent's indices tiles go from SKIPPED to END, or to the parent's end
+PARENT, BLOCK, OFFSET, LENGTH, SKIPPED, END = range(6)
 
 # columns of the table of areas, which are tiles and tensors: their ranges, and their first cell
 AREA_ROWS, AREA_COLUMNS, CELLS = range(3)
@@ -311,8 +311,8 @@ def run(
         if op in (LOOP, NEXT):
             rng = ranges[ins[ROWS]]
             parent = ranges[rng[PARENT]]
-            offset = parent[OFFSET] if op == LOOP else rng[OFFSET] + rng[BLOCK]
-            end = parent[OFFSET] + parent[LENGTH]
+            offset = parent[OFFSET] + rng[SKIPPED] if op == LOOP else rng[OFFSET] + rng[BLOCK]
+            end = parent[OFFSET] + min(parent[LENGTH], rng[END])
             found = False
             while offset < end and not found:
                 rng[OFFSET] = offset

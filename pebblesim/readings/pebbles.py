@@ -145,7 +145,7 @@ def _steps(assembled: _Assembler, tables: Any, state: NDArray[np.int64]) -> Iter
         one[pc, vm.OP] = vm.HALT
         if op in (vm.LOOP, vm.NEXT) and state[vm.PC] == (pc + 1 if op == vm.LOOP else code[pc, vm.JUMP]):
             loop = ranges[code[pc, vm.ROWS]]
-            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET]) // loop[vm.BLOCK]
+            tile = (loop[vm.OFFSET] - ranges[loop[vm.PARENT], vm.OFFSET] - loop[vm.SKIPPED]) // loop[vm.BLOCK]
             yield Step(assembled.of(pc), int(tile), out[:0])
 
 
@@ -316,9 +316,10 @@ class _Assembler:
     def _range(self, rng: ir.Range) -> int:
         if rng not in self.ranges:
             if rng.parent is None:
-                row = [-1, self.sizes[rng.name], 0, self.sizes[rng.name]]
+                row = [-1, self.sizes[rng.name], 0, self.sizes[rng.name], 0, self.sizes[rng.name]]
             else:
-                row = [self._range(rng.parent), ir.length(rng.block, self.sizes), 0, 0]
+                stretch = ir.stretch(rng, self._longest(rng.parent), self.sizes)
+                row = [self._range(rng.parent), ir.length(rng.block, self.sizes), 0, 0, *stretch]
             self.ranges[rng] = len(self.range_rows)
             self.range_rows.append(row)
         return self.ranges[rng]
@@ -619,7 +620,8 @@ class _Assembler:
                     f"{self.program.name} sums {self.table[number].name} over tiles of {block} in tiles of {inside}, "
                     "which are not blocks of one size; choose sizes that divide each other."
                 )
-        tiles = 1 if index.parent is None else -(-whole // min(whole, ir.length(index.block, self.sizes)))
+        goes_on = index.parent is None or index.first
+        tiles = 1 if goes_on else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
                 f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by "

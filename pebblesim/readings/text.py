@@ -34,7 +34,7 @@ def _body(
         match node:
             case ir.Loop(range=rng, independent=independent):
                 assert rng.parent is not None
-                line = f"for {rng.name} in tiles of {rng.parent.name} by {rng.block}:" + "  # independent" * independent
+                line = f"for {rng.name} in {_tiles(rng)}:" + "  # independent" * independent
             case ir.Read(tile=tile, tensor=tensor, at=at):
                 part = _part(tensor, tile.ranges, at)
                 named = tile.name.rstrip("_").startswith(tensor.name)  # a name from the paper, not just any variable
@@ -59,6 +59,13 @@ def _body(
             lines.append("    " * depth + line)
         if isinstance(node, ir.Loop):
             _body(node.body, depth + 1, lines, names, line_of)
+
+
+def _tiles(rng: ir.Range) -> str:
+    assert rng.parent is not None
+    if rng.first:
+        return f"the first {rng.block} of {rng.parent.name}"
+    return f"tiles of {rng.parent.name} by {rng.block}" + (f" after the first {rng.after}" if rng.after else "")
 
 
 def _constant(value: float) -> str:

@@ -111,10 +111,13 @@ class LoopContext:
         """The full tiles of a range, if there are any, and the last."""
         assert rng.parent is not None
         whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
-        full = (whole - 1) // block * block
-        if full:
-            yield TileRange(0, full, block)
-        yield TileRange(full, whole, whole - full)
+        start, stop = ir.stretch(rng, whole, self.sizes)
+        if start == stop:
+            return
+        full = start + (stop - start - 1) // block * block
+        if full > start:
+            yield TileRange(start, full, block)
+        yield TileRange(full, stop, stop - full)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block

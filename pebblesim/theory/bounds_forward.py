@@ -29,6 +29,7 @@ def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Produc
     why_not = "queries or keys are made from weights" if case.made else ""
     sides = Lines((scores.left, output.result), (scores.right, output.right), ("d_k", "d_v"))
     yield case.of_words_at_once("C4", sides, 2, (4, 1), why_not)
+    yield case.of_words_at_two_times("C5", sides, why_not)
     yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
 
 

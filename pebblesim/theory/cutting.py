@@ -112,8 +112,9 @@ class Claim(NamedTuple):
     `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
     `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
     products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
-    `unit` is what M is compared with, as text and as number. Unless `at_once` is None, so many words are in the cache
-    at once, less those that are moved a second time, and `products` is the number of words that are moved once.
+    `unit` is what M is compared with, as text and as number. Unless `at_once` is empty, `products` is the number of
+    words that are moved once, and for one of its (words, times) at least so many words are in the cache at so many
+    times, or are moved again.
     `beside` are words of parts of matrices that are moved besides, each as text and number.
     """
 
@@ -130,7 +131,7 @@ class Claim(NamedTuple):
     why_not: str = ""
     table: Sequence[Product] = ()
     light: int | None = None
-    at_once: int | None = None
+    at_once: Sequence[tuple[int, int]] = ()
     beside: Sequence[tuple[str, int]] = ()
 
 
@@ -388,10 +389,7 @@ class Case:
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
-        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
-            why_not = "it is proved where all pairs are allowed"
-        elif n < self.size(("more",))[1] or len({self._sizes[width] for width in lines.widths}) > 1:
-            why_not = "it is proved for as many keys as queries, of one width"
+        why_not = self._uneven(lines) or why_not
         return Claim(
             name,
             "words in the cache at once, or moved again",
@@ -400,8 +398,44 @@ class Case:
             [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {_times(b, d_text)} - M", 0, None)],
             besides=self.besides(names),
             why_not=why_not,
-            at_once=matrices * n * d - a * d**2 + b * d,
+            at_once=[(matrices * n * d - a * d**2 + b * d, 1)],
         )
+
+    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> Claim:
+        """All lines of queries, or of keys, are in the cache at two times, or half as many more at one; or moved again.
+
+        Args:
+            name: of the claim.
+            lines: an input and an output of queries, and two inputs of keys.
+            why_not: of the claim.
+        """
+        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
+        names, many = (*lines.query, *lines.key), 12  # times d: so many lines count as many
+        why_not = self._uneven(lines) or why_not
+        if not why_not and n < 2 * many * d:
+            why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
+        return Claim(
+            name,
+            "words in the cache at two times, or moved again",
+            len(names) * n * d,
+            Cube(),
+            [
+                (f"13*{n_text}*{d_text}/2 - {4 * many}*{d_text}**2 - M", 0, Fraction(3, 2)),
+                (f"8*{n_text}*{d_text} - {4 * many}*{d_text}**2 - 2*M", Fraction(3, 2), None),
+            ],
+            (f"{n_text}{d_text}", n * d),
+            besides=self.besides(names),
+            why_not=why_not,
+            at_once=[(5 * n * d // 2 - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
+        )
+
+    def _uneven(self, lines: Lines) -> str:
+        """Why words in the cache at once say nothing here."""
+        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
+            return "it is proved where all pairs are allowed"
+        if self._sizes["fewer"] < self._sizes["more"] or len({self._sizes[width] for width in lines.widths}) > 1:
+            return "it is proved for as many keys as queries, of one width"
+        return ""
 
     def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
         """Claim on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""

@@ -296,8 +296,8 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
 
 
 def _least_words(claim: Claim, M: int) -> int | None:
-    if claim.at_once is not None:
-        return claim.products + claim.at_once - M
+    if claim.at_once:
+        return claim.products + min(words - times * M for words, times in claim.at_once)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)
     if claim.light is None:
         return words

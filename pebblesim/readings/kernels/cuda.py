@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, launches, layout, lifetimes_of, shares
+from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches, layout, lifetimes_of, shares
 from pebblesim.readings.kernels.sectors import pitch
 
 WORKERS = "workers"
@@ -100,6 +100,7 @@ def cuda(program: ir.Program, workers: int = 1, sizes: ir.Sizes | None = None, p
     """
     kernels, texts = [], []
     names = Identifiers(_TAKEN.split())
+    check_alike(program)
     for launch in launches(program, workers):
         writer = _Writer(program, launch, sizes, names.new(prefix + launch.name))
         texts.append(writer.text())

@@ -77,12 +77,26 @@ def grids(program: ir.Program) -> Iterator[tuple[list[ir.Node], tuple[ir.Loop, .
     Iterations that share only sums in memory, or sums that start and end in memory, are also blocks: they add to the
     sums in memory.
     """
+    check_alike(program)
     for phase in program.phases:
         zeroed: set[ir.Tensor] = set()
         for piece in _pieces(phase.body):
             zeroed |= {tensor for node in piece if (tensor := _zeroed(node))}
             loop, _ = _split(piece, zeroed)
             yield piece, (loop,) if loop is not None and piece == [loop] else _grid(piece)
+
+
+def check_alike(program: ir.Program) -> None:
+    """Refuse a program that treats a first part of a dimension apart: no kernel is written for it.
+
+    Raises:
+        UsageError: it is such a program.
+    """
+    if ir.in_parts(program):
+        raise UsageError(
+            f"{program.name} treats a first part of a dimension apart, so its iterations are no thread blocks that are "
+            "alike; take a schedule without such a part."
+        )
 
 
 def shares(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
@@ -180,7 +194,8 @@ def _placed(
 
 def _tiles(rng: ir.Range, sizes: ir.Sizes) -> int:
     assert rng.parent is not None and rng.parent.parent is None
-    return -(-sizes[rng.dim] // ir.length(rng.block, sizes))
+    begin, end = ir.stretch(rng, sizes[rng.dim], sizes)
+    return -(-(end - begin) // ir.length(rng.block, sizes))
 
 
 def _pieces(body: list[ir.Node]) -> Iterator[list[ir.Node]]:

@@ -19,7 +19,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches
 from pebblesim.units import Bytes
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -134,6 +134,7 @@ def triton(
             f"{program.name} keeps {', '.join(apart)} apart for each tile of a dimension, which Triton kernels do not "
             "know; take --target cuda."
         )
+    check_alike(program)
     made = launches(program, masked=True)
     names = Identifiers(_TAKEN.split())
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}

@@ -1,0 +1,135 @@
+"""Part of a matrix stays: near M = nd, what blocks of rows leave of the cache keeps some of the rows that pass by.
+
+With k blocks of rows, what passes by is read k times. The first B_s rows of it are read before, stay, and are read
+once: a word that stays saves k - 1, or 2(k - 1) if it is of a sum that would be read and written for every block.
+"""
+
+from pebblesim.language import exp, rowsum
+from pebblesim.language.registry import schedule
+from pebblesim.schedules.regrouped import GRAPH, past_rows
+from pebblesim.schedules.row_sums import add_row_sums
+
+
+def passing(rows="n", keys="n"):
+    """Return how many rows of keys are read for blocks of other rows, as text; the first B_s rows are read once."""
+    return f"(Min({keys}, B_s) + ({keys} - Min({keys}, B_s))*ceiling({rows}/B_r))"
+
+
+@schedule(
+    problem="forward",
+    source="ours: row-stationary, the first keys and values resident",
+    io=f"n_q*(d_k + d_v) + n_q + (d_k + d_v)*{passing('n_q', 'n_k')}",
+    fit=["B_r", "B_s"],
+    graph={"softmax": "late"},
+)
+def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
+    """Keys partly resident: row-stationary, B_s keys and values stay."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+
+    def scores(Q_i, l_i, K_j):
+        A = m.compute(Q_i @ K_j.T)
+        A[:] = exp(A)
+        l_i += rowsum(A)
+        return A
+
+    for s in m.first(n_k, B_s):
+        K_s, V_s = m.read(K[s, :]), m.read(V[s, :])
+        for i in m.tiles(n_q, B_r):
+            Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
+            for j in m.tiles(s, 1):
+                O_i += scores(Q_i, l_i, K_s[j, :]) @ V_s[j, :]
+            for j in m.tiles(n_k, 1, after=B_s):
+                K_j = m.read(K[j, :])
+                A = scores(Q_i, l_i, K_j)
+                m.delete(K_j)
+                O_i += A @ m.read(V[j, :])
+            O_i[:] = O_i / l_i
+            m.write(O[i, :], O_i)
+            m.write(l[i], l_i)
+
+
+@schedule(
+    problem="backward",
+    source="ours: regrouped-h, the first rows of A2 and h resident",
+    io=f"3*d**2 + 3*n*d + n + 2*d*{passing()}",
+    fit=["B_r", "B_s"],
+    graph=GRAPH,
+)
+def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
+    """Keys partly resident: regrouped, with h made on the way, B_s rows of A2 and h stay."""
+    (n_q, d), (n_k, _) = A1.shape, A2.shape
+    g = m.tensor("g", d, d)
+    X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)
+    for s in m.first(n_k, B_s):
+        h_s = m.zeros(s, d)
+        for j in m.tiles(s, 1):
+            for k in m.tiles(d, 1):
+                h_s[j, :] += m.read(A3[j, k]) @ Y_[k, :]
+        A2_s = m.read(A2[s, :])
+        for i in m.tiles(n_q, B_r):
+            A1_i, dO_i, l_i, v_i = m.read(A1[i, :]), m.read(dO[i, :]), m.read(l[i]), m.zeros(i)
+            add_row_sums(m, v_i, dO_i, O)
+            for j in m.tiles(s, 1):
+                past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_s[j, :], h_s[j, :])
+            for j in m.tiles(n_k, 1, after=B_s):
+                A3_j = m.read(A3[j, :])
+                h_j = m.compute(A3_j @ Y_)
+                m.delete(A3_j)
+                past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, m.read(A2[j, :]), h_j)
+    m.write(g, g_)
+
+
+@schedule(
+    problem="backward-qkv",
+    source="ours: FlashAttention-2's order, v made and dQ begun by the first columns, the first rows of dQ resident",
+    io=(
+        "2*n_k*(d_k + d_v) + n_q*d_v + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
+        " + d_k*Min(n_q, B_s) + d_k*(n_q - Min(n_q, B_s))*(2*ceiling(n_k/B_c) - 1)"
+    ),
+    fit=["B_c", "B_s"],
+    graph={"kept": "l"},
+)
+def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
+    """Queries partly resident: columns outside, B_s rows of dQ stay, the others wait in memory; on chains of sums."""
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
+
+    def row(i, dQ_i, columns, begin):
+        """A row passes by a block of columns; `begin`: it is the first block, and v is made on the way."""
+        K_j, V_j, dK_j, dV_j = columns
+        dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
+        if begin:
+            add_row_sums(m, v_i, dO_i, O)
+            m.write(v[i], v_i)
+        Q_i, l_i = m.read(Q[i, :]), m.read(l[i])
+        j, _ = K_j.shape
+        for c in m.tiles(j, 1):
+            P = m.compute(Q_i @ K_j[c, :].T)
+            P[:] = exp(P) / l_i
+            dV_j[c, :] += P.T @ dO_i
+            dS = m.compute(dO_i @ V_j[c, :].T)
+            dS[:] = P * (dS - v_i)
+            dK_j[c, :] += dS.T @ Q_i
+            dQ_i += dS @ K_j[c, :]
+
+    def block_of_columns(j, dQ_s, begin):
+        """dK and dV of a block of columns, as all rows pass by; the first ones of dQ stay."""
+        _, _, dK_j, dV_j = columns = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+        s, _ = dQ_s.shape
+        for i in m.tiles(s, 1):
+            row(i, dQ_s[i, :], columns, begin)
+        for i in m.tiles(n_q, 1, after=B_s):
+            dQ_i = m.zeros(i, d_k) if begin else m.read(dQ[i, :])
+            row(i, dQ_i, columns, begin)
+            m.write(dQ[i, :], dQ_i)
+        m.write(dK[j, :], dK_j)
+        m.write(dV[j, :], dV_j)
+
+    for s in m.first(n_q, B_s):
+        dQ_s = m.zeros(s, d_k)
+        for j in m.first(n_k, B_c):
+            block_of_columns(j, dQ_s, begin=True)
+        for j in m.tiles(n_k, B_c, after=B_c):
+            block_of_columns(j, dQ_s, begin=False)
+        m.write(dQ[s, :], dQ_s)

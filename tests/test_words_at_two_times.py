@@ -1,0 +1,137 @@
+"""C5: what is in the cache at two times. The lemma it rests on, on games; its closed form; how close schedules come."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from itertools import product
+from typing import Any
+
+import pytest
+from test_segments import Moves, of_use, random_game
+
+import pebblesim as ps
+from pebblesim import graphs
+from pebblesim.errors import Infeasible
+from pebblesim.game.moves import COMPUTE, READ, WRITE, unpack
+from pebblesim.graphs.cdag import Cdag
+from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.registry import of_problem
+from pebblesim.readings.pebbles import moves
+from pebblesim.theory.lower_bounds import LowerBound, lower_bounds
+
+PAIR = {"S", "Sm", "A", "P"}
+
+
+def check_dead_and_late(graph: Cdag, game: Moves, n: int, d: int) -> int:
+    """Of each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
+
+    Lines are those of a column k: Q_i and O_ik, K_j and V_jk. Returns how often both were so.
+    """
+
+    def word(v: int) -> tuple[Any, ...] | None:
+        family, _, index, _ = graph.locate(v)
+        tensor = family.name
+        if tensor in PAIR:
+            return ("pair", *index[:2])
+        return ("O" if tensor == "AV" else tensor, *index[:2]) if tensor in ("Q", "K", "V", "AV", "O") else None
+
+    words = [word(v) for v in range(graph.vertices)]
+    red: dict[Any, int] = defaultdict(int)
+    first: dict[Any, int] = {}
+    last: dict[Any, int] = {}
+    times: dict[Any, set[int]] = defaultdict(set)
+    moved = set()
+    for t, (kind, v) in enumerate(game, 1):
+        name = words[v]
+        if name is not None:
+            if kind in (READ, WRITE):
+                moved.add(name)
+            if kind in (READ, COMPUTE):
+                red[name] += 1
+                first.setdefault(name, t)
+            elif kind != WRITE:
+                red[name] -= 1
+                last[name] = t
+        for pair, pebbles in red.items():
+            if pebbles and pair[0] == "pair":
+                times[pair].add(t)
+    last |= {name: len(game) for name, pebbles in red.items() if pebbles}  # all that is left goes at the end
+    seen = 0
+    for i, j, k in product(range(n), range(n), range(d)):
+        if ("pair", i, j) in moved:
+            continue
+        ours = [*(("Q", i, c) for c in range(d)), ("O", i, k)]
+        theirs = [*(("K", j, c) for c in range(d)), ("V", j, k)]
+        for mine, other in ((ours, theirs), (theirs, ours)):
+            dead = min(last[x] for x in mine)
+            late = max(first[y] for y in other)
+            for t in range(dead, late):
+                seen += 1
+                assert t in times["pair", i, j], (i, j, k, t)
+    return seen
+
+
+@pytest.mark.parametrize("softmax", ["late", "safe"])
+def test_a_dead_and_a_late_line_leave_a_red_pair(softmax: str) -> None:
+    rng, seen = random.Random(5), 0
+    for _ in range(12):
+        n, d = rng.choice([(2, 1), (3, 1), (2, 2), (3, 2)])
+        graph = graphs.build("forward", n=n, d=d, softmax=softmax)
+        try:
+            game = of_use(graph, random_game(graph, rng.randint(8, 30), rng))
+        except Infeasible:
+            continue
+        seen += check_dead_and_late(graph, game, n, d)
+    assert seen > 0
+
+
+def test_the_same_in_the_games_of_schedules() -> None:
+    n, d, seen = 4, 2, 0
+    for schedule in of_problem("forward"):
+        if schedule.graph == {"softmax": "late"}:
+            sizes = {"n": n, "d": d} | dict.fromkeys(schedule.blocks, 2)
+            graph = graphs.build("forward", n=n, d=d, **schedule.graph_options(sizes))
+            packed = [move for part in moves(schedule.program, sizes, graph.families) for move in part.tolist()]
+            seen += check_dead_and_late(graph, of_use(graph, [unpack(move) for move in packed]), n, d)
+    assert seen > 0
+
+
+def c5(n: int, d: int, M: int) -> LowerBound:
+    return next(each for each in lower_bounds(PROBLEMS["forward"], {"n": n, "d": d}, M) if each.name == "C5")
+
+
+@pytest.mark.parametrize(("quarters", "halves"), [(1, 12.5), (2, 12), (4, 11), (6, 10), (7, 9), (8, 8), (9, 7)])
+def test_its_value_in_units_of_half_an_nd(quarters: int, halves: float) -> None:
+    """6.5 nd - M up to M = 1.5 nd, then 8 nd - 2M, but for 48d²."""
+    n, d = 2**20, 16
+    found = c5(n, d, quarters * n * d // 4)
+    assert found.value + 48 * d * d == halves * n * d // 2
+    assert found.form is not None
+    assert ("13*n*d/2" in found.form.expr) == (quarters <= 6)
+
+
+def test_where_it_is_not_proved() -> None:
+    assert "n ≥ 24·d" in c5(95, 4, 100).why_not and not c5(96, 4, 100).why_not
+    sizes = {"n_q": 400, "n_k": 399, "d_k": 2, "d_v": 2}
+    (uneven,) = (each for each in ps.bounds("forward", M=100, **sizes).lower if each.name == "C5")
+    assert "as many keys as queries" in uneven.why_not
+    (masked,) = (each for each in ps.bounds("forward", M=100, n=400, d=2, mask="causal").lower if each.name == "C5")
+    assert "where all pairs are allowed" in masked.why_not
+
+
+@pytest.mark.parametrize(
+    ("problem", "M", "most"),
+    [
+        ("forward", 2**23, 1.36),
+        ("forward", 2**24, 1.26),
+        ("forward", 16, 1.31),
+        ("backward", 2**23, 1.40),
+        ("backward-qkv", 2**23, 1.62),
+        ("backward-qkv", 2**24, 1.49),
+    ],
+)
+def test_gaps_where_they_were_largest(problem: str, M: int, most: float) -> None:
+    """n = 65536, d = 128; before, 1.60, 1.50, 1.46, 1.50, 1.88 and 2.01."""
+    rows = ps.compare(problem_name=problem, n=2**16, d=2**7, M=M, blocks="best").rows
+    assert 1 < min(row.gap for row in rows if row.feasible) < most
