@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numba import njit
 from numba.core.caching import FunctionCache
+from numba.core.types import unliteral
 
 try:
     import fcntl
@@ -60,6 +61,9 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
         result: Any = njit(**options)(function)
         result._cache = _Shared(function)  # type: ignore[no-untyped-call]
+        # One kernel that calls another with a constant makes numba compile that one for the constant, and for the next.
+        of_types = result.get_call_template
+        result.get_call_template = lambda args, kws: of_types(tuple(map(unliteral, args)), kws)
         return result
 
     return compiled

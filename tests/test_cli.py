@@ -302,7 +302,7 @@ def test_help_and_no_arguments(pebblesim: Pebblesim) -> None:
 
 WHOLE = "must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
 SMALL = "count small-cache -n 8 -d 4"
-SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, of which n and d stand for those that are not given;"
+SIZES = "problem 'backward' takes the sizes n, d, or n_q, n_k, d, where n and d set the dimensions that are not given;"
 PLAY = "play small-cache -n 8 -d 4 -M 24"
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,27 @@ def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path) -
         )
         outputs.append(run.stdout.strip())
     assert outputs == ["2", "3"]
+
+
+CONSTANTS = """
+from pebblesim.kernels import kernel
+
+@kernel()
+def next(x):
+    return x + 1
+
+@kernel()
+def total(x):
+    return next(x) + next(1) + next(2)
+"""
+
+
+def test_a_function_is_compiled_once_for_all_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "called_with_constants.py").write_text(CONSTANTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    called = import_module("called_with_constants")
+    assert called.total(3) == 4 + 2 + 3
+    assert len(called.next.signatures) == 1
 
 
 TWO_TYPES = """

@@ -221,7 +221,7 @@ def test_one_row_of_a_mask_is_a_mask_of_one_query() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"n_q": 1, "n_k": 5}, "takes the sizes n, d, or n_q, n_k, d_k, d_v, of which n and d stand for those"),
+        ({"n_q": 1, "n_k": 5}, "takes the sizes n, d, or n_q, n_k, d_k, d_v, where n and d set the dimensions"),
         ({"n": 4, "d": 2, "n_q": 1, "n_k": 5}, "it got n = 4, d = 2, n_q = 1, n_k = 5"),
         ({"n": 4, "d": 2, "m": 1}, "problem 'forward' takes the sizes n, d, or"),
         ({"n": 4}, "it got n = 4"),

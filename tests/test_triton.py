@@ -16,9 +16,9 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
-from pebblesim.gpu.race import PROBLEM, Track, source_of
+from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.jobs.tiles import TILINGS
+from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.plots.race import crossing, race as draw
@@ -187,6 +187,15 @@ def test_what_is_raced_can_be_written(way: str, d: int, mask: str | None) -> Non
     for tiling in TILINGS[PROBLEM[way]]:
         source = source_of(Track(way, 1024, d, 2, mask, "float16"), tiling)
         assert f"num_warps={tiling.warps}, num_stages={tiling.stages}" in source.text
+
+
+def test_what_does_not_fit_into_a_multiprocessor_is_not_raced() -> None:
+    """Two stages of tiles of K and V, 256 x 256 words of two bytes each, are 512 KiB."""
+    track = Track("forward", 1024, 256, 1)
+    small, large = (Tiling("flash2-forward", dict.fromkeys(("B_r", "B_c"), side), 8, 2) for side in (64, 256))
+    fits(small, source_of(track, small), track)
+    with pytest.raises(UsageError, match="bytes in shared memory, and 232,448 fit"):
+        fits(large, source_of(track, large), track)
 
 
 def test_a_race_says_what_it_takes() -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.gpu.module import module_of
-from pebblesim.gpu.race import PROBLEM, Track, contenders, held, race, source_of
-from pebblesim.jobs.tiles import TILINGS, check
+from pebblesim.gpu.race import PROBLEM, Track, contenders, fits, race, source_of
+from pebblesim.jobs.tiles import TILINGS
 from pebblesim.language.registry import get
 
 D = (64, 96, 128, 192, 256, 320, 384, 512, 576, 768, 1024)
@@ -62,7 +62,7 @@ def compile_kernels(track: Track, number: int) -> None:
 
     tiling = TILINGS[PROBLEM[track.way]][number]
     source = source_of(track, tiling)
-    check(tiling, held(source, track, tiling))
+    fits(tiling, source, track)
     module, tensors = module_of(source.text), get(tiling.schedule).program.tensors
     for kernel in source.kernels:
         shapes = (tensors[name].shape for name in kernel.tensors)

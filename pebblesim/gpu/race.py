@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pebblesim.advice.cards import card
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
@@ -229,6 +230,16 @@ def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
     return schedule.program if band is None else schedule.masked, band
 
 
+def fits(tiling: Tiling, source: Source, track: Track) -> None:
+    """Check that thread blocks fit into a multiprocessor of a Hopper card.
+
+    Raises:
+        UsageError: they do not.
+    """
+    hopper = card("H200")
+    check(tiling, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers"))
+
+
 def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     """Time, errors and traffic of a schedule's kernels with certain tiles; or the error that they end with."""
     track, (program, band) = arrays.track, _program(arrays.track, tiling)
@@ -236,7 +247,7 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     try:
         counted = count(tiling.schedule, M=2**40, blocks=tiling.blocks, mask=band, n=track.n, d=track.d)
         source = source_of(track, tiling)
-        check(tiling, held(source, track, tiling))
+        fits(tiling, source, track)
         run = module_of(source.text).run
         given = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
         row["errors"] = arrays.errors(run(*given))

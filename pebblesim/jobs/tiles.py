@@ -12,12 +12,6 @@ from pebblesim.jobs.count import Counted, count
 from pebblesim.readings.kernels.storage import Storage
 from pebblesim.readings.kernels.triton import LEAST_SIDE
 
-SHARED = 232448
-"""Bytes of shared memory of a thread block on a Hopper card."""
-
-REGISTERS = 262144
-"""Bytes of registers in a multiprocessor."""
-
 
 @dataclass(frozen=True)
 class Tiling:
@@ -71,9 +65,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
-def check(
-    tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int = SHARED, registers: int = REGISTERS
-) -> None:
+def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
     """Check that the thread blocks of each launch fit into a multiprocessor.
 
     Args:

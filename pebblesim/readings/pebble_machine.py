@@ -79,23 +79,23 @@ def start() -> Any:
     return np.zeros(7, np.int64)
 
 
-@kernel(inline="always")
+@kernel()
 def cell(family: int, block: int, terms: int) -> int:
     """The cell of a value: a sum that has this many terms, or, with no terms, any other value."""
     return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
 
 
-@kernel(inline="always")
+@kernel()
 def family_of(held: int) -> int:
     return held >> (BLOCK_BITS + TERM_BITS)
 
 
-@kernel(inline="always")
+@kernel()
 def block_of(held: int) -> int:
     return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
 
 
-@kernel(inline="always")
+@kernel()
 def terms_of(held: int) -> int:
     return held & ((1 << TERM_BITS) - 1)
 
