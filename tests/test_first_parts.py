@@ -12,13 +12,16 @@ from strategies import draws
 
 import pebblesim as ps
 from pebblesim.errors import TraceError, UsageError
+from pebblesim.jobs.blocks import choose
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
 from pebblesim.readings.accesses import accesses
+from pebblesim.readings.count import io
 from pebblesim.readings.kernels.cuda import cuda
 from pebblesim.readings.kernels.launches import grids
 from pebblesim.readings.kernels.triton import triton
+from pebblesim.readings.peak import peak_red
 from pebblesim.readings.text import text
 
 
@@ -211,3 +214,14 @@ def test_best_blocks_are_no_worse_than_any_on_a_grid(n: int, d: int, extra: int)
         for stay in np.unique(np.linspace(1, n, 7).astype(int)).tolist():
             other = ps.count(schedule, n=n, d=d, M=M, blocks={"B_r": rows, "B_s": stay})
             assert not other.feasible or best.io <= other.io
+
+
+@pytest.mark.parametrize(("n", "M"), [(97, 500), (97, 530), (97, 540), (89, 470)])
+def test_a_part_that_stays_is_as_large_as_fits(n: int, M: int) -> None:
+    """Its size is not rounded to a whole number of tiles: every row that stays saves words."""
+    schedule, dims = get("keys-partly-resident-forward"), {"n": n, "d": 3}
+    best = choose(schedule, dims, M, "best")
+    assert n % best["B_s"] and peak_red(schedule.program, dims | best) <= M
+    one_more = dims | best | {"B_s": best["B_s"] + 1}
+    assert peak_red(schedule.program, one_more) > M
+    assert io(schedule.program, one_more) < io(schedule.program, dims | best)

@@ -40,6 +40,7 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
         return f"in groups of {size}", order
 
     yield walk(*first)
+    yield "in halves of halves", _halved(task, (high, -low, height))
     # A group shares the cache with its operands; how much they take depends on the graph. These come early, for on a
     # large graph the time may not suffice for all.
     for size in (task.M * parts // 20 for parts in (18, 17, 16)):
@@ -52,6 +53,41 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
     yield "by height", order[np.argsort(height[order], kind="stable")]
     for power in range(min(len(written), task.M).bit_length() - 1, 0, -1):
         yield grouped(1 << power)
+
+
+def _halved(task: Task, keys: tuple[Ints, ...]) -> Ints:
+    """Halve the vertices again and again down to M of them, each time along the key with the fewest values cut.
+
+    No key falls along an edge, so the half with the lower keys can be computed first. The largest and the least source
+    of a vertex are such keys; on a stencil, halves along them are tiles askew in time.
+    """
+    graph, indptr = task.graph, task.graph.indptr.astype(np.int64)
+    targets = np.repeat(np.arange(graph.vertices), np.diff(indptr))
+    place = np.empty(graph.vertices, dtype=np.int64)
+    place[task.order] = np.arange(graph.vertices)
+    reaches = [key.copy() for key in keys]
+    for key, reach in zip(keys, reaches, strict=True):
+        np.maximum.at(reach, graph.preds, key[targets])
+    found, waiting = [], [task.topological.astype(np.int64)]
+    while waiting:
+        part = waiting.pop()
+        best, lower = float("inf"), None
+        for key, reach in zip(keys, reaches, strict=True) if len(part) > max(task.M, 1) else ():
+            of_part = key[part]
+            cut = np.partition(of_part, len(part) // 2)[len(part) // 2]
+            if cut == of_part.max():
+                cut -= 1
+            low = of_part <= cut
+            smaller = min(int(low.sum()), int((~low).sum()))
+            if 8 * smaller >= len(part):  # smaller slices would make it slow
+                cost = int((low & (reach[part] > cut)).sum()) / smaller
+                if cost < best:
+                    best, lower = cost, low
+        if lower is None:
+            found.append(part[np.argsort(place[part])])
+        else:
+            waiting += [part[~lower], part[lower]]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _by_number(task: Task, height: Ints) -> Ints:

@@ -43,17 +43,17 @@ def decide(
     region: str = "",
     where: Mapping[str, Expression] | None = None,
 ) -> Verdict:
-    """Decide whether |f| = O(g), f = Ω(g) or f = Θ(g), all symbols being positive integers.
+    """Decide whether |f| = O(g), f = Ω(g) or f = Θ(g); all symbols are positive integers.
 
     Args:
         f, g: sums, products, rational powers, Min, Max, ceiling and floor of symbols, such as a closed form.
         relation: "O", "Ω" or "Θ" ("Omega", "Theta").
         region: comparisons, such as "n >= d, M >= 2*d**2, M <= n*d, B >= 1"; the larger side is a monomial, or becomes
             one when the rules are put in.
-        where: what stands for some of the symbols, such as block rules.
+        where: expressions to substitute for some symbols, such as block rules.
 
     Returns:
-        The verdict, which is true if the relation holds, and prints its proof or its counterexample.
+        The verdict; it is true if the relation holds, and prints its proof or counterexample.
 
     >>> print(decide("2*n*ceiling(n/B) + 5*n", "O", "n**2/sqrt(M) + n", "B >= 1", {"B": "floor(sqrt(M/4))"}))
     O holds on B >= 1
@@ -65,8 +65,8 @@ def decide(
     Ω fails on n >= d: n = t^1, d = t^1: g/f grows at least as t^1
 
     Raises:
-        Undecided: something may cancel, and its bounds are too far apart.
-        UsageError: an expression or region that is outside of what can be decided.
+        Undecided: terms may cancel, and the bounds on the result are too far apart.
+        UsageError: an expression or region is of a kind that cannot be decided.
     """
     if relation not in RELATIONS:
         raise UsageError(f"relation {relation!r} was given; it is one of {', '.join(RELATIONS)}.")

@@ -1,4 +1,4 @@
-"""What the decider says: a verdict, with the pieces that prove it or the direction that refutes it."""
+"""Verdicts of the decider, with the pieces that prove them or the direction that refutes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Witness:
-    """Exponents along which a ratio diverges: with each symbol t^exponent it grows as t^growth at least.
+    """Exponents along which a ratio diverges: if each symbol is t^exponent, the ratio grows at least as t^growth.
 
     `ratio` is "f/g" if f is not O(g), and "g/f" if it is not Ω(g).
     """
@@ -43,7 +43,8 @@ class Witness:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether f = O, Ω or Θ of g at all sizes of a region, and why; true or false as a value.
+    """Whether f = O, Ω or Θ of g at all sizes of a region, with a proof or counterexample; its truth value is the
+    answer.
 
     Attributes:
         relation: "O", "Ω" or "Θ".
@@ -86,7 +87,7 @@ class Verdict:
 
 
 def monomial(form: Vector, names: Iterable[str]) -> str:
-    """A linear function of exponents as the monomial it stands for."""
+    """Format a linear function of exponents as a monomial."""
     powers = (
         sympy.Symbol(name) ** sympy.Rational(x.numerator, x.denominator) for name, x in zip(names, form, strict=True)
     )

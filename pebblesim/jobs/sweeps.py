@@ -37,13 +37,13 @@ from pebblesim.sizes import axis, bytes_of
 from pebblesim.tables import Table, format_of
 
 FORMAT = 1
-"""Version of the rows; rows of another one are not taken for ours."""
+"""Version of the rows; stored rows of another version are ignored."""
 
 MOST_POINTS = 10_000_000
 PATIENCE = 10
 """Seconds in which a Dask scheduler must answer."""
 IDLE = 20
-"""Seconds after which a process without work ends, also one whose sweep was killed."""
+"""Seconds after which an idle worker process ends, even if its sweep was killed."""
 
 FEW = 100
 """Up to so many points that take milliseconds each are not worth the start of other processes."""
@@ -63,7 +63,7 @@ Sizes = int | str | Iterable[int]
 
 @dataclass(frozen=True)
 class Point:
-    """All that defines a row.
+    """Everything that defines a row.
 
     Attributes:
         what: "count", "formula" or "play".
@@ -146,18 +146,18 @@ def sweep(
     dtype: str | None = None,
     **dims: Sizes,
 ) -> Table:
-    """A row for each schedule and each combination of sizes.
+    """Compute one row for each schedule and each combination of sizes.
 
     Args:
-        schedules: one or several; all of the problem by default.
+        schedules: one or several schedules; by default all of the problem.
         what: "count", "formula" (closed forms, the fastest) or "play" (a game for each row).
         problem_name: "backward" unless a schedule says otherwise.
         M: red pebbles, in words. Sizes are a number, several, or a text such as "64,128" or "256:1M:x2".
         blocks: "fit", "paper", "best", or sizes by name; a block without sizes follows "fit".
         mask, summation, rules: as for `count` and `play`.
         output: a .csv, .json or .parquet for the table, written whole or not at all.
-        store: an SQLite file that keeps each row as soon as it is there; beside the output by default. The same sweep
-            goes on where it was stopped, and a larger one begins with what is there.
+        store: an SQLite file that stores each row as soon as it is computed; by default next to the output. The same
+            sweep resumes where it was stopped, and a larger sweep reuses the stored rows.
         jobs: processes; as many as there are cores by default.
         dask: address of a Dask scheduler whose workers compute the rows.
         progress: called now and then with the fraction that is done.
@@ -174,8 +174,8 @@ def sweep(
     [23007232, 16322560, 90050560]
 
     Raises:
-        UsageError: sizes, names or files that are not allowed, or rows that could not be computed; those that were
-            are kept in the store.
+        UsageError: a size, name or file is not allowed, or some rows could not be computed; the other rows are in the
+            store.
     """
     if what not in RESULTS:
         raise UnknownName("kind of row", what, RESULTS)
@@ -314,7 +314,7 @@ class Run:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[None]:
-    """What joblib does inside runs on the workers of a Dask scheduler.
+    """Run joblib's work inside the block on the workers of a Dask scheduler.
 
     Raises:
         UsageError: there is none at that address, it has no workers, or Dask is missing.
@@ -410,12 +410,12 @@ def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
 
 
 def _blocks(swept: Sequence[_Swept]) -> list[str]:
-    """The blocks of all schedules, each once."""
+    """Return the blocks of all schedules, without repetition."""
     return list(dict.fromkeys(name for each in swept for name in each.algorithm.blocks))
 
 
 def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
-    """The columns that say what the rows are of, besides their sizes."""
+    """Return the columns that identify the rows, besides their sizes."""
     common = swept[0].common
     constants: dict[str, object] = {"problem": swept[0].algorithm.problem.name}
     constants |= {"mask": None if common.mask is None else str(common.mask)}
@@ -427,7 +427,7 @@ def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
 
 
 def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
-    """Closed forms, evaluated for all points at once."""
+    """Evaluate closed forms for all points at once."""
     import numpy as np
 
     parts = [_formula(each, run) for each in swept]
@@ -478,7 +478,7 @@ def _array(sizes: Sequence[int]) -> Any:
 
 
 def _sum(a: Any, b: Any) -> Any:
-    """a + b, exactly, and None where there are none."""
+    """Return a + b, exactly; None where a value is missing."""
     import numpy as np
 
     if a.dtype == b.dtype == np.int64 and max(a.max(), b.max()) < 2**62:

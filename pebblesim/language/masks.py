@@ -1,7 +1,7 @@
-"""Masks: which pairs (row i of Q, row j of K) attention is allowed to look at, as a property of a problem.
+"""Masks: the pairs (row i of Q, row j of K) that attention may use, as a property of a problem.
 
-A mask answers one question, for sizes however large: of a grid of tiles, how many have an allowed pair? With tiles of
-one row or one column that is the number of pairs, of rows and of columns; every exact count follows from it.
+A mask answers one question, for sizes of any magnitude: how many tiles of a grid have an allowed pair? For tiles of one
+row or one column this is the number of pairs, of rows and of columns; every exact count follows from it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TileRange(NamedTuple):
 
 
 class Mask(ABC):
-    """Which pairs are allowed."""
+    """The allowed pairs of queries and keys."""
 
     name: str
 

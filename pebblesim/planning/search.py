@@ -1,4 +1,4 @@
-"""`search`: the schedule for a problem and a cache that moves least, as far as passes can say it."""
+"""`search`: find the schedule with the least I/O for a problem and a cache, among sequences of passes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ SMALL = (7, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Found(Result):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        schedule: the schedule that moves least, which is registered: a new one, or the catalogue's.
-        source: its source.
-        counted: what it moves.
-        known: what the best schedule of the catalogue moves, with the best blocks; None if none fits.
+        schedule: the registered schedule with the least I/O: a new one, or one of the catalogue.
+        source: its source code.
+        counted: its count.
+        known: the count of the best schedule of the catalogue, with its best blocks; None if none fits.
         played: a small game of it, judged by the referee.
-        ways: the ways of computing that were looked at, as options of the graph.
-        passes: how many passes were priced.
+        ways: the ways of computing that were searched, as options of the graph.
+        passes: number of passes evaluated.
     """
 
     schedule: Schedule
@@ -122,28 +122,29 @@ def search(
     progress: Callable[[float], None] | None = None,
     **dims: int,
 ) -> Found:
-    """Search for the schedule that moves least, write it, register it, count it, and have the referee play it.
+    """Search for the schedule with the least I/O, write it, register it, count it, and play it under the referee.
 
     A schedule is a sequence of passes. A pass computes some of the problem's tensors from others that are in memory,
-    and stores some: in tiles, a product at a time; or with rows of one axis in cache while those of another pass by.
-    What is not stored is made again. The passes are priced in closed form, and the cheapest sequence is found by
-    Dijkstra's algorithm over what is in memory; the best few are counted exactly, beside the catalogue's.
+    and stores some of them. It works in tiles, one product at a time, or keeps rows of one axis in the cache while rows
+    of another axis are streamed. Tensors that are not stored are recomputed. The I/O of passes is computed in closed
+    form, and Dijkstra's algorithm over the sets of tensors in memory finds the cheapest sequences. The best few are
+    counted exactly and compared with the catalogue.
 
     Args:
         problem_name: any problem whose graph has plain sums.
         M: red pebbles, in words.
-        name: of the schedule; "found-" and the problem's by default.
-        progress: called now and then with the part that is done.
+        name: name of the schedule; by default "found-" and the problem's name.
+        progress: called from time to time with the fraction done.
         dims: as for `count`.
 
     Returns:
-        The schedule that moves least, its source, its count and its game.
+        The schedule with the least I/O, its source, its count and its game.
 
     >>> search("matmul", m=30, k=20, n=40, M=100).counted.io <= 6_960
     True
 
     Raises:
-        UsageError: the problem has no graph of plain sums; a name that is taken, or a size that is not allowed.
+        UsageError: the problem has no graph of plain sums; the name is already used, or a size is not allowed.
         Infeasible: no sequence of passes fits into M words.
     """
     solves = problem(problem_name)
