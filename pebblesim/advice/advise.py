@@ -28,6 +28,7 @@ from pebblesim.jobs.useful import useful_operations
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
+from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get, of_problem
 from pebblesim.readings import terms
 from pebblesim.results import Result
@@ -160,7 +161,7 @@ class Advice(Result):
         if self.kernels:
             tiling, M = self.kernels[0].tiling, self.boundaries[0].M
             return count(tiling.schedule, M=M, blocks=tiling.blocks, mask=self.mask, **_given(self.dims))
-        rows = self.boundaries[0].rows
+        rows = [row for row in self.boundaries[0].rows if not in_parts(self._program(row))]  # others are no kernels
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
 
