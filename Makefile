@@ -10,6 +10,9 @@ RUN_N := 4096
 RUN_D := 64
 RUN_M := 1024 4096 16384 65536
 
+# Modules are compiled once, not again by each process that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One worker for each core, four at most: each pays for its own imports.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
