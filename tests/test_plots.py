@@ -21,6 +21,7 @@ from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
 from pebblesim.jobs.recording import record
 from pebblesim.jobs.useful import useful_operations
+from pebblesim.language.registry import of_problem
 from pebblesim.plots.game import LANE, move, occupancy, tiles
 from pebblesim.plots.gaps import gaps
 from pebblesim.plots.graph import graph
@@ -72,6 +73,31 @@ def test_the_gap_of_a_problem_with_and_without_some_bounds(ax: Axes) -> None:
         least = max(bound.value for bound in known if bound.name not in ("D1", "D2", "D4"))
         assert gap_without == row.io / least
     assert any(above > below for (_, above), (_, below) in zip(without, whole, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [
+        ("D1,q-stord", "no bound or schedule of these problems is called 'q-stord'; did you mean 'q-stored'?"),
+        (",".join(each.name for each in of_problem("backward")), "--without leaves no schedule of 'backward'"),
+    ],
+)
+def test_what_cannot_be_left_out(without: str, says: str, pebblesim: Any, tmp_path: Path) -> None:
+    code, _, error = pebblesim(f"plot gaps backward -n 8 -d 2 -M 40,80 --without {without} -o gaps.png")
+    assert code != 0 and says in " ".join(error.split()) and not list(tmp_path.iterdir())
+
+
+def test_the_gap_without_some_schedules_is_of_the_best_of_the_others(ax: Axes) -> None:
+    others = [name for name in {row.schedule for row in compared()} if name != best(250).schedule]
+    before = ps.gaps("backward", schedules=others, n=40, d=6, M=CACHES)
+    gaps(ps.gaps("backward", n=40, d=6, M=CACHES), ax, ("D1",), before)
+    drawn, *_ = (dict(zip(*each.get_data(), strict=True)) for each in ax.get_lines())
+    for M in CACHES:
+        io, name = min(
+            (row.io, row.schedule) for row in compared() if row.feasible and row.M == M and row.schedule in others
+        )
+        known = ps.bounds("backward", schedule=name, n=40, d=6, M=M).lower
+        assert drawn[M] == io / max(bound.value for bound in known if bound.name != "D1")
 
 
 def test_the_gap_is_that_of_the_least(ax: Axes) -> None:
@@ -277,7 +303,7 @@ def pebblesim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 COMMANDS = {
     "skislope": "plot skislope -n 64 -d 8 -M 50:5000 --points 4",
-    "gaps": "plot gaps forward backward -n 64 -d 8 -M 50:5000 --points 4 --without C2w,D4",
+    "gaps": "plot gaps forward backward -n 64 -d 8 -M 50:5000 --points 4 --without C2w,D4,q-stored,q-tiled",
     "words": "plot words small-cache flash -n 64 -d 8 -M 500",
     "roofline": "plot roofline -n 64 -d 8 -M 500 --peak 312T --bandwidth 1.5e12",
     "roofline of a card": "plot roofline --gpu A100 -n 64 -d 8 --dtype fp16",

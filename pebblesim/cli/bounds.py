@@ -158,7 +158,7 @@ def gaps(
 
     one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
-    found = gaps_of(problem or "backward", M=given or None, blocks=blocks, steps=steps, **sizes.dims)
+    found = gaps_of(problem or "backward", schedules=None, M=given or None, blocks=blocks, steps=steps, **sizes.dims)
     if as_json or latex:
         print(found.latex()) if latex else print_json(found.to_dict())
         return

@@ -81,20 +81,35 @@ def gaps(
     dtype: Dtype = None,
     blocks: Blocks = "fit",
     without: Annotated[
-        str, typer.Option("--without", help="Bounds, such as D4,C4: also draw the gap without them.")
+        str,
+        typer.Option("--without", help="Bounds, such as D4,C4, or schedules: also draw the gap without them."),
     ] = "",
     points: Annotated[int, typer.Option("--points", min=2, max=1000, help="Number of sizes from LOW to HIGH.")] = 43,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
-    """Draw the gap between the best schedule and the best lower bound over M, optionally also without some bounds."""
+    """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
     check(output)
     from pebblesim.jobs.bounding import gaps as gaps_of
-    from pebblesim.plots.gaps import figure
+    from pebblesim.language.registry import of_problem
+    from pebblesim.plots.gaps import figure, names_of_bounds
 
     caches = _caches(m, dtype, points)
-    found = [gaps_of(name, M=caches, blocks=blocks, **sizes.dims) for name in problems]
+    found = [gaps_of(name, schedules=None, M=caches, blocks=blocks, **sizes.dims) for name in problems]
     names = [name.strip() for name in without.split(",") if name.strip()]
-    save(lambda empty: figure(found, empty, names), output, size=(8.5, 1 + 2.3 * len(found)))
+    every_schedule = {each.problem: [schedule.name for schedule in of_problem(each.problem)] for each in found}
+    known = set().union(*every_schedule.values(), *map(names_of_bounds, found))
+    for name in names:
+        if name not in known:
+            raise UnknownName("bound or schedule of these problems", name, known)
+    before = {}
+    for each in found:
+        every = every_schedule[each.problem]
+        left = [name for name in every if name not in names]
+        if not left:
+            raise UsageError(f"--without leaves no schedule of {each.problem!r}; leave out fewer of them.")
+        if left != every:
+            before[each.problem] = gaps_of(each.problem, schedules=left, M=caches, blocks=blocks, **sizes.dims)
+    save(lambda empty: figure(found, empty, names, before), output, size=(8.5, 1 + 2.3 * len(found)))
     print(f"written {output}")
 
 

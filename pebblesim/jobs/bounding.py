@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -308,6 +308,7 @@ class Gaps(Result):
 def gaps(
     problem_name: str = "backward",
     *,
+    schedules: Iterable[str | Schedule] | None = None,
     M: Sequence[int] | None = None,
     blocks: BlockRule = "fit",
     steps: int = 4,
@@ -317,6 +318,7 @@ def gaps(
 
     Args:
         problem_name: a problem, such as "backward".
+        schedules: names of schedules, or schedules; all of the problem by default.
         M: values of M; by default from the smallest feasible M to one at which everything fits into the cache.
         blocks: the block rule, as for `count`.
         steps: number of values of M in each doubling, if M is not given.
@@ -335,9 +337,9 @@ def gaps(
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
-    found = []
+    found, among = [], None if schedules is None else list(schedules)
     for words in M or _range(solves.name, sizes, steps):
-        row = compare(solves.name, M=words, blocks=blocks, summation="chain", **shape)[0]
+        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation="chain", **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,9 +26,9 @@ def gap_without(row: Counted, names: Collection[str]) -> float:
     return float(Fraction(row.io, least.value))
 
 
-def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
-    """Draw the gap of the best schedule over M, and the gap without some bounds; below, show which bound is the
-    largest.
+def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | None = None) -> Axes:
+    """Draw the gap of the best schedule over M, and the gap without some bounds or schedules; below, show which bound
+    is the largest.
 
     "once" means the compulsory words. A bound that is the largest only on a short interval is not named.
 
@@ -36,9 +36,14 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
         found: the best schedules of a problem at several M.
         ax: where to draw.
         without: names of bounds.
+        before: the best of fewer schedules; their gap is drawn without those bounds, too.
     """
     rows = found.rows
     M, gap = [row.M for row in rows], [row.gap for row in rows]
+    if before is not None:
+        gap_before = [gap_without(row, without) for row in before.rows]
+        label = "without these, and with fewer schedules" if without else "with fewer schedules"
+        ax.plot([row.M for row in before.rows], gap_before, color="0.3", linewidth=1.2, linestyle=":", label=label)
     if without:
         label = f"without {', '.join(without)}"
         ax.plot(
@@ -66,18 +71,21 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = ()) -> Axes:
     return ax
 
 
-def figure(all_found: Sequence[Gaps], figure: Figure, without: Collection[str] = ()) -> None:
-    """Draw one panel above the other, with the same M axis."""
+def figure(
+    all_found: Sequence[Gaps], figure: Figure, without: Collection[str] = (), before: Mapping[str, Gaps] | None = None
+) -> None:
+    """Draw one panel above the other, with the same M axis; `before` is by problem."""
     axes = figure.subplots(len(all_found), sharex=True, squeeze=False)[:, 0]
     for found, ax in zip(all_found, axes, strict=True):
-        gaps(found, ax, [name for name in without if name in _names(found)])
+        gaps(found, ax, [name for name in without if name in names_of_bounds(found)], (before or {}).get(found.problem))
         ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
     sizes = ", ".join(f"{name} = {size:,}" for name, size in all_found[0].dims.items())
     axes[0].set_title(f"least I/O ÷ lower bound for its way, {sizes}", fontsize=11)
     axes[-1].set_xlabel("M, words of cache")
 
 
-def _names(found: Gaps) -> set[str]:
+def names_of_bounds(found: Gaps) -> set[str]:
+    """Return the names of all bounds of a problem."""
     first = found.rows[0]
     return {bound.name for bound in lower_bounds(problem(found.problem), first.dims, first.M)}
 
