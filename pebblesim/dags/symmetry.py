@@ -26,7 +26,7 @@ class Digraph:
         self.edges = {(u, v) for v, us in enumerate(before) for u in us}
 
     def refined(self, colours: list[int]) -> tuple[list[int], list[object]]:
-        """Return the coarsest refinement where vertices of a colour have neighbours of the same colours; and its trace."""
+        """Return the coarsest refinement where vertices of a colour see the same colours, and its trace."""
         trace: list[object] = []
         count = len(set(colours))
         while True:

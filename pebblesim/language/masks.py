@@ -60,7 +60,7 @@ class Mask(ABC):
 
     @abstractmethod
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
-        """Return, for each tile of rows (axis 0) or columns (1), the number of other tiles with an allowed pair in common.
+        """Return, for each tile of rows (axis 0) or columns (1), the number of the other tiles with an allowed pair.
 
         Raises:
             UsageError: as for `tiles`, or there are too many tiles to list.
