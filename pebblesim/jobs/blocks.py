@@ -190,7 +190,10 @@ class _Part:
 
             most = self.largest(M, grown, max(caps.values()))
             simple = self.words.falling or not self.words.blocks & set(group)
-            for size in [most] if simple else self._least_on_the_way(M, grown, most):
+            # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
+            free = not simple and self.room(grown(most)) == self.room(end)
+            halves = [most >> halved for halved in range(most.bit_length())]
+            for size in [most] if simple else halves if free else self._least_on_the_way(M, grown, most):
                 if self.words(grown(size)) <= least:
                     best, least = grown(size), self.words(grown(size))
             end = grown(most)
