@@ -46,7 +46,9 @@ class Shared(Group):
     order: Annotated[
         str | None,
         typer.Option(
-            "--order", help="Of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.", metavar="ORDER"
+            "--order",
+            help="Order of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
+            metavar="ORDER",
         ),
     ] = None
     at_once: Annotated[int | None, typer.Option("--at-once", help="Blocks that run at once; 132.", min=1)] = None
@@ -247,7 +249,7 @@ def list_schedules(as_json: AsJson = False) -> None:
 
 
 Rectangular = Annotated[
-    bool, typer.Option("--rectangular", help="In all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
+    bool, typer.Option("--rectangular", help="Use all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
 ]
 
 
@@ -259,7 +261,7 @@ def formula(
         str | None,
         typer.Option(
             "--mask",
-            help="causal, window:W or band:W; any: by how many tiles it leaves.",
+            help="causal, window:W or band:W; any: in terms of the allowed tiles.",
             metavar="MASK",
             autocompletion=one_of(lambda: (*BANDS, "any")),
         ),

@@ -54,7 +54,7 @@ Summation = Annotated[str, typer.Option("--summation", help="Summation trees: ch
 Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
+    typer.Option("--option", help="An option of the graph: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
 ]
 AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
 Wide = Annotated[bool, typer.Option("--wide", help="All columns, and lines longer than the terminal is wide.")]
@@ -187,11 +187,11 @@ class HeadChoice(Group):
 
     heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", help="Heads of keys and values, which heads share; as many.", min=1)
+        int | None, typer.Option("--kv-heads", help="Heads of keys and values; by default as many as heads.", min=1)
     ] = None
     batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1
     separate: Annotated[
-        bool, typer.Option("--separate", help="Count each head for itself, though heads share keys and values.")
+        bool, typer.Option("--separate", help="Count each head separately, even if heads share keys and values.")
     ] = False
 
     @cached_property
