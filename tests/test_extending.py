@@ -192,7 +192,7 @@ def test_a_problem_may_be_declared_again_where_it_was_and_nowhere_else() -> None
         (
             '{"rows": "n"}',
             '{"rows": "rows"}',
-            r"from_nd must give n or d for each dimension \(rows\) whether it is n or d",
+            r"from_nd must give n or d for each dimension \(rows\); it was",
         ),
         ('{"rows": "n"}', '{"n": "n"}', r"from_nd must give n or d for each dimension"),
         ('{"y": ("rows",)}', '{"y": ("row",)}', "no dimension of problem .*, in the shape of y, is called 'row'"),

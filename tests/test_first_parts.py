@@ -225,3 +225,12 @@ def test_a_part_that_stays_is_as_large_as_fits(n: int, M: int) -> None:
     one_more = dims | best | {"B_s": best["B_s"] + 1}
     assert peak_red(schedule.program, one_more) > M
     assert io(schedule.program, one_more) < io(schedule.program, dims | best)
+
+
+@pytest.mark.parametrize("summation", ["balanced", "blocked:2"])
+def test_a_sum_that_begins_in_a_first_part_has_the_terms_of_all_of_them(summation: str) -> None:
+    """Its tree goes on over the other keys, so three that stay are not a tree of their own."""
+    name = "keys-partly-resident-forward"
+    played = ps.play(name, M=10**6, n=5, d=2, blocks={"B_r": 2, "B_s": 3}, summation=summation)
+    counted = ps.count(name, M=10**6, n=5, d=2, blocks={"B_r": 2, "B_s": 3}, summation=summation)
+    assert played.game.peak_red == counted.peak_red

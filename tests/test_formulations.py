@@ -158,7 +158,7 @@ def test_a_problem_without_theta_and_bounds_says_so() -> None:
 def test_bounds_that_speak_of_other_matrices_are_refused() -> None:
     with PROBLEMS.temporary():
         own = mine(bounds="forward")
-        with pytest.raises(UsageError, match="which speak of Q, K, V, O; it has no Q, K, V, O"):
+        with pytest.raises(UsageError, match="which are about Q, K, V, O; it has no Q, K, V, O"):
             ps.bounds("mine", n=4, d=2, M=9)
         assert best(PROBLEMS["projected-forward"], {"n": 40, "d": 4}, 9).name == "C2"  # where Q is made from A1
         del PROBLEMS["mine"]

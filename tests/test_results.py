@@ -77,7 +77,7 @@ def test_a_result_draws_itself(name: str, tmp_path: Path) -> None:
 
 
 def test_what_has_no_picture_says_what_has() -> None:
-    with pytest.raises(UsageError, match=r"no picture of a Bounds; there is one of CacheTable, Comparison, Counted"):
+    with pytest.raises(UsageError, match=r"a Bounds has no picture; pictures exist of CacheTable, Comparison, Counted"):
         results()["bounds"].plot()
     nothing = ps.compare(schedules=["small-cache"], n=16, d=4, M=5)
     with pytest.raises(UsageError, match="no schedule fits in M = 5 words"):

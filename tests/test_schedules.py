@@ -255,7 +255,7 @@ def test_a_sweep_is_exact_beyond_the_range_of_int64() -> None:
 def test_a_sweep_takes_sizes_beyond_int64() -> None:
     closed = ps.formula("matmul-tiled")
     assert closed.evaluate(m=np.array([3, 4]), k=3, n=3, b=2**63).tolist() == [27, 33]
-    with pytest.raises(UsageError, match="takes m, k, n, b, and got m, k"):
+    with pytest.raises(UsageError, match="takes m, k, n, b, but got m, k"):
         closed.evaluate(m=3, k=3)
     with pytest.raises(UsageError, match="b must be whole numbers"):
         closed.evaluate(m=np.array([3]), k=3, n=3, b=np.array([0]))

@@ -37,7 +37,7 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
 @claim(
     "Belady's rule",
     "Belady 1966; Mattson et al. 1970",
-    "giving up what is needed last fetches the fewest words: no more than LRU, FIFO, or the schedule's own scratchpad",
+    "evicting the word with the latest next use fetches the fewest words: no more than LRU, FIFO or the schedule does",
     HOLDS,
 )
 def _belady(effort: Effort) -> Finding:
@@ -81,7 +81,7 @@ def _words(random: Random) -> tuple[str, Stream]:
 @claim(
     "The stack property",
     "Mattson et al. 1970",
-    "what an LRU holds a larger one holds, so that words fetched and written back never rise with M",
+    "a larger LRU cache contains all words of a smaller one, so words fetched and written back never increase with M",
     HOLDS,
 )
 def _stack(effort: Effort) -> Finding:
@@ -101,8 +101,8 @@ def _stack(effort: Effort) -> Finding:
 @claim(
     "Lower bounds hold for caches",
     "ours",
-    f"what the best cache of M words fetches and writes back is at least the lower bound for M + {OPERANDS} pebbles, "
-    "since it is a game with the words of one operation besides",
+    f"the best cache of M words fetches and writes back at least the lower bound for M + {OPERANDS} pebbles, because "
+    "it gives a game with pebbles for the words of one more operation",
     HOLDS,
 )
 def _lower(effort: Effort) -> Finding:

@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 HEAD = f"""\
 # Errata
 
-What is wrong in the literature that pebblesim builds on, each with the evidence that the program gives, what is true
-instead, what survives, and whether the main results of the source depend on it. This page is written by `pebblesim
-verify --errata docs/ERRATA.md`, and a test keeps it current.
+This page lists errors in the literature that pebblesim is based on. Each entry gives the evidence of the program, what
+is true instead, what remains true, and whether the main results of the source depend on it. The page is written by
+`pebblesim verify --errata docs/ERRATA.md`, and a test keeps it current.
 
-An entry is *{FALSE}*; *{OUTSIDE}*, if it is true in a smaller one that is named; *{UNCLEAR}*, if it can be read
-rightly; or a *{MISPRINT}*. Where a source states its own domain, it is judged there.
+A statement is *{FALSE}*; *{OUTSIDE}*, if it is true in a smaller domain, which is named; *{UNCLEAR}*, if it has a
+correct reading; or a *{MISPRINT}*. If a source states a domain, the statement is checked only there.
 
 Evidence is Python, to be run after `import pebblesim as ps, pebblesim.claims`. `ps.decide(f, "O", g, region, rules)`
-decides whether f = O(g) on a region of sizes, with block sizes by rules, such as `B >= 1` where a block must not be
-empty; where it is not, it names sizes, as powers of a growing t, along which the ratio grows. `ps.count` counts words,
-and a game is played under the referee.
+decides whether f = O(g) on a region of sizes; the rules give the block sizes, and a condition such as `B >= 1` excludes
+empty blocks. If f is not O(g), it gives sizes, as powers of a growing t, for which the ratio grows without bound.
+`ps.count` counts words, and the referee checks each game.
 """
 
 READ: tuple[tuple[str, str, Erratum], ...] = (
-    # found by reading: the place of each, and its statement
+    # found by reading: the place of each error, and the statement
     (
         "Theorem E.9, proof",
         "nd² and n²d sum nodes; Ω(n²d/M) for A1 X",
         Erratum(
             MISPRINT,
-            "so many are product nodes; parts of O(M²/d) of them each give Ω(nd³/M) and Ω(n²d²/M)",
+            "these are the numbers of product nodes; with O(M²/d) of them in each part, Ω(nd³/M) and Ω(n²d²/M) follow",
             "the theorem",
             "no",
         ),
@@ -44,7 +44,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         "Lemma E.7 bounds the parts of M-partitions, and Lemma E.6 counts the parts of 2M-partitions",
         Erratum(
             UNCLEAR,
-            "Lemma E.7 with 2M for M, which is M = Ω(d²) as well: parts have at most about four times as many nodes",
+            "Lemma E.7 with 2M instead of M, since 2M = Ω(d²), too: parts have at most about four times as many nodes",
             "both lemmas, and the theorem with another constant",
             "no",
         ),
@@ -54,8 +54,8 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         "Lemma E.7, on a product of two inputs, is used for (A1 X) A2ᵀ, where A1 X is computed",
         Erratum(
             UNCLEAR,
-            "a row of A1 X takes d vertices of a dominator set in either way, as its own entries or as the row of A1 "
-            "that they are made from, so that the lemma's argument holds there, too",
+            "a row of A1 X needs d vertices of a dominator set in both cases: its own entries, or the row of A1 from "
+            "which they are computed; so the lemma's argument holds there, too",
             "the theorem",
             "no",
         ),
@@ -65,8 +65,8 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         "whenever a red pebble is placed on an entry of A1 X A2ᵀ, a blue one is too, which adds n² words",
         Erratum(
             UNCLEAR,
-            "an entry is to be written when it is computed first, or it adds more than n² words where entries are "
-            "computed again, and so are those of A1 X",
+            "an entry should be written only when it is computed for the first time, and the same for entries of A1 X; "
+            "otherwise this adds more than n² words if entries are recomputed",
             "the theorem, which follows from our D1r as well",
             "no",
         ),
@@ -74,7 +74,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
     (
         "Definition E.4",
         "a cycle goes through all parts",
-        Erratum(UNCLEAR, "no cycle may go through any of the parts, as in Hong & Kung", "what it is used for", "no"),
+        Erratum(UNCLEAR, "no cycle may go through any of the parts, as in Hong & Kung", "its use in the paper", "no"),
     ),
     (
         "Definition B.5, Algorithm 8",
@@ -87,14 +87,14 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         "deletes d after f, starts g with n x n zeros",
         Erratum(MISPRINT, "it deletes l, and g is d x d", "all", "no"),
     ),
-    ("Lemma C.7, proof", "ends with (n²d + nd²)/M", Erratum(MISPRINT, "√M for M, as in the lemma", "all", "no")),
+    ("Lemma C.7, proof", "ends with (n²d + nd²)/M", Erratum(MISPRINT, "√M instead of M, as in the lemma", "all", "no")),
     ("Lemmas C.9 and C.11, proofs", "of Phase 2", Erratum(MISPRINT, "phases 3 and 4", "all", "no")),
     ("Algorithm 3", "has an input f", Erratum(MISPRINT, "it does not use it", "all", "no")),
     ("Algorithm 9", "calls a Phase 4", Erratum(MISPRINT, "it is Phase 2, Algorithm 8", "all", "no")),
     (
         "Algorithm 8",
         "h_j and p_ij are never deleted",
-        Erratum(MISPRINT, "both are to be deleted with A2_j", "all", "no"),
+        Erratum(MISPRINT, "both must be deleted together with A2_j", "all", "no"),
     ),
 )
 
@@ -125,8 +125,8 @@ def _sections(rows: list[Verdict]) -> Iterator[str]:
 def _section(names: str, says: str, erratum: Erratum, evidence: str = "") -> str:
     shown = f"```text\n{evidence}\n```\n\n" if evidence else ""
     return (
-        f"### {names}\n\n*{erratum.kind}*. Says: {says}.\n\n{shown}Instead: {erratum.instead}.\n\n"
-        f"Survives: {erratum.survives}. Do main results depend on it: {erratum.matters}.\n"
+        f"### {names}\n\n*{erratum.kind}*. Statement: {says}.\n\n{shown}Instead: {erratum.instead}.\n\n"
+        f"Remains true: {erratum.survives}. Do main results depend on it: {erratum.matters}.\n"
     )
 
 

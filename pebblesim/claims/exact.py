@@ -71,7 +71,7 @@ STATED: dict[str, tuple[str, str]] = {
         "4*n*d + 2*n + 2*n*d*ceiling(n/B_r) + 4*n*d + ceiling(n/B_c)*(2*n*d + 2*n)",
     ),
 }
-"""Counted by hand from the pseudo-code, so that a schedule that moves a word more or less contradicts it."""
+"""Counted by hand from the pseudo-code, so a schedule that moves one word more or less contradicts it."""
 
 
 def _register(name: str, source: str, words: str) -> None:
@@ -134,8 +134,8 @@ def _exchanged(effort: Effort) -> Finding:
 
 _TO_THE_WORD = Erratum(
     UNCLEAR,
-    "as sizes up to a constant; `fit` scales them until they fit",
-    "every O: a constant in M changes it by a constant",
+    "the block sizes are meant up to a constant factor; `fit` scales them until they fit",
+    "every O: a constant factor in M changes it by a constant factor",
     "no",
 )
 
@@ -143,7 +143,7 @@ _TO_THE_WORD = Erratum(
 @claim(
     "printed blocks, to the word",
     "Li et al.",
-    "blocks as printed, of Algorithms 7 and 8 and of FlashAttention's Algorithms 1 and 4, fit in M words",
+    "the printed blocks of Algorithms 7 and 8 and of FlashAttention's Algorithms 1 and 4 fit in M words",
     FAILS,
     _TO_THE_WORD,
 )
@@ -165,10 +165,10 @@ def _capacity(effort: Effort) -> Finding:
     FAILS,
     Erratum(
         OUTSIDE,
-        "for M ≥ d² + 6d + 5 (n, d ≥ 2): g alone is d² words, and one row and one column with their temporaries come "
-        "besides",
-        "all of it for M ≥ (1 + ε)d² but for small d",
-        "no: between d² and (1 + ε)d² another schedule serves, such as our row-stationary",
+        "for M ≥ d² + 6d + 5 (n, d ≥ 2): g alone has d² words, and one row and one column with their temporaries are "
+        "needed, too",
+        "all of it for M ≥ (1 + ε)d², except for small d",
+        "no: between d² and (1 + ε)d² another schedule can be used, such as our row-stationary",
     ),
 )
 def _least(effort: Effort) -> Finding:
@@ -186,7 +186,7 @@ def _least(effort: Effort) -> Finding:
 
 
 _LEADING = {
-    # of each schedule, its leading terms, as text to evaluate, and the d and M to evaluate them for
+    # for each schedule: its leading terms, as text to evaluate, and the d and M for which they are evaluated
     "small-cache-streamed": ("6*(n**2*d + n*d**2)/M**0.5 + 3*n**2", 2**12, (2**14, 2**16)),
     "small-cache-forward-streamed": ("4*n**2*d/M**0.5 + n**2", 2**12, (2**14, 2**16)),
     "small-cache-backward-streamed": ("10*n**2*d/M**0.5 + 3*n**2", 2**12, (2**14, 2**16)),
@@ -221,7 +221,7 @@ for _name, (_terms, _d, _at) in _LEADING.items():
 @claim(
     "Remark 5.1, linear attention",
     "Li et al.",
-    "the bound is loose for linear attention, where A2ᵀ A3 comes first",
+    "the bound is loose for linear attention, where A2ᵀ A3 is computed first",
     PROVED,
 )
 def _linear(effort: Effort) -> Finding:

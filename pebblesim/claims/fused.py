@@ -1,10 +1,10 @@
-"""A game that undercuts a published lower bound, on the graph that the bound is about.
+"""A game that moves fewer words than a published lower bound, on the graph of that bound.
 
 Kwasniewski et al. 2019 (COSMA, arXiv 1908.09606), Theorem 1: any pebbling of a product C = A B of an m x k and a k x n
 matrix with S red pebbles moves at least 2mnk/√S + mn words. Their graph has a vertex for each fused multiply-add,
-C[i,j,t] from A[i,t], B[t,j] and C[i,j,t-1]. With p = ⌊(S - k - 2)/k⌋ rows of A resident, a column of B and two partial
-sums beside them, a game needs mk + kn⌈m/p⌉ + mn words, which is less where k is small against √S. The proof takes each
-entry of C to enter a segment with a partial sum made before, which is true of C += A B.
+C[i,j,t] from A[i,t], B[t,j] and C[i,j,t-1]. A game that keeps p = ⌊(S - k - 2)/k⌋ rows of A, a column of B and two
+partial sums in cache needs mk + kn⌈m/p⌉ + mn words, which is less if k is small compared with √S. The proof assumes
+that each entry of C enters a segment with an earlier partial sum, which is true for C += A B.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FusedProduct:
         return np.asarray((self.m + self.n) * self.k + (i * self.n + j) * self.k + t)
 
     def describe(self, v: int) -> str:
-        """Vertex v in words."""
+        """Return the name of vertex v."""
         if v < self.m * self.k:
             return f"A[{v // self.k},{v % self.k}]"
         v -= self.m * self.k
@@ -67,11 +67,11 @@ class FusedProduct:
 
 @dataclass(frozen=True)
 class Undercut:
-    """A game, as the referee judged it, and what was claimed to be the least.
+    """A game with the referee's result, and the claimed lower bound.
 
     Attributes:
         m, k, n, S: the sizes.
-        game: the referee's outcome.
+        game: the referee's result.
     """
 
     m: int
@@ -82,13 +82,13 @@ class Undercut:
 
     @property
     def claimed(self) -> int:
-        """⌈2mnk/√S⌉ + mn: no game that moves fewer words could be, were the theorem true."""
+        """⌈2mnk/√S⌉ + mn: the least I/O if the theorem were true."""
         products = 2 * self.m * self.k * self.n
         return isqrt(products**2 // self.S - (products**2 % self.S == 0)) + 1 + self.m * self.n
 
     @property
     def holds(self) -> bool:
-        """Whether the game is legal and complete, S is below each matrix, and it moves fewer words than claimed."""
+        """Whether the game is legal and complete, S is below the size of each matrix, and the I/O below `claimed`."""
         asked = min(self.m * self.n, self.m * self.k, self.k * self.n) > self.S
         return asked and self.game.complete and self.game.io < self.claimed
 
@@ -111,7 +111,7 @@ def undercut(m: int = 25, k: int = 3, n: int = 25, S: int = 20) -> Undercut:
 
 
 def _moves(graph: FusedProduct, p: int) -> Iterator[Ids]:
-    """For each p rows of A, the columns of B one after the other; a chunk for each column."""
+    """Yield the moves, one chunk for each column of B; the columns follow each other for each group of p rows of A."""
     k, terms = graph.k, np.arange(graph.k)
     for first in range(0, graph.m, p):
         rows = range(first, min(first + p, graph.m))
@@ -123,7 +123,7 @@ def _moves(graph: FusedProduct, p: int) -> Iterator[Ids]:
             for i in rows:
                 sums = graph.sums(i, j, terms)
                 steps = np.stack([pack(COMPUTE, sums), pack(DELETE, sums - 1)], axis=1).ravel()
-                chunk.append(np.delete(steps, 1))  # nothing comes before the first sum
+                chunk.append(np.delete(steps, 1))  # there is no sum before the first one to delete
                 chunk.append(np.array([pack(WRITE, sums[k - 1]), pack(DELETE, sums[k - 1])]))
             yield np.concatenate([*chunk, pack(DELETE, column)])
         yield pack(DELETE, resident)

@@ -1,4 +1,4 @@
-"""What only a played game, or a count of one, can show."""
+"""Claims that are tested by playing or counting a game."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
     FAILS,
     Erratum(
         FALSE,
-        "2mnk/√S - S for all sizes; 2mnk/√S + mn for C += AB, where every entry of C enters with a former value",
+        "2mnk/√S - S for all sizes; 2mnk/√S + mn for C += AB, where every entry of C has an earlier value",
         "the leading term",
-        "not to leading order: mn is a lower-order term where k is large against √S",
+        "not to leading order: mn is a lower-order term if k is large compared with √S",
     ),
 )
 def _cosma(effort: Effort) -> Finding:
@@ -59,9 +59,9 @@ def _cosma(effort: Effort) -> Finding:
     FAILS,
     Erratum(
         UNCLEAR,
-        "Hong & Kung's rules, under which both colours may stand on a vertex",
-        "every O and Ω: what a game saves by two colours is at most a factor 2",
-        "no: the rules are Hong & Kung's in all but these words",
+        "Hong & Kung's rules, under which a vertex may have pebbles of both colours",
+        "every O and Ω: two colours on a vertex save at most a factor 2",
+        "no: apart from these words the rules are Hong & Kung's",
     ),
 )
 def _replace(effort: Effort) -> Finding:
@@ -71,7 +71,7 @@ def _replace(effort: Effort) -> Finding:
 
 
 def drawn(schedule: Schedule, random: Random, largest: int, most_M: int) -> dict[str, int]:
-    """Sizes at which a schedule is feasible; M from the least on, small ones more often."""
+    """Draw sizes at which a schedule is feasible; M is at least the smallest feasible one, and more often small."""
     dims = {dim: random.randint(1, largest) for dim in schedule.problem.dims}
     try:
         count(schedule, M=1, **dims)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def in_sizes(sizes: dict[str, int]) -> str:
 @claim(
     "game = count = closed form",
     "ours",
-    "for every schedule the game played on the graph moves the words that are counted and derived, values right",
+    "for every schedule the game, the count and the closed form give the same words, and the values are correct",
     AGREES,
 )
 def _agreement(effort: Effort) -> Finding:
@@ -112,7 +112,7 @@ def _agreement(effort: Effort) -> Finding:
 @claim(
     "blocks in closed form",
     "ours",
-    "the closed rules that proofs rest on are feasible, and fit moves no more words than they do",
+    "the block sizes in closed form, on which proofs depend, are feasible, and `fit` moves no more words than they do",
     HOLDS,
 )
 def _closed_blocks(effort: Effort) -> Finding:
@@ -146,7 +146,7 @@ def _closed_blocks(effort: Effort) -> Finding:
         "it regroups the sum over blocks of rows and computes ⌈n/B_r⌉ n d² products: the graph depends on the block "
         "sizes",
         "the gradient, and the I/O",
-        "no: the lower bounds that we derive theirs from hold for regrouped sums too",
+        "no: our lower bounds, from which theirs are derived, hold for regrouped sums, too",
     ),
 )
 def _regrouped(effort: Effort) -> Finding:
@@ -162,14 +162,14 @@ def _regrouped(effort: Effort) -> Finding:
 @claim(
     "Theorem 1.1, inputs",
     "Li et al.",
-    "the two algorithms behind the minimum solve the same problem from the same inputs",
+    "the two algorithms of the minimum solve the same problem from the same inputs",
     FAILS,
     Erratum(
         UNCLEAR,
         "Algorithm 9 is also given O and l of the forward pass, as section D says; our row-stationary-one-pass needs "
         "neither, at 8n²d²/M",
-        "both algorithms, and the minimum of what they move",
-        "no: the bound is the same with O and l and without",
+        "both algorithms, and the minimum of their I/O",
+        "no: the bound is the same with and without O and l",
     ),
 )
 def _inputs(effort: Effort) -> Finding:
@@ -210,7 +210,7 @@ def _crossing(effort: Effort) -> Finding:
 @claim(
     "Remark 4.7, n ≫ d",
     "Li et al.",
-    "that √M = (n²d² + nd³)/(n²d + nd²) is d is for n ≫ d",
+    "√M = (n²d² + nd³)/(n²d + nd²) is d for n ≫ d",
     FAILS,
     Erratum(UNCLEAR, "it is d for all n and d: d(n²d + nd²) is n²d² + nd³", "all of it", "no"),
 )

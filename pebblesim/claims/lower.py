@@ -1,9 +1,9 @@
-"""Lower bounds of the literature, derived from ours with constants; and ours against everything that was ever counted.
+"""Lower bounds of the literature, derived from ours with constants; and ours compared with counts and optima.
 
-`pebblesim.theory.lower_bounds` states each bound as a closed form for small M and one for large; docs/lower-bounds.md
-proves them. That they imply a bound of the literature is decided, region by region, from the forms that hold for every
-way of computing. A form may hold from c·d² words on alone; then its value at c·M is what M words need at least, since
-nobody needs fewer words with less cache.
+`pebblesim.theory.lower_bounds` states each bound as a closed form for small M and one for large M;
+docs/lower-bounds.md proves them. Whether they imply a bound of the literature is decided, region by region, from the
+forms that hold for every way of computing. Some forms hold only for M ≥ c·d². Then the value at c·M is also a lower
+bound at M, because I/O never decreases if the cache is smaller.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statemen
 from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
 
 _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
-"""Any sizes do: what is taken from the bounds is their text, with the domain in which it holds."""
+"""Any sizes are possible here: only the text of the bounds is used, and the domain in which it holds."""
 
 
 def _words(of: str) -> str:
-    """The compulsory words of every way."""
+    """Return the compulsory words, which are the same for every way of computing."""
     solves = problem(of)
     first = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, 1)[0].form
     assert first is not None
@@ -56,7 +56,7 @@ def _words(of: str) -> str:
 
 
 def _form(of: str, name: str, times: int = 1) -> str:
-    """The closed form of a bound at times·M, where M = d² words are enough for it to hold, or the compulsory words."""
+    """Return the larger of the compulsory words and a bound at times·M, in the form that holds for M = d²."""
     solves, d = problem(of), _SIZES["d"]
     found = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
     form = next(each.form for each in found if each.name == name and not each.way)
@@ -72,23 +72,23 @@ def _follows(bound: str, *parts: tuple[str, str]) -> Finding:
 
 _LARGE = {"backward": ("D3", 8), "forward": ("C1", 5)}
 _SMALL = {"backward": "D1r", "forward": "C2"}
-"""The bounds for large and small M that hold for every way of computing, and the multiple of d² that the first need."""
+"""The bounds for large and small M that hold for every way of computing; the first hold from this multiple of d² on."""
 
 
 def _large(of: str, way: str, bound: str, region: str) -> Finding:
-    """From the large form up to M = nd, and from the compulsory words above."""
+    """Derive the bound from the form for large M up to M = nd, and from the compulsory words above."""
     form = _form(of, *_LARGE[way])
     return _follows(bound, (form, f"{region}, M <= n*d"), (_words(of), f"{region}, M >= n*d"))
 
 
 def _small(of: str, way: str, bound: str, region: str) -> Finding:
-    """From the small form up to M = n², and from the compulsory words above."""
+    """Derive the bound from the form for small M up to M = n², and from the compulsory words above."""
     form = _form(of, _SMALL[way])
     return _follows(bound, (form, f"{region}, M <= n**2"), (_words(of), f"{region}, M >= n**2"))
 
 
 def _both(*findings: Finding) -> Finding:
-    """The first that is not PROVED, or all of them together."""
+    """Return the first finding that is not PROVED, or else all of them together."""
     wrong = next((found for found in findings if found.status != PROVED), None)
     return wrong or Finding(PROVED, "\n".join(dict.fromkeys("\n".join(f.evidence for f in findings).split("\n"))))
 
@@ -115,12 +115,12 @@ for _each in (
 
 
 def _whole(of: str, way: str, bound: str | None) -> Finding:
-    """A repaired bound for all M, n ≥ d."""
+    """Decide a repaired bound for all M and n ≥ d."""
     assert bound
     return _both(_large(of, way, bound, "n >= d, M >= d**2"), _small(of, way, bound, "n >= d, M <= d**2"))
 
 
-@claim("Theorem 1.1, repaired, lower bound", "Li et al.", "holds for all M and n ≥ d, computed in any way", PROVED)
+@claim("Theorem 1.1, repaired, lower bound", "Li et al.", "holds for all M and n ≥ d, for every way to compute", PROVED)
 def _backward(effort: Effort) -> Finding:
     return _whole("backward", "backward", statement("Li et al., Theorem 1.1").repaired)
 
@@ -163,18 +163,18 @@ def _product(effort: Effort) -> Finding:
     return _both(_follows(stated.repaired, *texts), _follows(stated.expr, *texts))
 
 
-claim("Corollary 6.2", "Hong & Kung", "C = AB: Ω(mkn/√M), and with A, B and C themselves", PROVED)(_product)
+claim("Corollary 6.2", "Hong & Kung", "C = AB: Ω(mkn/√M), also with the words of A, B and C added", PROVED)(_product)
 claim("Lemma E.8", "Li et al.", "C = AB, an n1 x d by a d x n2 matrix: Ω(n1·d·n2/√M)", PROVED)(_product)
 
 
 @claim(
     "Lemma E.7",
     "Li et al.",
-    "a part of an M-partition has O(M²/d) nodes of a product, from at most M + max(M, (M/2d)²) trees in it",
+    "a part of an M-partition has O(M²/d) nodes of a product, because it meets at most M + max(M, (M/2d)²) trees",
     COMPUTED,
 )
 def _parts(effort: Effort) -> Finding:
-    """Trees with a node in the minimum set, and trees with one in the dominator, or whose row and column are in it."""
+    """Count trees with a node in the minimum set or the dominator, and trees with row and column in the dominator."""
     trees = "d*(M + Max(M, M**2/(4*d**2)))"
     return decided(deciding(repr(trees), "O", "M**2/d", LARGE), status=COMPUTED)
 
@@ -182,11 +182,11 @@ def _parts(effort: Effort) -> Finding:
 @claim(
     "Lemma E.6, the -1",
     "Li et al.",
-    "M (P(2M) - 1) is Ω(n²d²/M) if P(2M) is Θ(n²d²/M²), as the proof of Theorem E.9 has it",
+    "M (P(2M) - 1) is Ω(n²d²/M) if P(2M) is Θ(n²d²/M²), as in the proof of Theorem E.9",
     FAILS,
     Erratum(
         OUTSIDE,
-        "for M ≤ nd/(1 + ε); for larger M inputs and outputs alone are Ω(nd) words",
+        "for M ≤ nd/(1 + ε); for larger M the inputs and outputs already give Ω(nd) words",
         "Theorem E.9 itself, by our D3 and those words",
         "no: the bound of E.9 is true for all M ≥ d²",
     ),
@@ -199,7 +199,7 @@ def _minus_one(effort: Effort) -> Finding:
     return Finding(FAILS if wrong else HOLDS, f"{line}, at M = nd\n{below.evidence}")
 
 
-@claim("Proposition 3", "Dao et al.", "nothing moves o(n²d²/M) words for all M from d to nd", PROVED)
+@claim("Proposition 3", "Dao et al.", "no algorithm moves o(n²d²/M) words for all M from d to nd", PROVED)
 def _for_all_M(effort: Effort) -> Finding:
     stated = statement("Dao et al., Proposition 3")
     assert stated.expr
@@ -213,14 +213,14 @@ def _redundant(effort: Effort) -> Finding:
 
 
 class _Against:
-    """Counts against all bounds that apply to a schedule; which came closest, in its own way of computing."""
+    """Compares counts with all bounds that apply to a schedule, and keeps the closest ones, in its way of computing."""
 
     def __init__(self) -> None:
         self.number = 0
         self.closest: dict[str, tuple[float, str]] = {}
 
     def below(self, schedule: Schedule, M: int, sizes: dict[str, int]) -> Finding | None:
-        """FAILS if the count is below a bound."""
+        """Return FAILS if the count is below a bound."""
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
         way = Formulation.of(schedule)
         text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
@@ -233,7 +233,7 @@ class _Against:
         return None
 
     def held(self, what: str) -> Finding:
-        """HOLDS if anything was counted."""
+        """Return HOLDS if anything was counted."""
         least = min(self.closest.values(), default=(inf, ""))[1]
         return tried(self.number, f"{self.number} counts of {what}\nthe closest: {least}")
 
@@ -253,11 +253,12 @@ def _counts(effort: Effort) -> Finding:
 @claim(
     "capacities",
     "ours",
-    "no split of families makes more products than w (X/3)^(3/2): private families prove it of each table",
+    "no split of X words among the families allows more products than w (X/3)^(3/2): for each table, private families "
+    "prove this",
     PROVED,
 )
 def _capacities(effort: Effort) -> Finding:
-    """What the certificates say; docs/lower-bounds.md has the theorem, and a bound without one is not even stated."""
+    """Check the certificates; docs/lower-bounds.md has the theorem, and a bound without a certificate is not stated."""
     tables, line = set(), ""
     for solves in PROBLEMS.values():
         bounding = BOUNDS.get(solves.bounds) if isinstance(solves.bounds, str) else None
@@ -277,17 +278,17 @@ def _capacities(effort: Effort) -> Finding:
 
 
 FAR = 2**30
-"""n/d, so large that what is left of a count is its leading term."""
+"""n/d, so large that only the leading term of a count matters."""
 
 
 @claim(
     "lower bounds ≤ counts, far out",
     "ours",
-    "nor where leading terms are all that is left: n/d to 2^30, M/d² from 2^-6 to 2^12, in every way of computing",
+    "the same if only leading terms matter: n/d up to 2^30, M/d² from 2^-6 to 2^12, for every way of computing",
     HOLDS,
 )
 def _far_out(effort: Effort) -> Finding:
-    """Where a constant that is too large must show: the best schedules are within a few parts in a hundred there."""
+    """Test large sizes, where the best schedules are within a few percent, so too large a constant would be noticed."""
     against, d = _Against(), 64
     halves = range(-12, 25, 2) if effort.full else (-8, 4, 24)  # of log2 M/d²
     ratios = (2**10, FAR) if effort.full else (FAR,)
@@ -308,7 +309,7 @@ def _far_out(effort: Effort) -> Finding:
 
 
 def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
-    """Schedules and sizes whose graph, in blocks of one index, an exhaustive search can take."""
+    """Return schedules and sizes whose graph, with blocks of one index, is small enough for an exhaustive search."""
     found = []
     for schedule in SCHEDULES.values():
         for numbers in product(range(1, 5), repeat=len(schedule.problem.dims)):

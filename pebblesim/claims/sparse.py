@@ -1,6 +1,6 @@
 """The sparse lower bounds, Lemmas F.1 and F.2 and Theorems F.3, F.4, 4.5 and 1.2, against games that move fewer words.
 
-A game on sparse inputs computes nothing but products of nonzeros; a softmax goes over the nonzeros of a row.
+A game on sparse inputs computes only products of nonzeros; a softmax is over the nonzeros of a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pebblesim.theory.literature import FALSE, MISPRINT, Erratum, statement
 
 
 class _Playing:
-    """A game and its graph, written down together: each vertex with its operands, and what is done."""
+    """A game and its graph, recorded together: each vertex with its operands, and the moves."""
 
     def __init__(self) -> None:
         self.vertices = 0
@@ -38,20 +38,20 @@ class _Playing:
         self.moves: list[tuple[int, int]] = []
 
     def new(self, number: int) -> list[int]:
-        """So many inputs."""
+        """Add this number of inputs; return their ids."""
         self.vertices += number
         return list(range(self.vertices - number, self.vertices))
 
     def read(self, *vertices: int) -> None:
-        """Inputs into the cache."""
+        """Read inputs into the cache."""
         self.moves += [(READ, v) for v in vertices]
 
     def drop(self, *vertices: int) -> None:
-        """Out of the cache."""
+        """Delete vertices from the cache."""
         self.moves += [(DELETE, v) for v in vertices]
 
     def make(self, *operands: int, dropping: Sequence[int] = ()) -> int:
-        """A new vertex, computed; some operands are dropped after it."""
+        """Add a vertex and compute it, then delete some of its operands; return its id."""
         (v,) = self.new(1)
         self.edges += [(operand, v) for operand in operands]
         self.moves.append((COMPUTE, v))
@@ -59,25 +59,25 @@ class _Playing:
         return v
 
     def added(self, sums: list[tuple[int, int]], row: int, *terms: int) -> list[tuple[int, int]]:
-        """Two terms added to the two sums of a row; the first ones are the sums."""
+        """Return the two sums of each row with two terms added to those of one row; the first terms start the sums."""
         if row == len(sums):
             return [*sums, (terms[0], terms[1])]
         first, second = (self.make(old, new, dropping=(old, new)) for old, new in zip(sums[row], terms, strict=True))
         return [*sums[:row], (first, second), *sums[row + 1 :]]
 
     def write(self, v: int) -> None:
-        """An output, out of the cache then."""
+        """Write an output, then delete it from the cache."""
         self.moves += [(WRITE, v), (DELETE, v)]
 
     def judged(self, M: int) -> Game:
-        """The referee's outcome."""
+        """Return the referee's result."""
         from pebblesim.graphs.cdag import Cdag
 
         return referee(Cdag.from_edges(self.vertices, self.edges), M, [moves(*self.moves)])
 
 
 def diagonal_game(n: int, M: int) -> Game:
-    """C = AB for diagonal n x n matrices over a semiring: each product from its two operands."""
+    """Play C = AB for diagonal n x n matrices over a semiring: each product is computed from its two operands."""
     play = _Playing()
     A, B = play.new(n), play.new(n)
     for a, b in zip(A, B, strict=True):
@@ -87,7 +87,7 @@ def diagonal_game(n: int, M: int) -> Game:
 
 
 def one_per_row_game(n: int, d: int, M: int) -> Game:
-    """A1 X A2ᵀ with X = I, one nonzero in each row of A1 and A2 and n/d in each column; all its nonzeros are stored."""
+    """Play A1 X A2ᵀ; X = I, A1 and A2 have one nonzero in each row and n/d in each column; all nonzeros are stored."""
     play, rows = _Playing(), n // d  # rows of each column
     X, A1, A2 = play.new(d), play.new(n), play.new(n)
     for c in range(d):
@@ -108,7 +108,7 @@ def one_per_row_game(n: int, d: int, M: int) -> Game:
 
 
 def rank_one_game(n: int, d: int, M: int) -> Game:
-    """A1 X A2ᵀ with one column of nonzeros in A1, one row in X, and a dense A2; A1 X is made again for each key."""
+    """Play A1 X A2ᵀ; A1 has one nonzero column, X one nonzero row, A2 is dense; A1 X is recomputed for each key."""
     play = _Playing()
     X, A1 = play.new(d), play.new(n)
     S = [play.new(d) for _ in A1]
@@ -134,7 +134,7 @@ def rank_one_game(n: int, d: int, M: int) -> Game:
 
 
 def sparse_forward_game(n: int, d: int, M: int) -> Game:
-    """Attention on the same inputs, with A3 like A2 and Y = I: softmax over the nonzeros of a row, and O stored."""
+    """Play attention on the inputs of `one_per_row_game`, A3 like A2, Y = I; softmax over nonzeros; O is stored."""
     play, rows = _Playing(), n // d
     X, Y, A1, A2, A3 = play.new(d), play.new(d), play.new(n), play.new(n), play.new(n)
     for c in range(d):
@@ -163,7 +163,7 @@ def sparse_forward_game(n: int, d: int, M: int) -> Game:
 
 
 def sparse_backward_game(n: int, d: int, M: int) -> Game:
-    """dL/dX on the same inputs, dO like A1 and n ≥ 2d: its d nonzeros are stored, exponentials are made twice."""
+    """Play dL/dX on the same inputs, dO like A1, n ≥ 2d; its d nonzeros are stored, exponentials computed twice."""
     play, rows = _Playing(), n // d
     X, Y, A1, A2, A3, dO = play.new(d), play.new(d), *(play.new(n) for _ in range(4))
     for c in range(d):
@@ -213,7 +213,7 @@ _ONE_PER_ROW = {"Z_A": "n", "Z_X": "d", "Z_AX": "n", "Z_AXA": "n**2/d", "Z_input
 _DENSE = {"Z_A": "n*d", "Z_X": "d**2", "Z_AX": "n*d", "Z_AXA": "n**2", "Z_input": "n*d", "Z_QK": "n**2"}
 
 _WORDS = {
-    # of each game, its words, for sizes that its claims are decided with
+    # for each game, its words, as a formula in the sizes for which its claims are decided
     "diagonal_game": "3*n",
     "one_per_row_game": "d + 2*n + n**2/d",
     "sparse_forward_game": "2*d + 4*n",
@@ -222,7 +222,7 @@ _WORDS = {
 
 
 def _words(game: str, effort: Effort) -> Finding:
-    """COMPUTED if a game moves the words that are typed for it, at several sizes, ragged ones among them."""
+    """Return COMPUTED if a game moves the words of its formula, at several sizes, also ragged ones."""
     lines = []
     for n, d in ((4, 2), (9, 3), (30, 5), (64, 4))[: effort.some(3, 4)]:
         given = f"{n}, M=4" if game == "diagonal_game" else f"{n}, {d}, M=1000"
@@ -237,7 +237,7 @@ def _words(game: str, effort: Effort) -> Finding:
 
 
 def _undercut(game: str, given: str, bound: str, sizes: Mapping[str, int], verdict: str, effort: Effort) -> Finding:
-    """FAILS if a game is complete and moves fewer words than a bound, and less than any constant part of it."""
+    """Return FAILS if a game is complete, moves fewer words than a bound, and is not even Ω of the bound."""
     same = _words(game, effort)
     text = f"ps.claims.sparse.{game}({given})"
     played, _ = shown(text)
@@ -287,7 +287,7 @@ for _of in (
     _register(*_of)
 
 
-@claim("Remark 4.6", "Li et al.", "with √(Z_A Z_X Z_AX) the bound of 4.5 is Theorem 1.1's for dense inputs", COMPUTED)
+@claim("Remark 4.6", "Li et al.", "with √(Z_A Z_X Z_AX), 4.5 is the bound of Theorem 1.1 for dense inputs", COMPUTED)
 def _dense(effort: Effort) -> Finding:
     main = statement("Li et al., Theorem 1.1").expr
     assert _F2.expr and main
@@ -297,7 +297,7 @@ def _dense(effort: Effort) -> Finding:
 @claim(
     "Lemma F.2, as printed",
     "Li et al.",
-    "with √(Z_A Z_X)·Z_AX, as F.2 and Remark 4.7 print, it is Theorem 1.1's bound for dense inputs",
+    "with √(Z_A Z_X)·Z_AX, as printed in F.2 and Remark 4.7, it is the bound of Theorem 1.1 for dense inputs",
     FAILS,
     Erratum(MISPRINT, "√(Z_A Z_X Z_AX), as in its proof and in Theorem 4.5", "the proof", "no"),
 )
@@ -311,17 +311,18 @@ def _printed(effort: Effort) -> Finding:
 @claim(
     "Lemma F.2, minimum of sums",
     "Li et al.",
-    "two products, each bounded by a minimum, are bounded by the minimum of the sums",
+    "if each of two products is bounded by a minimum, both together are bounded by the minimum of the sums",
     FAILS,
     Erratum(
         FALSE,
-        "by the sum of the minima, which can be smaller by a power of the sizes",
-        "inputs of which A1 X has no fewer nonzeros than A1, A2 or X, and A1 X A2ᵀ no fewer than A1 X: dense ones, say",
+        "they are bounded by the sum of the minima, which can be smaller by a power of the sizes",
+        "inputs where A1 X has at least as many nonzeros as each of A1, A2 and X, and A1 X A2ᵀ at least as many as A1 "
+        "X: for example dense inputs",
         "Theorems 1.2 and 4.5 do",
     ),
 )
 def _minimum_of_sums(effort: Effort) -> Finding:
-    """With all that Lemma F.1 gives for each product, A1 and A2 having as many nonzeros."""
+    """Use the full bound of Lemma F.1 for each product; A1 and A2 have the same number of nonzeros."""
     assert _F1.expr and _F2.expr
     first, second = (
         _F1.expr.replace("R1", f"({both})").replace("R2", made)
@@ -337,11 +338,12 @@ def _minimum_of_sums(effort: Effort) -> Finding:
 @claim(
     "products of nonzeros",
     "ours",
-    "2N/√M - M, N being the products of nonzeros, is a bound on one product of given matrices, but none on A1 X A2ᵀ",
+    "2N/√M - M, where N is the number of products of nonzeros, is a lower bound for one product of given matrices, but "
+    "not for A1 X A2ᵀ",
     HOLDS,
 )
 def _products(effort: Effort) -> Finding:
-    """Entries of A1 X that are made again cost nothing, so that a start of theirs is none that is paid."""
+    """Recomputed entries of A1 X need no I/O, so a segment can start with them for free."""
     n, d = effort.some(32, 128), 16
     game, M = f"ps.claims.sparse.rank_one_game({n}, {d}, M={2 * d + 5})", 2 * d + 5
     played, _ = shown(game)
@@ -351,7 +353,7 @@ def _products(effort: Effort) -> Finding:
     return Finding(HOLDS if undercut else FAILS, f"{line}\n{other}")
 
 
-@claim("Theorem 1.2, dense", "Li et al.", "for dense inputs and n ≥ d it is Theorem 1.1's bound", COMPUTED)
+@claim("Theorem 1.2, dense", "Li et al.", "for dense inputs and n ≥ d it is the bound of Theorem 1.1", COMPUTED)
 def _without_X(effort: Effort) -> Finding:
     bound, main = statement("Li et al., Theorem 1.2").expr, statement("Li et al., Theorem 1.1").expr
     assert bound and main
@@ -361,7 +363,7 @@ def _without_X(effort: Effort) -> Finding:
 @claim(
     "masks as sparsity",
     "ours",
-    "Theorem 1.2 is no bound for masks: with Z allowed pairs for Z_QK and nd for Z_input, less is moved",
+    "Theorem 1.2 is not a bound for masks: with Z_QK = Z allowed pairs and Z_input = nd, a schedule moves fewer words",
     HOLDS,
 )
 def _masks(effort: Effort) -> Finding:

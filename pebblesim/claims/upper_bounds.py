@@ -1,7 +1,7 @@
-"""Upper bounds of the literature, each decided for the schedule that is said to reach it.
+"""Upper bounds of the literature, each decided for the schedule that the source names for it.
 
-As stated they are judged with the printed block sizes, where the source prints any; repaired, with blocks that fit. A
-region leaves out the sizes at which a block would be empty, and says so.
+A bound as stated is checked with the printed block sizes, if the source prints any; a repaired bound is checked with
+blocks that fit. A region excludes the sizes at which a block would be empty, by an explicit condition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _form(schedule: str, phase: str | None) -> str:
 
 
 def _reaches(schedule: str, relation: str, bound: str, region: str, phase: str | None = None) -> str:
-    """The text that decides a relation between the I/O of a schedule with closed blocks and a bound."""
+    """Return the text that decides a relation between a bound and the I/O of a schedule with blocks in closed form."""
     blocks = get(schedule).closed
     return deciding(_form(schedule, phase), relation, bound, fitting(region, blocks), blocks)
 
@@ -75,7 +75,7 @@ for _each in STATEMENTS:
 
 
 def _reached(of: Statement, small: str, large: str, above: str = LARGE) -> Finding:
-    """Whether two schedules together reach the repaired bound for all M, but for constants of d²."""
+    """Decide if two schedules together reach the repaired bound for all M, up to the given constants times d²."""
     assert of.repaired
     return decided(
         *(
@@ -107,7 +107,7 @@ def _main_range(effort: Effort) -> Finding:
 @claim(
     "Theorem 1.1, repaired, upper bound",
     "Li et al.",
-    "reached by the two algorithms, the first for M ≤ 2d², the second for M ≥ (1 + 1/1000)d², where their blocks fit",
+    "reached by the two algorithms, the first for M ≤ 2d², the second for M ≥ (1 + 1/1000)d², if their blocks fit",
     PROVED,
 )
 def _main_reached(effort: Effort) -> Finding:
@@ -117,7 +117,7 @@ def _main_reached(effort: Effort) -> Finding:
 @claim(
     "Theorem 1.1, repaired, upper bound, ours",
     "ours",
-    "reached by our two schedules, the second from M = d² on, where their blocks fit",
+    "reached by our two schedules, the second for M ≥ d², if their blocks fit",
     PROVED,
 )
 def _main_ours(effort: Effort) -> Finding:
@@ -130,7 +130,7 @@ def _forward(effort: Effort) -> Finding:
     return refuted(deciding('"n*d"', "O", _FORWARD.expr, "n >= d, M >= n*d"))
 
 
-@claim("Theorem 3.1, repaired, upper bound", "Saha & Ye", "reached, with row-stationary from M = d² on", PROVED)
+@claim("Theorem 3.1, repaired, upper bound", "Saha & Ye", "reached, by row-stationary-forward for M ≥ d²", PROVED)
 def _forward_reached(effort: Effort) -> Finding:
     return _reached(_FORWARD, "small-cache-forward", "row-stationary-forward")
 
@@ -138,7 +138,7 @@ def _forward_reached(effort: Effort) -> Finding:
 @claim(
     "latent attention, Θ",
     "ours",
-    "d_v = d_r = d: reached by two schedules, the first for M ≤ 2d², the second for M ≥ d², where their blocks fit",
+    "d_v = d_r = d: reached by two schedules, the first for M ≤ 2d², the second for M ≥ d², if their blocks fit",
     PROVED,
 )
 def _latent_reached(effort: Effort) -> Finding:
@@ -151,7 +151,7 @@ def _latent_reached(effort: Effort) -> Finding:
 
 
 _TABLE_1 = (
-    # bound, region, and who reaches it; the lower bounds of the same table are in `pebblesim.claims.lower`
+    # bound, region, and schedules that reach it; the lower bounds of the same table are in `pebblesim.claims.lower`
     ("n**2*d**2/M", f"n >= d, {LARGE}, M <= n*d", ("row-stationary-forward", "flash1-forward")),
     ("n**2*d/sqrt(M)", f"n >= d, {SMALL}", ("small-cache-forward",)),
     ("n**2*d**2/M", f"n >= d, {LARGE}, M <= n*d", ("row-stationary", "flash")),
@@ -159,7 +159,7 @@ _TABLE_1 = (
 )
 
 
-@claim("Table 1, upper bounds", "Li et al.", "each is reached by a schedule: n ≥ d, and M ≤ nd where M ≥ d²", PROVED)
+@claim("Table 1, upper bounds", "Li et al.", "each is reached by a schedule, for n ≥ d, and M ≤ nd if M ≥ d²", PROVED)
 def _table_1(effort: Effort) -> Finding:
     return decided(*(_reaches(name, "O", bound, region) for bound, region, names in _TABLE_1 for name in names))
 
@@ -168,8 +168,8 @@ _ROWS = Erratum(
     FALSE,
     "T_r = ⌈n/B_r⌉ = O(nd/M + n/d), since B_r is at most d; T_c is a misprint for ⌈d/B_c⌉ and ⌈n/B_c⌉, as in the "
     "algorithms' own lines",
-    "Lemma D.2: T_r d² = O(nd + nd³/M) all the same",
-    "Theorem D.5 does, through Lemma D.4, where T_r counts with nd words",
+    "Lemma D.2: T_r d² = O(nd + nd³/M) is still true",
+    "Theorem D.5 does, through Lemma D.4, where T_r is multiplied by nd words",
 )
 
 
@@ -186,11 +186,11 @@ def _steps(effort: Effort) -> Finding:
 @claim(
     "Theorem D.5, at the edge",
     "ours",
-    "Algorithm 9 with rows of one moves more than O((n²d² + nd³)/M) words at the least M that it fits in",
+    "Algorithm 9 with blocks of one row moves more than O((n²d² + nd³)/M) words at its smallest feasible M",
     PROVED,
 )
 def _edge(effort: Effort) -> Finding:
-    """Why the repaired theorem asks for M ≥ (1 + ε)d²."""
+    """The reason why the repaired theorem assumes M ≥ (1 + ε)d²."""
     bound = statement("Li et al., Theorem D.5").expr
     assert bound
     at = {"M": "d**2 + 6*d + 5", "B_r": "1", "B_c": "1"}

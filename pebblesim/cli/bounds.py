@@ -1,4 +1,4 @@
-"""What is known of the least I/O: `bounds`, `gaps`, `crossover`, `theorems`."""
+"""Bounds on the least I/O: `bounds`, `gaps`, `crossover`, `theorems`."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def theorems(
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what the literature states, with domain and source."""
+    """List the statements of the literature, with domain and source."""
     from dataclasses import asdict
 
     from pebblesim.notation import parse, written

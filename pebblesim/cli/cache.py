@@ -62,7 +62,7 @@ def cache(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay what a schedule touches, or a trace, through caches that nobody programs: LRU, OPT, FIFO."""
+    """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
     from pebblesim.caches import traces
     from pebblesim.jobs.cache import CacheTable, table

@@ -123,39 +123,39 @@ _SPARSE = f"Min({_SPARSE_LARGE}, {_SPARSE_SMALL})"
 _NO = "no"
 _PRINTED_BLOCKS = Erratum(
     FALSE,
-    "with B_r = Θ(M/d) rows and columns a few at a time, as when the printed sizes of B_r and B_c change places, for M "
-    "≥ (1 + ε)d², any ε > 0; at M = d² no blocks fit beside g, and just above it they are one row each",
+    "for M ≥ (1 + ε)d², any ε > 0, with B_r = Θ(M/d) rows and a few columns at a time, for example with the printed "
+    "sizes of B_r and B_c exchanged; at M = d² no blocks fit beside g, and just above d² only blocks of one row fit",
     "the bound, by another schedule, for d² ≤ M ≤ nd: our row-stationary needs no d² words beside its blocks",
-    "yes: it is the upper bound of Theorem 1.1 for large caches, which stands by the repaired blocks",
+    "yes: it is the upper bound of Theorem 1.1 for large caches, which is true with the repaired blocks",
 )
 _SHORT = Erratum(
     OUTSIDE,
-    "for n ≥ d, as in Table 1 of the paper; for n < d and M > n² there are the d² words of a d x d matrix besides",
+    "for n ≥ d, as in Table 1 of the paper; for n < d and M > n² the d² words of a d x d matrix must be added",
     "all of it for n ≥ d",
     "no: the summary of the main results assumes n ≥ d",
 )
 _SPARSE_PRODUCT = (
-    "as a worst case over all operands with so many nonzeros, as in Pagh & Stöckel; for given ones, if the nonzeros of "
-    "the product are stored, Q ≥ 2N/√M - M with the N products of nonzeros that there are"
+    "it is true in the worst case over all operands with these numbers of nonzeros, as in Pagh & Stöckel; for given "
+    "operands, if the nonzeros of the product are stored, Q ≥ 2N/√M - M, where N is the number of products of nonzeros"
 )
 _SPARSE_CHAIN = (
-    "of a single product of given matrices what is said at Lemma F.1; of A1 X A2ᵀ not even Q ≥ 2N/√M - M holds, as "
-    "entries of A1 X may be made again (claim: products of nonzeros), and for the worst inputs nothing is proved here"
+    "for a single product of given matrices, see Lemma F.1; for A1 X A2ᵀ not even Q ≥ 2N/√M - M holds, because "
+    "entries of A1 X may be recomputed (claim: products of nonzeros), and for the worst inputs nothing is proved here"
 )
 _ABOVE_ND = Erratum(
     OUTSIDE,
-    "nd + min(n²d/√M, n²d²/M) for n ≥ d: with the words of inputs and outputs added",
-    "all of it for d ≤ n and M ≤ nd, where the two are the same up to a constant",
-    "it is a main result; what fails is its corner M > nd",
+    "nd + min(n²d/√M, n²d²/M) for n ≥ d: the words of inputs and outputs are added",
+    "all of it for d ≤ n and M ≤ nd, where the two bounds are equal up to a constant factor",
+    "it is a main result; only its case M > nd is false",
 )
 
 
 _STANDARD = Erratum(
     OUTSIDE,
-    "for M ≥ d²: below, a product of matrices in blocks reads its operands more than once, n²d/√M words; the n² words "
-    "of the scores do not depend on M",
+    "for M ≥ d²: for M < d², a blocked product of matrices reads its operands more than once, n²d/√M words; the n² "
+    "words of the scores do not depend on M",
     "all of it for d² ≤ M ≤ nd",
-    "no: it is what FlashAttention is compared with, and more words make that comparison stronger",
+    "no: FlashAttention is compared with it, and if it moves more words, the comparison is stronger",
 )
 
 
@@ -163,16 +163,16 @@ def _li(name: str, about: str, relation: str, expr: str | None, domain: str = ""
     return Statement(name, "Li et al.", about, relation, expr, domain, **more)
 
 
-_SEMIRING = "sparse products over a semiring, for any inputs with so many nonzeros"
+_SEMIRING = "sparse products over a semiring, for any inputs with these numbers of nonzeros"
 
 STATEMENTS: tuple[Statement, ...] = (
     _li("Theorem 1.1", _BACKWARD, "Θ", f"Min({_LARGE_BOUND}, {_SMALL_BOUND})",
         repaired=f"d*n + {_DENSE}", repaired_domain="n >= d",
         erratum=replace(
             _ABOVE_ND,
-            matters="it is the main result; its parts ask for M ≤ nd (Theorem D.5) and n ≥ d (Table 1), so that what "
-            "fails is that the summary leaves both out"),
-        note="a summary of Theorems 4.1 to 4.4, of which the formal 4.1, D.5, asks for M ≤ nd"),
+            matters="it is the main result; its parts assume M ≤ nd (Theorem D.5) and n ≥ d (Table 1), and only the "
+            "summary omits both conditions"),
+        note="a summary of Theorems 4.1 to 4.4; Theorem D.5, the formal version of 4.1, assumes M ≤ nd"),
     _li("Theorem 1.2", "attention with sparse inputs, forward and backward", "Ω",
         "Min(Z_input**2/M, Z_input*sqrt(Z_QK)/sqrt(M))", assumes=_SEMIRING,
         note="informal version of 4.5",
@@ -180,7 +180,7 @@ STATEMENTS: tuple[Statement, ...] = (
                         "it is a main result, on sparse attention; the dense results do not depend on it")),
     _li("Theorem 4.1", "Algorithm 9", "O", _LARGE_BOUND, LARGE, schedule="large-cache",
         repaired=_LARGE_BOUND, repaired_domain=_ABOVE_TO_ND, erratum=_PRINTED_BLOCKS,
-        note="informal version of D.5, which asks for M ≤ nd besides"),
+        note="informal version of D.5, which also assumes M ≤ nd"),
     _li("Theorem 4.2", _BACKWARD, "Ω", _LARGE_BOUND, LARGE, note="informal version of E.9"),
     _li("Theorem 4.3", "Algorithm 6", "O", _SMALL_BOUND, SMALL, schedule="small-cache",
         repaired=_SMALL_BOUND, repaired_domain=_SMALL_AND_LONG, erratum=_SHORT),
@@ -190,10 +190,10 @@ STATEMENTS: tuple[Statement, ...] = (
         erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by Saha & Ye and by Theorems 4.2 and 4.4",
                         "it is a main result, on sparse attention; the dense results do not depend on it")),
     _li("Remark 4.7", "where the two bounds for dense inputs cross", "Θ", "d**2",
-        note="from n ≫ d, which it does not need: (n²d² + nd³)/(n²d + nd²) is d"),
-    _li("Remark 5.1", "attention with another non-linear activation in the place of the softmax", "Ω",
+        note="it assumes n ≫ d, but does not need it: (n²d² + nd³)/(n²d + nd²) is d"),
+    _li("Remark 5.1", "attention with another non-linear activation instead of the softmax", "Ω",
         f"Min({_LARGE_BOUND}, {_SMALL_BOUND})", "n >= d, M <= n*d",
-        assumes="standard matrix products; for linear attention it calls its own bound loose",
+        assumes="standard matrix products; the remark itself calls the bound loose for linear attention",
         repaired=f"d*n + {_DENSE}", repaired_domain="n >= d"),
     _li("Lemma C.5", "Algorithm 2: f", "O", _SMALL_BOUND, SMALL, schedule="small-cache", phase="f",
         repaired=_SMALL_BOUND, repaired_domain=_SMALL_AND_LONG, erratum=_SHORT),
@@ -202,30 +202,30 @@ STATEMENTS: tuple[Statement, ...] = (
     _li("Lemma C.9", "Algorithm 4: p", "O", "n**2/sqrt(M)", SMALL, schedule="small-cache", phase="p",
         repaired="n**2",
         erratum=Erratum(FALSE, "it moves exactly 5n² words: there are n²/B² iterations, not n²/B³",
-                        "that it is no bottleneck: 5n² = O(n²d/√M) for M = O(d²)",
-                        "no: Theorem C.12 stands with 5n² in its sum")),
+                        "that this phase is not the bottleneck: 5n² = O(n²d/√M) for M = O(d²)",
+                        "no: Theorem C.12 is true with 5n² in its sum")),
     _li("Lemma C.11", "Algorithm 5: g", "O", _SMALL_BOUND, SMALL, schedule="small-cache", phase="g",
         repaired=_SMALL_BOUND, repaired_domain=_SMALL_AND_LONG, erratum=_SHORT),
     _li("Theorem C.12", "Algorithm 6", "O", _SMALL_BOUND, SMALL, schedule="small-cache",
         repaired=_SMALL_BOUND, repaired_domain=_SMALL_AND_LONG, erratum=_SHORT),
     _li("Lemma D.2", "Algorithm 7: S and h", "O", _LARGE_BOUND, "M >= d, M <= n*d", schedule="large-cache",
-        phase="S, h", note="true with the printed blocks, though its step T_r = O(nd/M) is not"),
+        phase="S, h", note="true with the printed blocks, although the step T_r = O(nd/M) of its proof is false"),
     _li("Lemma D.4", "Algorithm 8: g", "O", _LARGE_BOUND, _LARGE_TO_ND, schedule="large-cache", phase="g",
         repaired=_LARGE_BOUND, repaired_domain=_ABOVE_TO_ND, erratum=_PRINTED_BLOCKS),
     _li("Theorem D.5", "Algorithm 9", "O", _LARGE_BOUND, _LARGE_TO_ND, schedule="large-cache",
         repaired=_LARGE_BOUND, repaired_domain=_ABOVE_TO_ND, erratum=_PRINTED_BLOCKS),
-    _li("Lemma E.6", "any graph", "≥", None, assumes="P(2M): parts of a least 2M-partition",
-        note="Q ≥ M (P(2M) - 1), Hong & Kung's"),
+    _li("Lemma E.6", "any graph", "≥", None, assumes="P(2M): number of parts of a smallest 2M-partition",
+        note="Q ≥ M (P(2M) - 1), by Hong & Kung"),
     _li("Lemma E.7", "product and sum nodes of a product of n1 x d by d x n2 in a part of an M-partition", "O",
-        "M**2/d", LARGE, note="Saha & Ye's Lemma 3.3; what E.6 counts are parts of a 2M-partition, with four times as "
-        "many at most"),
+        "M**2/d", LARGE, note="Saha & Ye's Lemma 3.3; E.6 counts parts of a 2M-partition, with at most four times as "
+        "many nodes"),
     _li("Lemma E.8", "C = AB, (m, k) by (k, n)", "Ω", "m*k*n/sqrt(M)", note="Hong & Kung's Corollary 6.2"),
     _li("Theorem E.9", _BACKWARD, "Ω", _LARGE_BOUND, LARGE,
         note="for n ≥ d the term nd³/M is redundant"),
     _li("Theorem E.10", _BACKWARD, "Ω", _SMALL_BOUND, SMALL),
     _li("Lemma F.1", "a sparse product, R1 nonzeros in, R2 out", "Ω", "Min(R1**2/M, R1*sqrt(R2)/sqrt(M))",
-        assumes="sparse products over a semiring, for any operands with so many nonzeros",
-        erratum=Erratum(FALSE, _SPARSE_PRODUCT, "the bound for the worst of all operands, as in Pagh & Stöckel",
+        assumes="sparse products over a semiring, for any operands with these numbers of nonzeros",
+        erratum=Erratum(FALSE, _SPARSE_PRODUCT, "the bound for the worst-case operands, as in Pagh & Stöckel",
                         "Theorems 1.2 and 4.5 do")),
     _li("Lemma F.2", "A1 X A2ᵀ with sparse A1, X and A2", "Ω", _SPARSE, assumes=_SEMIRING,
         note="printed with √(Z_A Z_X)·Z_AX, where its proof has √(Z_A Z_X Z_AX)",
@@ -244,14 +244,14 @@ STATEMENTS: tuple[Statement, ...] = (
               schedule="small-cache-forward"),
     Statement("Theorem 3.7", "Saha & Ye", "forward pass of attention", "Ω", "n**2*d/sqrt(M)", SMALL),
     Statement("Theorem 4.8", "Saha & Ye", "forward pass of attention", "Ω", "Min(n**2*d**2/M, n**2)",
-              assumes="any way to multiply, entries of a field with more than n elements"),
+              assumes="any algorithm for matrix products, entries of a field with more than n elements"),
     Statement("Theorem 2, standard attention", "Dao et al.", "Algorithm 0", "Θ", "n*d + n**2", "M >= d, M <= n*d",
               schedule="standard-forward", repaired="n*d + n**2", repaired_domain=f"{_LARGE_TO_ND}",
               by="small-cache-forward", erratum=_STANDARD),
     Statement("Theorem 2, FlashAttention", "Dao et al.", "Algorithm 1", "Θ", "n**2*d**2/M", "M >= d, M <= n*d",
               schedule="flash1-forward"),
     Statement("Proposition 3", "Dao et al.", "forward pass of attention", "Ω", "n**2*d**2/M", "M >= d, M <= n*d",
-              note="says that o(n²d²/M) is impossible for all M in the range at once; for M < d² alone it is possible"),
+              note="o(n²d²/M) is impossible for all M in the range at once; for M < d² alone it is possible"),
     Statement("Proposition 4", "Dao et al.", "block-sparse FlashAttention, a fraction s of the blocks", "Θ",
               "n*d + n**2*d**2*s/M", "M >= d, M <= n*d", assumes="s is at most 1"),
     Statement("Theorem 5, standard attention", "Dao et al.", "Algorithm 3", "Θ", "n*d + n**2", "M >= d, M <= n*d",
@@ -259,13 +259,14 @@ STATEMENTS: tuple[Statement, ...] = (
               by="small-cache-backward-streamed", erratum=_STANDARD),
     Statement("Theorem 5, FlashAttention", "Dao et al.", "Algorithm 4", "Θ", "n**2*d**2/M", "M >= d, M <= n*d",
               schedule="flash1-backward"),
-    Statement("Lemma 3.1", "Hong & Kung", "any graph", "≥", None, assumes="P(2M): parts of a least 2M-partition",
+    Statement("Lemma 3.1", "Hong & Kung", "any graph", "≥", None,
+              assumes="P(2M): number of parts of a smallest 2M-partition",
               note="Q ≥ M (P(2M) - 1)"),
     Statement("Corollary 6.2", "Hong & Kung", "C = AB, (m, k) by (k, n)", "Ω", "m*k*n/sqrt(M)",
               repaired="m*k + k*n + m*n + m*k*n/sqrt(M)", note="the words of A, B and C themselves may be added"),
     Statement("Theorem 1", "Kwasniewski et al.", "C = AB, (m, k) by (k, n)", "≥", "2*m*n*k/sqrt(M) + m*n",
               "M <= m*n, M <= m*k, M <= k*n",
-              note="false for C = AB with k < 2√M: its proof lets every entry of C enter with a former partial sum"),
+              note="false for C = AB with k < 2√M: its proof assumes an earlier partial sum for every entry of C"),
 )  # fmt: skip
 
 _BY_TITLE: Mapping[str, Statement] = {statement.title: statement for statement in STATEMENTS}
