@@ -464,7 +464,9 @@ class Machine:
             raise TraceError(f"{value._line}: an expression is never computed; use m.compute(...) to make a tile.")
         for output in self._program.outputs:
             if output not in self._written:
-                raise TraceError(f"{where}: output {output} is never written.")
+                others = ", ".join(sorted(self._written - set(self._program.outputs)))
+                written = f" The schedule writes {others}: is {output} misspelt?" if others else ""
+                raise TraceError(f"{where}: output {output} is never written.{written}")
         self._program.blocks = blocks
         check_repeats(self._program)
         return self._program
