@@ -191,7 +191,7 @@ class Cdag:
             UsageError: a vertex is out of range, an edge is not a pair or is given twice, there is a cycle, or a weight
                 is not a positive whole number.
         """
-        source, target = checked_edges(n, edges)
+        source, target = checked_edges(n, edges, names)
         indegree, outdegree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
         return cls(
             op=np.full(n, Op.GENERIC, dtype=np.uint8),

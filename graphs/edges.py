@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +13,10 @@ from pebblesim.errors import UsageError
 Ids = NDArray[np.int64]
 
 
-def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
+def checked_edges(n: int, edges: ArrayLike, names: Sequence[str] | None = None) -> tuple[Ids, Ids]:
     """Return sources and targets of (from, to) pairs between vertices 0 ... n-1, sorted by target in a stable way.
+
+    Errors call a vertex by its name, if names are given.
 
     Raises:
         UsageError: a vertex is out of range, an edge is not a pair or is given twice, or there is a cycle.
@@ -29,9 +32,10 @@ def checked_edges(n: int, edges: ArrayLike) -> tuple[Ids, Ids]:
     codes, times = np.unique(target * n + source, return_counts=True)
     if np.any(times > 1):
         v, u = divmod(int(codes[times > 1][0]), n)
-        raise UsageError(f"the edge from {u} to {v} is given twice; give each edge once.")
+        called = range(n) if names is None else names
+        raise UsageError(f"the edge from {called[u]} to {called[v]} is given twice; give each edge once.")
     if np.any(source >= target):  # if numbers grow along every edge, there is no cycle
-        _refuse_cycle(n, source, target)
+        _refuse_cycle(n, source, target, names)
     return source, target
 
 
@@ -67,7 +71,7 @@ def checked_weights(n: int, weights: ArrayLike | None) -> Ids | None:
     return None if (array == 1).all() else array.astype(np.int64)
 
 
-def _refuse_cycle(n: int, source: Ids, target: Ids) -> None:
+def _refuse_cycle(n: int, source: Ids, target: Ids, names: Sequence[str] | None) -> None:
     from pebblesim.graphs.topology import topological
 
     done = np.zeros(n, dtype=np.bool_)
@@ -81,6 +85,6 @@ def _refuse_cycle(n: int, source: Ids, target: Ids) -> None:
     try:
         graphlib.TopologicalSorter(before).prepare()
     except graphlib.CycleError as error:
-        cycle = [str(v) for v in error.args[1]]
+        cycle = [str(v) if names is None else names[v] for v in error.args[1]]
         shown = cycle if len(cycle) <= 12 else [*cycle[:6], "…", *cycle[-5:]]
         raise UsageError(f"the edges form the cycle {' -> '.join(shown)}, but a computation must have none.") from None

@@ -1,4 +1,4 @@
-"""Mathematical signs in plain letters, for a terminal whose encoding lacks them: n² becomes n^2, ⌈x⌉ ceil(x)."""
+"""Mathematical signs in ASCII, for a terminal whose encoding lacks them: n² becomes n^2, ⌈x⌉ becomes ceil(x)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 from typing import Final
 
 PLAIN: Final = "pebblesim.plain"
-"""The name of the error handler that writes them so; importing this module registers it."""
+"""Name of the error handler for encoding that does this; importing this module registers it."""
 
 RAISED: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ", "0123456789-T")
 
@@ -21,7 +21,7 @@ SIGNS: Final = {
 
 
 def plain(text: str) -> str:
-    """The text in ASCII; a sign that has no plain form becomes a question mark.
+    """Return the text in ASCII; a sign without an ASCII form becomes a question mark.
 
     >>> plain("9n²⌈d/B⌉ + 4nd⌈d/B⌉, diag(l)⁻¹ A1ᵀ")
     '9n^2*ceil(d/B) + 4nd*ceil(d/B), diag(l)^-1 A1^T'

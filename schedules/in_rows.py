@@ -1,8 +1,8 @@
-"""Small-cache schedules for matrix units that do C rows after C rows, so that tables of n x n words need C x n.
+"""Small-cache schedules for matrix units that compute C rows at a time, so tables need C x n words instead of n x n.
 
-Tiles are cut for the cache of a multiprocessor, rows for the memory that stands behind it, or for a workspace. What
-sums over all rows, dK and dV, waits in memory meanwhile. C rows of O or dQ are few tiles: these have a width e of their
-own. Under a mask, C rows meet the keys that some of them may attend to.
+The tiles fit the cache of a multiprocessor; the groups of rows fit the memory behind it, or a workspace. Sums over all
+rows, dK and dV, are kept in memory from one group to the next. C rows of O or dQ have few tiles, so these tiles have
+their own width e. Under a mask, C rows are multiplied with all keys to which at least one of them may attend.
 """
 
 from pebblesim.language import exp
@@ -15,12 +15,12 @@ LAST = "(n_q - C*(ceiling(n_q/C) - 1))"
 
 
 def cut_twice(block):
-    """Tiles of so many rows in all tiles of C rows."""
+    """Return the number of tiles of `block` rows in all groups of C rows, as text."""
     return f"((ceiling(n_q/C) - 1)*ceiling(C/{block}) + ceiling({LAST}/{block}))"
 
 
 def write_scores(m, A, A_1, A_2, r, a, b, c, change):
-    """A[i, j] = change(A_1[i] A_2[j]ᵀ) for tiles i of the rows r."""
+    """Compute A[i, j] = change(A_1[i] A_2[j]ᵀ) for tiles i of the rows r."""
     for i in m.tiles(r, a, independent=True):
         for j in m.tiles(A.shape[1], b, independent=True, keys_of=r):
             A_ij = m.zeros(i, j)
@@ -31,7 +31,7 @@ def write_scores(m, A, A_1, A_2, r, a, b, c, change):
 
 
 def write_rows(m, C, A, B, r, a, e, b, c):
-    """C[r] = A[r] B by a x e tiles, depth c."""
+    """Compute C[r] = A[r] B in tiles of a x e with depth c."""
     for i in m.tiles(r, a, independent=True):
         for k in m.tiles(C.shape[1], e, independent=True):
             C_ik = m.zeros(i, k)
@@ -42,7 +42,7 @@ def write_rows(m, C, A, B, r, a, e, b, c):
 
 
 def add_rows(m, C, A, B, r, b, a, c):
-    """C += A[r]ᵀ B[r] by b x a tiles, depth c."""
+    """Add A[r]ᵀ B[r] to C in tiles of b x a with depth c."""
     for j in m.tiles(C.shape[0], b, independent=True, keys_of=r):
         for k in m.tiles(C.shape[1], a, independent=True):
             C_jk = m.read(C[j, k])

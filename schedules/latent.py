@@ -48,7 +48,7 @@ def flash2_latent(m, Q_C, Q_R, C, R, *, B_r, B_c):
 
 
 def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
-    """The terms of a tile of keys, each word of which is read once: C_j stays from the scores to the output."""
+    """Add the terms of a tile of keys, reading each word once: C_j stays from the scores to the output."""
     C_j = m.read(C[j, :])
     A, S_R = m.compute(Q_C_i @ C_j.T), m.zeros(Q_R_i.shape[0], j)
     for k in m.tiles(R.shape[1], 1):

@@ -1,7 +1,7 @@
-"""Part of a matrix stays: near M = nd, what blocks of rows leave of the cache keeps some of the rows that pass by.
+"""Part of a matrix stays: near M = nd, the cache has space for blocks of rows and for some of the streamed rows.
 
-With k blocks of rows, what passes by is read k times. The first B_s rows of it are read before, stay, and are read
-once: a word that stays saves k - 1, or 2(k - 1) if it is of a sum that would be read and written for every block.
+With k blocks of rows, the streamed rows are read k times. The first B_s of them are read before, stay, and are read
+only once: each of their words saves k - 1 words, or 2(k - 1) if a sum would be read and written for every block.
 """
 
 from pebblesim.language import exp, rowsum
@@ -96,7 +96,7 @@ def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     def row(i, dQ_i, columns, begin):
-        """A row passes by a block of columns; `begin`: it is the first block, and v is made on the way."""
+        """Process a row with a block of columns; `begin`: it is the first block, and v is computed, too."""
         K_j, V_j, dK_j, dV_j = columns
         dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
         if begin:
@@ -114,7 +114,7 @@ def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
             dQ_i += dS @ K_j[c, :]
 
     def block_of_columns(j, dQ_s, begin):
-        """dK and dV of a block of columns, as all rows pass by; the first ones of dQ stay."""
+        """Compute dK and dV of a block of columns while all rows are streamed; the first rows of dQ stay."""
         _, _, dK_j, dV_j = columns = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
         s, _ = dQ_s.shape
         for i in m.tiles(s, 1):

@@ -1,7 +1,7 @@
-"""Keys cut into splits of S, each for a worker of its own, and a merge: for few queries and many keys, as in decoding.
+"""Keys cut into splits of S keys, one worker for each, and a merge: for few queries and many keys, as in decoding.
 
-With one query there is nothing to do in parallel but along the keys. A worker leaves in memory, for each query, its own
-O_s and one word that says how much it weighs, d_v + 1 words; the merge reads them all.
+With one query, only the keys can be divided among parallel workers. For each query, a worker writes its own O_s and one
+word for its weight to memory, d_v + 1 words; the merge reads all of them.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
@@ -21,8 +21,8 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
 def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
     """FlashDecoding: a worker for each S keys, O_s and L_s of each through memory.
 
-    Deviation: the scores of a split wait in the cache for their maximum, B_r·S words, where FlashDecoding goes through
-    a split with an online softmax. Both move the same words.
+    Deviation: the scores of a split stay in the cache until their maximum is known, B_r·S words; FlashDecoding uses an
+    online softmax over a split instead. Both move the same words.
     """
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)
@@ -64,7 +64,7 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
 
 
 def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
-    """O and l from the sums of all splits."""
+    """Compute O and l from the sums of all splits."""
     n_q, d_v = O.shape
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
         O_i, l_i = m.constant(0, i, d_v), m.constant(0, i)

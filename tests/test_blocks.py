@@ -505,3 +505,10 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    """A sentence that names all of 80 schedules is not read; one that names a few is."""
+    names = [f"schedule-{number:02}" for number in range(30)]
+    assert str(UnknownName("schedule", "8192", names)).endswith("schedule-22, schedule-23, and 6 more.")
+    assert str(UnknownName("schedule", "8192", names[:24])).endswith("schedule-22, schedule-23.")

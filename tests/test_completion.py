@@ -22,7 +22,8 @@ OPEN = {
     # sizes and other numbers
     "-n", "-d", "-M", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
-    "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon", "--threshold", "--cosine",
+    "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
+    "--threshold", "--cosine",
     # names of one's own, and what a graph's builder takes, which differs from problem to problem
     "--name", "--option", "--dask", "--command", "--inputs", "--without", "claims",
 }  # fmt: skip

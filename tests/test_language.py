@@ -193,6 +193,11 @@ def write_an_input(m: Machine, A: Tensor, B: Tensor) -> None:
     m.write(A, m.read(A))  # here
 
 
+@refused("output C is never written. The schedule writes c: is C misspelt?")  # here
+def misspell_the_output(m: Machine, A: Tensor, B: Tensor) -> None:
+    m.write(m.tensor("c", A.shape[0], B.shape[1]), m.compute(m.read(A) @ m.read(B)))
+
+
 @refused("output C is never written.")  # here
 def forget_the_output(m: Machine, A: Tensor, B: Tensor) -> None:
     m.tensor("C", A.shape[0], B.shape[1])

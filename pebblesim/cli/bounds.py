@@ -1,4 +1,4 @@
-"""What is known of the least I/O: `bounds`, `gaps`, `crossover`, `theorems`."""
+"""Bounds on the least I/O: `bounds`, `gaps`, `crossover`, `theorems`."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def bounds(
     schedule: Annotated[
         str | None,
         typer.Option(
-            "--schedule", help="Bounds on its way of computing: what it keeps, what it regroups.", metavar="NAME"
+            "--schedule", help="Bounds for the way this schedule computes: what it keeps and regroups.", metavar="NAME"
         ),
     ] = None,
     mask: MaskText = None,
     pairs: Annotated[
-        str | None, typer.Option("--pairs", help="Z, for every mask with so many allowed pairs.", metavar="Z")
+        str | None,
+        typer.Option("--pairs", help="Z: bounds for every mask with this number of allowed pairs.", metavar="Z"),
     ] = None,
     heads: HeadChoice,
     latex: AsLatex = False,
@@ -187,7 +188,8 @@ def crossover(
     schedules: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Pairs of schedules; the paper's two algorithms, and ours, if none.", autocompletion=complete_schedule
+            help="Pairs of schedules; by default the paper's two algorithms, and ours.",
+            autocompletion=complete_schedule,
         ),
     ] = None,
     *,
@@ -195,7 +197,7 @@ def crossover(
     m: Annotated[
         str | None,
         typer.Option(
-            "-M", help="Cache, for a crossing along one size, e.g. -n 1k:1M:x2; else it is in M.", metavar="WORDS"
+            "-M", help="Cache, for a crossing along a size such as -n 1k:1M:x2; without it, along M.", metavar="WORDS"
         ),
     ] = None,
     dtype: Dtype = None,
@@ -234,7 +236,7 @@ def theorems(
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what the literature states, with domain and source."""
+    """List the statements of the literature, with domain and source."""
     from dataclasses import asdict
 
     from pebblesim.notation import parse, written

@@ -40,7 +40,9 @@ def cache(
         str, typer.Option("-M", help="Cache sizes: words, or bytes with --dtype; 256:2M:x2.", metavar="SIZES")
     ] = ...,  # type: ignore[assignment]
     dtype: Dtype = None,
-    policy: Annotated[str, typer.Option("--policy", help="lru, opt (Belady) and fifo, with commas.")] = "lru,opt",
+    policy: Annotated[
+        str, typer.Option("--policy", help="lru, opt (Belady) and fifo, separated by commas.")
+    ] = "lru,opt",
     moves: Annotated[
         bool,
         typer.Option("--moves", help="A cache behind a scratchpad: it sees what the schedule reads and writes."),
@@ -55,14 +57,14 @@ def cache(
     heads: HeadChoice,
     save: Annotated[
         Path | None,
-        typer.Option("--save", help="Keep the stream as a trace, for one schedule and one M.", metavar="FILE"),
+        typer.Option("--save", help="Save the accesses as a trace, for one schedule and one M.", metavar="FILE"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A picture over M: .png, .svg or .pdf.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay what a schedule touches, or a trace, through caches that nobody programs: LRU, OPT, FIFO."""
+    """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
     from pebblesim.caches import traces
     from pebblesim.jobs.cache import CacheTable, table

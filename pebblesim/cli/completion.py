@@ -1,6 +1,6 @@
-"""What a shell completes: the values of each option and argument that takes one of a closed set.
+"""Shell completion: the values of each option and argument that has a closed set of values.
 
-A value that ends with a colon, such as "window:", is to be followed by a number.
+A value that ends with a colon, such as "window:", must be followed by a number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def problems() -> Iterable[str]:
 
 
 def sources() -> Iterable[str]:
-    """Problems and generators: what has a graph."""
+    """Return problems and generators: the names that have a graph."""
     from pebblesim.dags.generators import GENERATORS
 
     return [*problems(), *GENERATORS]

@@ -46,7 +46,9 @@ class Shared(Group):
     order: Annotated[
         str | None,
         typer.Option(
-            "--order", help="Of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.", metavar="ORDER"
+            "--order",
+            help="Order of blocks: head-first, row-major, grouped:G, sawtooth or swizzled:X.",
+            metavar="ORDER",
         ),
     ] = None
     at_once: Annotated[int | None, typer.Option("--at-once", help="Blocks that run at once; 132.", min=1)] = None
@@ -56,7 +58,7 @@ class Shared(Group):
 
     @property
     def options(self) -> dict[str, Any] | None:
-        """What `pebblesim.l2` takes; None if there is no L2."""
+        """Return the arguments of `pebblesim.l2`; None if there is no L2."""
         given = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
@@ -183,7 +185,7 @@ def _cell(value: str | int | None) -> str:
 def _behind(
     rows: Sequence[Counted], options: dict[str, Any] | None, shape: dict[str, Any], dtype: str | None
 ) -> list[L2 | None]:
-    """What each schedule that fits moves behind an L2; nothing without one."""
+    """Return the traffic of each feasible schedule behind an L2; nothing without an L2."""
     if options is None:
         return []
     import pebblesim as ps
@@ -197,7 +199,7 @@ def _behind(
 
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
-    """What the gaps are relative to: schedules that keep other things, or compute in another way, have other bounds."""
+    """List the bounds of the gaps: schedules that keep other values, or compute in another way, have other bounds."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.least_M is None or len(rows) == 1:
@@ -247,7 +249,7 @@ def list_schedules(as_json: AsJson = False) -> None:
 
 
 Rectangular = Annotated[
-    bool, typer.Option("--rectangular", help="In all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
+    bool, typer.Option("--rectangular", help="Use all dimensions of the problem, such as n_q, n_k, d_k, d_v.")
 ]
 
 
@@ -259,7 +261,7 @@ def formula(
         str | None,
         typer.Option(
             "--mask",
-            help="causal, window:W or band:W; any: by how many tiles it leaves.",
+            help="causal, window:W or band:W; any: in terms of the allowed tiles.",
             metavar="MASK",
             autocompletion=one_of(lambda: (*BANDS, "any")),
         ),

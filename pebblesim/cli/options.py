@@ -1,4 +1,4 @@
-"""The options that commands share, each stated once, and how a command takes several of them as one argument."""
+"""The options that commands share, each defined once, and groups of options that a command takes as one argument."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Summation = Annotated[str, typer.Option("--summation", help="Summation trees: ch
 Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", help="Of the graph's builder: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
+    typer.Option("--option", help="An option of the graph: order=U, kept=true, row_block=8, …", metavar="NAME=VALUE"),
 ]
 AsLatex = Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a document with amsmath.")]
 Wide = Annotated[bool, typer.Option("--wide", help="All columns, and lines longer than the terminal is wide.")]
@@ -105,7 +105,7 @@ class Sizes(Group):
 
     @cached_property
     def dims(self) -> dict[str, int]:
-        """Sizes by the names that were given."""
+        """Return the sizes by the given names."""
         short = {name: parse_size(name, value) for name, value in (("n", self.n), ("d", self.d)) if value is not None}
         return _each_once(short, {name: parse_size(name, value) for name, value in pairs(self.size, "--size")})
 
@@ -122,7 +122,7 @@ class Ranges(Group):
 
     @cached_property
     def dims(self) -> dict[str, str]:
-        """Sizes as they were written, by the names that were given."""
+        """Return the sizes as given, by the given names."""
         short = {name: value for name, value in (("n", self.n), ("d", self.d)) if value is not None}
         return _each_once(short, dict(pairs(self.size, "--size")))
 
@@ -172,7 +172,7 @@ class _UnderMask(Group):
 
 @dataclass(frozen=True)
 class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
-    """All that a game of a schedule is set up with; the options come in the order of the bases, the last one first."""
+    """All settings of a game of a schedule; the options come in the order of the bases, the last one first."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -183,15 +183,15 @@ class GameChoice(_UnderMask, BlockChoice, _OfReferee, Cache, Sizes):
 
 @dataclass(frozen=True)
 class HeadChoice(Group):
-    """How many problems of one size there are, and which share keys and values."""
+    """The number of problems of one size, and which of them share keys and values."""
 
     heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", help="Heads of keys and values, which heads share; as many.", min=1)
+        int | None, typer.Option("--kv-heads", help="Heads of keys and values; by default as many as heads.", min=1)
     ] = None
     batch: Annotated[int, typer.Option("--batch", help="Sequences.", min=1)] = 1
     separate: Annotated[
-        bool, typer.Option("--separate", help="Count each head for itself, though heads share keys and values.")
+        bool, typer.Option("--separate", help="Count each head separately, even if heads share keys and values.")
     ] = False
 
     @cached_property
@@ -240,7 +240,7 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
 
 
 def _complete(info: Any) -> None:
-    """Let a shell complete an option whose name says what it takes."""
+    """Add shell completion to an option whose name determines its values."""
     names = (info.default, *(info.param_decls or ()))  # Typer takes the first name for a default, until it is asked
     known = [BY_NAME[name] for name in names if isinstance(name, str) and name in BY_NAME]
     if known and info.autocompletion is None:

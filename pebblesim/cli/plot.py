@@ -301,7 +301,7 @@ def _results(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 MOST_VERTICES = 20_000
-"""Most vertices that are drawn: about two dots of a printed page for each vertex."""
+"""Largest number of vertices that are drawn: about two dots of a printed page for each vertex."""
 
 
 def _small(board: Any) -> Any:

@@ -48,7 +48,7 @@ def limit() -> int | None:
 
 
 def say(*texts: object) -> None:
-    """Print texts, line by line; on a terminal a line that is too long goes on in the next, further in."""
+    """Print texts, line by line; on a terminal, a line that is too long continues on the next line, indented."""
     most = limit()
     for line in (line for text in texts for line in str(text).split("\n")):
         if most is None or len(line) <= most:
@@ -75,10 +75,10 @@ def print_table(
     left: int | Sequence[bool] = 1,
     first: Sequence[str] = (),
 ) -> None:
-    """Print a table, which fits the terminal unless lines may be wide; in a pipe it is whole.
+    """Print a table that fits the terminal, unless lines may be wide; in a pipe it is complete.
 
-    Columns are left out, the last ones first, until the others fit; those of `first` stay longest, the first of them
-    to the end. Before one of these goes, texts go on in the next line. No cell is ever cut off.
+    Columns are left out, the last ones first, until the others fit; those in `first` are left out last, and the first
+    of them never. Before one of these is left out, texts are wrapped. No cell is ever cut off.
 
     Args:
         title: printed above it.
@@ -100,7 +100,7 @@ def print_table(
     words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in cells]
 
     def room(shown: Sequence[int], folded: Sequence[int]) -> int:
-        """The width of a table in which cells of some columns go on in the next line, between words."""
+        """Return the width of a table in which cells of some columns are wrapped between words."""
         return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
 
     shown, folded = order, list[int]()

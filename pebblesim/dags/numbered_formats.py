@@ -68,7 +68,9 @@ def hyperdag(data: bytes) -> Cdag:
 
 
 def edge_list(data: bytes) -> Cdag:
-    """Read one edge "from to" in each line. The rest of a line is ignored, and so are lines that start with #, % or //.
+    """Read one edge "from to" in each line. Lines that start with #, % or // are ignored.
+
+    So are numbers, or data in braces, behind the two vertices; a name there is refused.
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
@@ -90,9 +92,14 @@ def edge_list(data: bytes) -> Cdag:
 def _named_edges(data: bytes) -> Cdag:
     number: dict[str, int] = {}
     pairs = []
-    for line in data.decode("utf-8").split("\n"):
+    for number_of_line, line in enumerate(data.decode("utf-8").split("\n"), 1):
         words = line.split("#", 1)[0].split("%", 1)[0].split()
         if words:
+            if words[2:] and words[2].isidentifier():  # data of an edge are numbers, or start with {
+                raise UsageError(
+                    f"line {number_of_line}: an edge has two vertices, 'from to'; found a third word, {words[2]!r}; "
+                    "give each edge a line of its own."
+                )
             pairs.append(tuple(number.setdefault(word, len(number)) for word in words[:2]))
     return Cdag.from_edges(len(number), pairs, names=list(number))
 

@@ -1,8 +1,8 @@
-"""Symmetries of a graph, as a chain of stabilizers: what maps each base point where, while those before it stay.
+"""Symmetries of a graph, as a chain of stabilizers: images of each base point under symmetries that fix earlier ones.
 
-Colour refinement and backtracking find them (McKay 1981 in small): two vertices of one colour are tried one for the
-other, and what follows is refined until each vertex has a colour of its own. Whatever time leaves out only makes the
-group smaller, and each permutation is checked edge by edge before it counts.
+They are found by colour refinement and backtracking (a small version of McKay 1981): one vertex is tried as the image
+of another of the same colour, and the colours are refined until each vertex has its own colour. A time limit can only
+make the group smaller, and each permutation is checked edge by edge before it is used.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 Permutation = tuple[int, ...]
-"""Where each vertex goes."""
+"""The image of each vertex."""
 
 
 class Digraph:
-    """A graph with coloured vertices, in the form that refinement needs."""
+    """A graph with coloured vertices, in the form needed for refinement."""
 
     def __init__(self, before: Sequence[Sequence[int]], colours: Sequence[int]) -> None:
         self.n, self.before, self.colours = len(before), before, list(colours)
@@ -26,7 +26,7 @@ class Digraph:
         self.edges = {(u, v) for v, us in enumerate(before) for u in us}
 
     def refined(self, colours: list[int]) -> tuple[list[int], list[object]]:
-        """The coarsest refinement in which vertices of a colour see the same colours, and a trace to compare by."""
+        """Return the coarsest refinement where vertices of a colour see the same colours, and its trace."""
         trace: list[object] = []
         count = len(set(colours))
         while True:
@@ -53,9 +53,9 @@ class Digraph:
 
 
 def chain(graph: Digraph, seconds: float) -> list[tuple[int, dict[int, Permutation]]]:
-    """(base point b, {p: a symmetry that takes b to p and leaves the base points before b where they are}), in turn.
+    """Return the levels (base point b, {p: a symmetry that maps b to p and fixes the base points before b}), in order.
 
-    Levels at which only the identity is known are left out.
+    Levels at which only the identity is known are omitted.
     """
     end = time.monotonic() + seconds
     # One path of the search tree: a vertex of each cell in turn gets a colour of its own until all have one.
@@ -87,7 +87,7 @@ def chain(graph: Digraph, seconds: float) -> list[tuple[int, dict[int, Permutati
 
 
 def _target(colours: list[int]) -> int | None:
-    """A vertex of a smallest colour that several have; None if none has."""
+    """Return a vertex of a smallest colour that has several vertices; None if there is no such colour."""
     size: dict[int, int] = {}
     for colour in colours:
         size[colour] = size.get(colour, 0) + 1
@@ -96,12 +96,12 @@ def _target(colours: list[int]) -> int | None:
 
 
 def _apart(colours: list[int], v: int) -> list[int]:
-    """The same colours, but a new one for v."""
+    """Return the same colours, except a new colour for v."""
     return [2 * colour + (u == v) for u, colour in enumerate(colours)]
 
 
 def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> Iterator[Permutation]:
-    """Symmetries that take each vertex to one of its colour."""
+    """Yield symmetries that map each vertex to a vertex of its colour."""
     left, trace = graph.refined(left)
     right, other = graph.refined(right)
     if trace != other or sorted(left) != sorted(right) or time.monotonic() > end:
@@ -119,7 +119,7 @@ def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> I
 
 
 def _orbit(b: int, known: list[Permutation], identity: Permutation) -> dict[int, Permutation]:
-    """Where these permutations take b, each place with one that takes it there."""
+    """Return the images of b under these permutations, each with a permutation that maps b to it."""
     found, waiting = {b: identity}, [b]
     while waiting:
         p = waiting.pop()

@@ -1,4 +1,4 @@
-"""What is measured: a schedule for certain sizes, as kernels with all sizes constant."""
+"""The cases that are measured: a schedule at fixed sizes, as kernels with all sizes constant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pebblesim.readings.kernels.launches import layout
 from pebblesim.sizes import whole
 
 PREFIX = "pebblesim_"
-"""What our kernels' names start with, so that a profiler can tell them from others."""
+"""Prefix of our kernels' names, by which they are distinguished in a profile."""
 
 BYTES = 4
 """Bytes in a word: float32."""
@@ -32,8 +32,8 @@ class Case:
     Attributes:
         schedule: its name.
         dims, M, blocks: as for `pebblesim.count`.
-        workers: into how many blocks a loop that carries sums is split at most.
-        threads: of each block.
+        workers: largest number of blocks for a loop that carries sums.
+        threads: threads of each block.
     """
 
     schedule: str
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """All sizes, the number of workers among them."""
+        """All sizes, including the number of workers."""
         return {**self.dims, **self.blocks, WORKERS: self.workers}
 
     @cached_property
@@ -65,16 +65,16 @@ class Case:
 
     @property
     def text(self) -> str:
-        """All that a compiler needs."""
+        """The complete source for a compiler."""
         return "\n".join([prelude(), self.source.text])
 
     @property
     def shared_words(self) -> int:
-        """Most words of shared memory that a block uses."""
+        """Largest number of words of shared memory that a block uses."""
         return max(layout(kernel.launch, self.sizes).words for kernel in self.source.kernels)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, from which `Case(**data)` makes it again."""
+        """Return plain data; `Case(**data)` restores the case."""
         return {
             "schedule": self.schedule,
             "dims": dict(self.dims),
@@ -85,7 +85,7 @@ class Case:
         }
 
     def identity(self, **where: Any) -> str:
-        """A hash of all that defines a measurement: the case, the text of its kernels, and where it is measured."""
+        """A hash of everything that defines a measurement: the case, its kernels' source, and the GPU and tools."""
         defined = {**self.to_dict(), "text": self.text, **where}
         return hashlib.sha256(json.dumps(defined, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -99,13 +99,13 @@ def case(
     threads: int | None = None,
     **dims: int,
 ) -> Case:
-    """A case, checked: threads by the words in use, and blocks as `pebblesim.count` chooses them for M words.
+    """Return a checked case: threads by the words in use, and blocks as `pebblesim.count` chooses them for M words.
 
-    A sum that has no term yet takes room on a GPU, where in the game it has no pebbles; in the few cases in which that
-    does not fit, blocks are chosen for the largest smaller M for which it does.
+    A sum without a term occupies space on a GPU, but has no pebbles in the game. If this does not fit, which is rare,
+    blocks are chosen for the largest smaller M for which it fits.
 
     Raises:
-        Infeasible, UsageError: as for `pebblesim.count`; or the tiles need more than M words as they lie.
+        Infeasible, UsageError: as for `pebblesim.count`; or the layout of the tiles needs more than M words.
     """
     algorithm = get(schedule)
     sizes, M, workers = problem_dims(algorithm.problem, dims), whole("M", M), whole("workers", workers)

@@ -1,7 +1,7 @@
-"""Run cases on the GPU in a process of its own: `python -m pebblesim.gpu.child cases.json [results.json]`.
+"""Run cases on the GPU in a separate process: `python -m pebblesim.gpu.child cases.json [results.json]`.
 
-With a second file, numbers are checked and time is taken, and what was found is written there. Without, each kernel is
-launched once: that is what the profiler watches.
+With a second file, results are checked and times are measured, and written there. Without it, each kernel is launched
+once, for the profiler.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pebblesim.readings.rounding import rounding
 from pebblesim.readings.totals import totals
 
 MOST_STEPS = 20_000
-"""Most primitives of a program for which the bound on float32's error is worked out, entry by entry."""
+"""Largest number of primitives of a program for which the float32 error bound is computed entry by entry."""
 
 LARGEST_ERROR = 1e-4
-"""Where it is not: the largest ‖output − reference‖ / ‖reference‖. Each of the k additions of a sum is off by at most
-2^-24 of it: together by k·2^-24 at the very most, and by √k·2^-24 if they are off by chance, 4e-6 for k = 4096. Outputs
-are made of sums of sums that partly cancel; a wrong or missing tile is off by its share of all, 1/k or more."""
+"""Otherwise: the largest allowed ‖output − reference‖ / ‖reference‖. Each of the k additions of a sum has a relative
+error of at most 2^-24: together at most k·2^-24, and about √k·2^-24 if the errors are random, 4e-6 for k = 4096.
+Outputs are sums of sums that partly cancel; a wrong or missing tile causes an error of its share, 1/k or more."""
 
 
 def main(cases: Path, results: Path | None) -> None:
@@ -40,10 +40,10 @@ def main(cases: Path, results: Path | None) -> None:
 
 
 def _checked(runner: Runner, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The outputs' errors, the time of each launch, and what the kernels use.
+    """Return the outputs' errors, the time of each launch, and the resources of the kernels.
 
     Raises:
-        PebblesimError: an output is further from the reference than float32 explains.
+        PebblesimError: the error of an output is larger than float32 can explain.
     """
     import numpy as np
 

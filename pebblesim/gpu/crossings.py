@@ -13,7 +13,7 @@ Point = dict[str, Any]
 
 
 def points(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Point]:
-    """For each M, of each schedule: words predicted and measured, reads and writes together, and seconds."""
+    """Return, for each M and each schedule, predicted and measured words (reads and writes together), and seconds."""
     found: dict[int, Point] = {}
     for row in rows:
         predicted, measured = row["total"]["predicted"], row["total"]["measured"]
@@ -27,7 +27,7 @@ def points(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Poin
 
 
 def summary(found: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
-    """Between which neighbouring M the order of the two schedules changes, by each quantity."""
+    """Return the neighbouring M between which the order of the two schedules changes, for each quantity."""
     a, b = names
     return {
         "crossings": {
@@ -42,7 +42,7 @@ def summary(found: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
 
 
 def draw(found: Sequence[Point], names: Sequence[str], path: Path) -> None:
-    """Words over M: predicted as lines, measured as marks; and seconds below."""
+    """Draw words over M, predicted as lines and measured as marks, and seconds below."""
     import matplotlib.pyplot as plt
 
     figure, (words, time) = plt.subplots(2, 1, sharex=True, figsize=(7, 8))

@@ -1,4 +1,4 @@
-"""Run kernels on a GPU, through CuPy: build them, check their numbers, take their time."""
+"""Run kernels on a GPU with CuPy: build them, check their results, measure their time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pebblesim.readings.kernels.cuda import Kernel, memory
 
 OPTIONS = ("--std=c++17",)
 BOUND = "__launch_bounds__(512)"
-"""What kernels say of the threads in a block: no more than this."""
+"""Largest number of threads in a block, as declared by the kernels."""
 
 FREE_BLOCKS = 1024
-"""Blocks of a launch that any number of blocks can do."""
+"""Number of blocks of a launch that works with any number of blocks."""
 
 SECONDS = 0.2
-"""How long a measurement of time goes on, unless one round takes longer."""
+"""Duration of a time measurement, unless one round takes longer."""
 
 
 def cupy() -> Any:
-    """The CuPy library.
+    """Return the CuPy library.
 
     Raises:
-        UsageError: there is none, or no GPU.
+        UsageError: CuPy is missing, or there is no GPU.
     """
     try:
         import cupy
@@ -62,7 +62,7 @@ def describe() -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """The driver's version, as its own tool says it."""
+    """Return the driver's version, as reported by its own tool."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()[0]
@@ -77,7 +77,7 @@ class Runner:
         """Build the kernels and fill the memory: inputs, and NaN elsewhere.
 
         Raises:
-            PebblesimError: the compiler let registers spill, so that traffic would not be that of the tiles.
+            PebblesimError: the compiler spilled registers, so the traffic would not be that of the tiles.
         """
         self.case, self._cp = case, cupy()
         kernels = case.source.kernels
@@ -101,7 +101,7 @@ class Runner:
         return [(kernel, module.get_function(kernel.name)) for kernel in self.case.source.kernels]
 
     def launch(self, kernel: Kernel, function: Any) -> None:
-        """Launch a kernel; it runs when it can."""
+        """Launch a kernel asynchronously."""
         case = self.case
         blocks = kernel.blocks(case.sizes) or FREE_BLOCKS
         pointers = tuple(self.arrays[name] for name in kernel.tensors)
@@ -114,7 +114,7 @@ class Runner:
         self._cp.cuda.runtime.deviceSynchronize()
 
     def outputs(self) -> dict[str, Any]:
-        """What the kernels have written."""
+        """Return the outputs of the kernels."""
         program = self.case.program
         return {
             name: rows(self._cp.asnumpy(self.arrays[name]), program.tensors[name], self.case.sizes).astype(np.float64)
@@ -136,7 +136,7 @@ class Runner:
         }
 
     def seconds(self) -> list[float]:
-        """The time of each launch, the median of some rounds, caches as the launch before left them."""
+        """Return the time of each launch: the median of some rounds, with caches as the previous launch left them."""
         times: list[list[float]] = [[] for _ in self.kernels]
         events = [[self._event() for _ in range(len(self.kernels) + 1)] for _ in range(20)]
         spent = 0.0
@@ -159,7 +159,7 @@ class Runner:
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written in a second by a large copy inside the GPU's memory: the roof of HBM."""
+    """Return bytes read and written per second by a large copy inside the GPU's memory: the roof of HBM."""
     cp = cupy()
     source, target = cp.zeros(2**28, np.float32), cp.empty(2**28, np.float32)
     return 2 * source.nbytes / _fastest(cp, lambda: cp.copyto(target, source))

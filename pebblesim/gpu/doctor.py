@@ -1,4 +1,4 @@
-"""What the GPU harness needs, what of it is here, and how to get the rest."""
+"""Check which requirements of the GPU harness are installed, and how to get the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINY = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is needed `for` some command.
+    """A requirement of some commands.
 
     Attributes:
         what: its name.
@@ -42,7 +42,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look for everything; none of it must be there."""
+    """Look for all requirements; each of them may be missing."""
     from pebblesim.gpu.host import compiler
 
     gpu = _quiet(_gpu)

@@ -1,4 +1,4 @@
-"""Run kernels without a GPU: a C++ compiler builds the same text, and a simulated GPU runs it and counts."""
+"""Run kernels without a GPU: a C++ compiler builds the same source, and a simulated GPU runs it and counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pebblesim.readings.kernels.sectors import Moved, pitch
 Array = NDArray[Any]
 
 ALIGNMENT = 256
-"""Bytes: where arrays in memory start."""
+"""Alignment of arrays in memory, in bytes."""
 
 
 def compiler() -> str | None:
@@ -31,7 +31,7 @@ def compiler() -> str | None:
 
 @dataclass(frozen=True)
 class Launched:
-    """What the simulated GPU saw of a launch; `faults` are accesses outside the tiles and tensors."""
+    """Counters of the simulated GPU for a launch; `faults` are accesses outside the tiles and tensors."""
 
     name: str
     moved: Moved
@@ -42,11 +42,11 @@ class Simulated:
     """A simulated GPU with some kernels."""
 
     def __init__(self, texts: Iterable[str], folder: Path) -> None:
-        """Build the texts of some kernels, in a folder that is kept as long as they are used.
+        """Build the sources of some kernels, in a folder that exists as long as they are used.
 
         Raises:
             UsageError: there is no C++ compiler.
-            PebblesimError: it does not take the text.
+            PebblesimError: the compiler reports an error.
         """
         found = compiler()
         if found is None:
@@ -74,13 +74,13 @@ class Simulated:
         """Launch the kernels of a program one after the other.
 
         Args:
-            kernels: as `cuda` gives them, built into this GPU.
+            kernels: the kernels from `cuda`, built into this GPU.
             program, sizes, inputs: as for the reading `numbers`; `workers` among the sizes.
             threads: in each block, a multiple of 32.
             backwards: let the last thread of a block be the first to run.
 
         Returns:
-            The outputs, in float32, and what each launch moved.
+            The outputs, in float32, and the traffic of each launch.
         """
         kernels = list(kernels)
         arrays = {name: _aligned(words) for name, words in memory(kernels, program, sizes).items()}
@@ -117,7 +117,7 @@ def rows(array: Array, tensor: ir.Tensor, sizes: ir.Sizes) -> Array:
 
 
 def _aligned(words: int) -> Array:
-    """An array of so many float32, all NaN."""
+    """Return an array of this number of float32, all NaN."""
     room = np.full(words + ALIGNMENT // 4, np.nan, np.float32)
     skip = -room.ctypes.data % ALIGNMENT // 4
     return room[skip : skip + words]

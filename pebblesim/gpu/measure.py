@@ -1,4 +1,4 @@
-"""Measure cases on a GPU and lay what the counters say beside what is predicted, launch by launch."""
+"""Measure cases on a GPU and compare the counters with the predictions, launch by launch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pebblesim.readings.work import coarse
 CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
 
 MOST_ACCESSES = 1_000_000
-"""Most tiles moved in a launch for which the traffic to HBM is predicted: some seconds."""
+"""Largest number of tiles moved in a launch for which HBM traffic is predicted; this takes some seconds."""
 
 QUANTITIES = ("words_read", "words_written", "sm_read", "sm_written", "hbm_read", "hbm_written")
-"""What is predicted and measured: words, and bytes at the boundary between the SMs and L2, and at that of HBM."""
+"""The quantities that are predicted and measured: words, bytes between the SMs and L2, and bytes to and from HBM."""
 
 _MEASURED_AS = {
     "words_read": (ncu.WORD_READ_BYTES, 1 / BYTES),
@@ -41,16 +41,16 @@ _MEASURED_AS = {
 
 
 def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | None = None) -> list[Row]:
-    """Measure cases; those that the file of results has already, for this very GPU, are not measured again.
+    """Measure cases; cases that are already in the file of results, for this same GPU, are not measured again.
 
     Args:
-        cases: what to measure; all run in one process, and in one more under the profiler.
+        cases: the cases; all run in one process, and again in one process under the profiler.
         output: a file of results to take rows from and to add rows to.
-        timeout: seconds after which to give up.
+        timeout: time limit in seconds.
 
     Raises:
         UsageError: no GPU, no CuPy, no Nsight Compute, no permission to read the counters, or too little shared memory.
-        PebblesimError: a kernel did not do what it must.
+        PebblesimError: a kernel failed or gave wrong results.
     """
     where = _where()
     room = where["gpu"]["shared_bytes_per_block"]
@@ -71,7 +71,7 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
 
 
 def _where() -> dict[str, Any]:
-    """All that defines a measurement besides the case."""
+    """Everything that defines a measurement, except the case."""
     found = ncu.require()
     return {"gpu": describe(), "ncu": ncu.version(found), "metrics": list(ncu.METRICS), "caches": "cold"}
 
@@ -136,7 +136,7 @@ def _row(
 
 
 def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str, int | None]:
-    """What a launch is predicted to move; None at HBM where the replay would take too long."""
+    """Return the predicted traffic of a launch; None at HBM if the replay would take too long."""
     exact = moved(kernel.launch, case.sizes, case.workers)
     made = {
         "words_read": exact.words_read,
@@ -159,9 +159,9 @@ def _moves(node: ir.Node) -> bool:
 def roofline(
     moved: Mapping[str, Any], operations: int, seconds: float, gpu: Mapping[str, Any], clock: float, bandwidth: float
 ) -> dict[str, float]:
-    """Where a case stands: what it reaches, and the least time by arithmetic and by HBM over the time it takes.
+    """Return the roofline of a case: its rates, and the least time by arithmetic and by HBM divided by its time.
 
-    The roofs: 128 fused multiply-adds of float32 in each multiprocessor and cycle, and the bandwidth of a large copy.
+    The roofs are 128 float32 fused multiply-adds per multiprocessor and cycle, and the bandwidth of a large copy.
     """
     hbm = (moved["hbm_read"] or 0) + (moved["hbm_written"] or 0)
     peak = gpu["multiprocessors"] * 128 * 2 * clock
@@ -176,7 +176,7 @@ def roofline(
 
 
 def kernels_of(command: Sequence[str], timeout: float | None = None) -> list[dict[str, Any]]:
-    """What each kernel of a user's own program moves: its launches together, by name, in the order of the first.
+    """Return the traffic of each kernel of a user's own program: the sum of its launches, by name, in launch order.
 
     Raises:
         UsageError: as for `measure`.
@@ -192,7 +192,7 @@ def kernels_of(command: Sequence[str], timeout: float | None = None) -> list[dic
 
 
 def error_of(row: Mapping[str, Any], quantity: str) -> int | None:
-    """Measured less predicted, of a row's total or of a launch; None where one is not known."""
+    """Return measured minus predicted, of a row's total or of a launch; None if one of them is not known."""
     sides = row.get("total", row)
     predicted, measured = sides["predicted"][quantity], sides["measured"][quantity]
     return None if predicted is None or measured is None else measured - predicted

@@ -1,4 +1,4 @@
-"""Modules of Triton source that has just been written."""
+"""Load generated Triton source as Python modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def module_of(text: str) -> Any:
-    """A module of that text; Triton wants to read the source of a kernel from a file."""
+    """Return a module with this source; Triton must be able to read the source of a kernel from a file."""
     folder = TemporaryDirectory(prefix="pebblesim-")
     path = Path(folder.name) / "kernels.py"
     path.write_text(text, encoding="utf-8")

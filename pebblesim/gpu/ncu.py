@@ -1,4 +1,4 @@
-"""Hardware counters, kernel by kernel, through Nsight Compute's command line."""
+"""Hardware counters, kernel by kernel, from Nsight Compute's command line."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ METRICS = (
     TIME,
     CLOCK,
 )
-"""What is read: bytes into the SMs and sectors out of them; sectors read and written as L2 sees them, which are fewer
-where it serves several SMs at once; bytes at HBM; bytes that the instructions asked for, sector or not; and time."""
+"""The metrics: bytes into the SMs and sectors out of them; sectors read and written at L2, which are fewer if L2 serves
+several SMs with one read; bytes at HBM; bytes that the instructions requested, in whole sectors or not; and time."""
 
 ROOTS = ("usr/local/cuda*/bin", "usr/local/NVIDIA-Nsight-Compute*", "opt/nvidia/nsight-compute/*")
 
@@ -53,7 +53,7 @@ class Profiled:
 
 
 def find() -> str | None:
-    """Nsight Compute's command line, on the path or where it is usually installed."""
+    """Find Nsight Compute's command line, on the path or in its usual folders."""
     if found := shutil.which("ncu"):
         return found
     for pattern in ROOTS:
@@ -64,10 +64,10 @@ def find() -> str | None:
 
 
 def require() -> str:
-    """As `find`.
+    """Like `find`.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: it was not found.
     """
     found = find()
     if found is None:
@@ -97,11 +97,11 @@ def profile(
     Args:
         command: a program and its arguments.
         kernels: a regular expression that the names of the kernels must match; all by default.
-        cold: empty the caches before each kernel; else they are as the kernel before left them.
-        timeout: seconds after which to give up.
+        cold: empty the caches before each kernel; otherwise they are as the previous kernel left them.
+        timeout: time limit in seconds.
 
     Raises:
-        UsageError: there is no Nsight Compute, it may not read the counters, or the command launched nothing.
+        UsageError: there is no Nsight Compute, it may not read the counters, or the command launched no kernel.
     """
     ncu = require()
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def profile(
 
 
 def parse_launches(text: str) -> list[Profiled]:
-    """The launches in ncu's CSV, in order: lines that start with ==, a header, a line of units, and a line for each."""
+    """Parse ncu's CSV: lines that start with ==, a header, a line of units, then a line for each launch."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if not lines:
         return []
@@ -158,7 +158,7 @@ def _number(text: str) -> float:
 
 
 def _complaint(log: str, printed: str, code: int) -> str:
-    """Why there are no numbers, in a sentence."""
+    """Return the reason for missing numbers, in a sentence."""
     both = log + printed
     if "ERR_NVGPUCTRPERM" in both:
         return (

@@ -1,8 +1,8 @@
-"""A race: kernels that come out of our schedules beside every attention that PyTorch has, on this GPU, in one run.
+"""A race: kernels from our schedules against every attention kernel of PyTorch, on this GPU, in one run.
 
 Each contender computes the same attention on the same random arrays, several heads at once. Times are medians of many
-runs; operations are the useful ones (4d for each allowed pair forward, 10d backward), so that what is computed twice
-does not look efficient. Errors are those of the first head against float64.
+runs. Only useful operations are counted (4d for each allowed pair forward, 10d backward), so recomputation does not
+look efficient. Errors are those of the first head against float64.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 """What each way computes."""
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
-"""PyTorch's, and what it calls them."""
+"""PyTorch's attention kernels, with PyTorch's names for them."""
 
 DEMANGLED = {"f": "float", "v": "void"}
-"""What the profiler makes of kernels' names that happen to be those of types in C++."""
+"""Names that the profiler shows for kernels whose names are also C++ types."""
 
 LARGEST_TABLE = 12 * 2**30
-"""Most bytes of scores for which the unfused attention is tried."""
+"""Largest size of the scores, in bytes, for which the unfused attention is tried."""
 
 
 @dataclass(frozen=True)
 class Track:
-    """What is raced on: sizes, mask and type of a word.
+    """The task of a race: sizes, mask and data type of a word.
 
     Attributes:
         way: "forward" or "backward".
-        n, d, heads: of the attention; the arrays are (heads, n, d).
+        n, d, heads: sizes of the attention; the arrays are (heads, n, d).
         mask: None, or "causal".
         dtype: "bfloat16" or "float16".
     """
@@ -78,13 +78,13 @@ class Track:
         return (4 if self.way == "forward" else 10) * self.pairs * self.d * self.heads
 
     def identity(self, contender: str) -> str:
-        """A hash of all that defines a row."""
+        """A hash of everything that defines a row."""
         text = json.dumps({**asdict(self), "contender": contender}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def contenders(way: str) -> tuple[str, ...]:
-    """Who can race: our schedules, and what PyTorch has."""
+    """Return the contenders: our schedules, and PyTorch's kernels."""
     ours = dict.fromkeys(tiling.schedule for tiling in TILINGS[PROBLEM[way]])
     return (*ours, *(f"torch-{name}" for name in (*BACKENDS, "flex")))
 
@@ -95,12 +95,12 @@ def race(
     tell: Callable[[Row], None] | None = None,
     only: Sequence[str] | None = None,
 ) -> list[Row]:
-    """Run every contender that `output` does not hold yet; the rows, as they are kept there.
+    """Run every contender that is not in `output` yet; return the rows, as they are stored there.
 
     Args:
-        track: what is raced on.
+        track: the task.
         only: these contenders; all if None.
-        output: a file of JSON lines, added to after each contender, so that a race that was stopped goes on.
+        output: a file of JSON lines, updated after each contender, so that a stopped race can be resumed.
         tell: called with each new row.
 
     Raises:
@@ -134,7 +134,7 @@ def _torch() -> Any:
 
 
 class Arrays:
-    """The arrays of a race, and what they should give in float64."""
+    """The arrays of a race, and the expected results in float64."""
 
     def __init__(self, torch: Any, track: Track) -> None:
         self.torch, self.track = torch, track
@@ -207,10 +207,10 @@ def _timed(arrays: Arrays, call: Callable[[], Any]) -> Row:
 
 
 def source_of(track: Track, tiling: Tiling) -> Source:
-    """The kernels of a tiling on a track.
+    """Return the kernels of a tiling for a task.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no such kernels.
     """
     program, band = _program(track, tiling)
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
@@ -218,7 +218,7 @@ def source_of(track: Track, tiling: Tiling) -> Source:
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
-    """What the blocks of each kernel hold, by name."""
+    """Return the storage of a block of each kernel, by name."""
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
     return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
 
@@ -241,7 +241,7 @@ def fits(tiling: Tiling, source: Source, track: Track) -> None:
 
 
 def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
-    """Time, errors and traffic of a schedule's kernels with certain tiles; or the error that they end with."""
+    """Return time, errors and traffic of a schedule's kernels with given tiles; or the error that they end with."""
     track, (program, band) = arrays.track, _program(arrays.track, tiling)
     row: Row = {"blocks": dict(tiling.blocks), "warps": tiling.warps, "stages": tiling.stages}
     try:

@@ -1,4 +1,4 @@
-"""Results on disk: a JSON object in each line, each with the `id` of all that defines it, so that runs resume."""
+"""Results on disk: a JSON object in each line, with an `id` of everything that defines it, so that runs can resume."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Row = dict[str, Any]
 
 
 def load(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no file.
+    """Return the rows of a file; none if there is no file.
 
     Raises:
-        UsageError: the file holds something else.
+        UsageError: the file is not a file of results.
     """
     if not path.exists():
         return []

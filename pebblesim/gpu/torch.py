@@ -1,8 +1,8 @@
-"""Attention for PyTorch whose kernels come out of our schedules: `from pebblesim.gpu.torch import attention`.
+"""Attention for PyTorch with kernels from our schedules: `from pebblesim.gpu.torch import attention`.
 
-The forward and the backward pass each take the schedule and the tiles whose forecast is shortest for the sizes at hand;
-`plan` says which, and why. Kernels are written and compiled for each size when it is first seen. PyTorch and Triton are
-looked for when attention is first computed.
+The forward and the backward pass each use the schedule and the tiles with the shortest forecast for the given sizes;
+`plan` shows which, and why. Kernels are generated and compiled for each size at its first use. PyTorch and Triton are
+imported when attention is first computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST = 1024
 """Largest head dimension."""
 
 MOST_HEADS = 65535
-"""Most heads of all sequences together: so many rows of thread blocks a launch can have."""
+"""Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 """What each pass computes."""
@@ -35,19 +35,19 @@ Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
 
 CARD = "H200"
-"""Whose rates stand in where nobody has measured the card at hand."""
+"""The card whose rates are used if the current card was not measured."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which kernels compute an attention of some size, and why.
+    """The kernels that compute an attention of some size, and the reason.
 
     Attributes:
         dims: n_q, n_k, d_k and d_v as they are computed.
-        heads: all at once, or one round of them after the other.
-        causal: tokens attend to themselves and those before.
-        card: whose rates the forecasts are made with.
-        forward, backward: forecasts of all kernels that fit, the one that is taken first.
+        heads: number of heads, computed all at once or in several rounds.
+        causal: tokens attend to themselves and earlier tokens.
+        card: the card whose rates are used in the forecasts.
+        forward, backward: forecasts of all kernels that fit; the first one is used.
     """
 
     dims: Mapping[str, int]
@@ -81,11 +81,11 @@ def plan(
     causal: bool = False,
     workspace: int | None = None,
 ) -> Plan:
-    """Which kernels attend over n tokens with a head dimension d, and why; print it to read it.
+    """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
 
     Args:
         n, d: tokens of queries, and words in a row of queries and keys.
-        heads: in all.
+        heads: number of heads in all.
         n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
         dtype, causal, workspace: as for `attention`.
 
@@ -110,7 +110,7 @@ def _forecasts(
 
 
 def _mask(sizes: Mapping[str, int], causal: int) -> Band | None:
-    """Key j for query i where j ≤ i, whether there are as many of both or not, as in PyTorch."""
+    """Allow key j for query i if j ≤ i, also if the numbers of queries and keys differ, as in PyTorch."""
     if not causal:
         return None
     band = masks.of("causal:start")
@@ -134,21 +134,21 @@ def attention(
 
     Args:
         query: (…, heads, n_q, d_k), in bfloat16 or float16, on a GPU.
-        key: (…, heads, n_k, d_k); with `enable_gqa` fewer heads, each for as many of the query's.
+        key: (…, heads, n_k, d_k); with `enable_gqa` fewer heads, each shared by the same number of query heads.
         value: (…, heads, n_k, d_v), with as many heads as `key`.
         attn_mask, dropout_p: none of these.
-        is_causal: query i attends to the keys up to i. As in PyTorch the first query has the first key, also where
-            there are fewer queries than keys; a query at the end of a longer text takes no `is_causal`.
+        is_causal: query i attends to the keys up to i. As in PyTorch, query 0 is at key 0, also if there are fewer
+            queries than keys; so do not use `is_causal` for queries at the end of a longer text.
         scale: 1/√d_k if None.
         enable_gqa: whether heads of keys and values are shared.
-        workspace: bytes that tables of scores and their gradients may take, as many as they need if None. Fewer heads
-            are done at once, or, where one head needs more, fewer rows.
+        workspace: bytes that tables of scores and their gradients may take; unlimited if None. Fewer heads are computed
+            at once or, if one head needs more, fewer rows.
 
     Returns:
         (…, heads, n_q, d_v). Head dimensions may be up to 1,024.
 
     Raises:
-        UsageError: there is no PyTorch with a GPU, or something is asked for that these kernels cannot do.
+        UsageError: there is no PyTorch with a GPU, or these kernels do not support the arguments.
     """
     torch = _torch()
     if attn_mask is not None or dropout_p:
@@ -190,7 +190,7 @@ def _torch() -> Any:
 
 
 def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    """See that the kernels can do what is asked for."""
+    """Check that the kernels support the arguments."""
     given = {"query": query, "key": key, "value": value}
     for name, each in given.items():
         if each.dim() < 3:
@@ -232,7 +232,7 @@ def _run(tiling: Tiling, dims: Dims, dtype: str, causal: int, scale: float) -> t
 
 
 def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, workspace: int | None) -> dict[str, Any]:
-    """Outputs by name, of all heads at once or, if there is a workspace, of some after the others."""
+    """Return outputs by name, computed for all heads at once or, if there is a workspace, for groups of heads."""
     torch, Q = _torch(), tensors["Q"]
     heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
     lengths = (Q.shape[1], tensors["K"].shape[1], Q.shape[2], tensors["V"].shape[2])

@@ -71,7 +71,7 @@ class Cone:
         return Cone((*self.halfspaces, h), tuple(dict.fromkeys(kept)))
 
     def meet(self, other: Cone) -> Cone:
-        """What two cones have in common."""
+        """Return the intersection of two cones."""
         common = self
         for h in other.halfspaces:
             common = common.cut(h)

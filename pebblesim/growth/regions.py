@@ -1,9 +1,9 @@
 """Regions of sizes, with their constants: what they imply, to the last integer.
 
-A region is given by comparisons of monomials, such as M ≥ 2d² and M ≥ d² + 7d + 10; all sizes are whole and at least 1.
-Logarithms of its sizes lie within bounded distance of a cone of directions, so that constants do not matter to a growth
-that is a monomial. They do to what is subtracted or rounded down: M - d² is Ω(M) on M ≥ 2d², and is 0 at M = d². So
-whatever a bound rests on is proved here for every size of the region, by linear programming over the rationals.
+A region is given by comparisons of monomials, such as M ≥ 2d² and M ≥ d² + 7d + 10; all sizes are integers ≥ 1. The
+logarithms of its sizes are within a bounded distance of a cone of directions, so constants do not affect the growth of
+a monomial. But they affect differences and rounding down: M - d² is Ω(M) on M ≥ 2d², and is 0 at M = d². So every
+condition that a bound needs is proved here for every size of the region, by linear programming over the rationals.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What block sizes cost: the words that a program moves and the cache that it needs, without going through its loops.
+"""The cost of block sizes: the words that a program moves and the cache that it needs, without running its loops.
 
-Both are closed forms, compiled once from the program, and evaluated in microseconds. They also answer for all sizes
-between two at once: no fewer words than these are moved, no fewer are held. A search of block sizes needs nothing else.
+Both are closed forms, compiled once from the program, and evaluated in microseconds. They also give lower bounds for
+all sizes between two at once: on the words moved, and on the words held. A search of block sizes needs nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The tiles of a dimension or of a tile, `block` long, with what is cut from each of them.
+    """The tiles of a dimension or of a tile, `block` long, with the smaller tiles that are cut from each of them.
 
-    What is summed over them is their length to the power of `power`, times the sums over their own tiles. `first` and
+    The sum over them is of their length to the power of `power`, times the sums over their own tiles. `first` and
     `after` are those of their range.
     """
 
@@ -39,7 +39,7 @@ class _Tiles:
     after: str | int | None = None
 
     def total(self, length: int, sizes: Sizes) -> int:
-        """The sum over the tiles of so many indices."""
+        """Return the sum over the tiles of this number of indices."""
         block = ir.length(self.block, sizes)
         if self.first:
             length = min(length, block)
@@ -55,7 +55,7 @@ class _Tiles:
         return (full * one(block) if full else 0) + one(last + 1)
 
     def least(self, length: int, low: Sizes, high: Sizes) -> int:
-        """No less than this is the sum for blocks between `low` and `high`."""
+        """Return a lower bound on the sum for blocks between `low` and `high`."""
         if self._settled(low, high):
             return self.total(length, high)
         if self.first:
@@ -74,21 +74,21 @@ class _Tiles:
 
     @property
     def flat(self) -> bool:
-        """Whether the sum never rises with a block."""
+        """Whether the sum never increases with a block."""
         return not self.parts and self.power < 2 and not (self.first and self.power)
 
     @property
     def counts_others(self) -> bool:
-        """Whether the sum is the number of indices behind a first part."""
+        """Whether the sum is the number of indices after a first part."""
         return self.after is not None and (self.block, self.power, self.parts) == (1, 0, ())
 
     @property
     def _rising(self) -> bool:
-        """Whether the sum of a first tile never falls with its block."""
+        """Whether the sum of a first tile never decreases with its block."""
         return all(part.adds_up for part in self.parts)
 
     def text(self, length: int) -> str:
-        """How many tiles of so many indices there are, as a function of the block sizes `s`."""
+        """Return the number of tiles of this number of indices, as a function of the block sizes `s`."""
         if self.first:
             return "1"
         whole = str(length) if self.after is None else f"max(0, {length} - {_text(self.after)})"
@@ -112,7 +112,7 @@ def _text(size: str | int) -> str:
 class _Term:
     """Words of one kind: `times` each, for all combinations of tiles of the `tiles` = (dimension, its tiles).
 
-    Under a mask `pairs` are the tiles of rows and of columns that meet, where None is the whole dimension.
+    Under a mask `pairs` are the tiles of rows and of columns with an allowed pair; None is the whole dimension.
     """
 
     dims: tuple[str, ...]
@@ -153,7 +153,7 @@ class _Term:
         return prod(dims[dim] for dim in self.dims) * prod(t.total(dims[dim], sizes) for dim, t in self.tiles)
 
     def least_rest(self, dims: Sizes, low: Sizes, high: Sizes) -> int:
-        """No less than that for blocks between `low` and `high`."""
+        """Return a lower bound on it for blocks between `low` and `high`."""
         return prod(dims[dim] for dim in self.dims) * prod(t.least(dims[dim], low, high) for dim, t in self.tiles)
 
 
@@ -161,8 +161,8 @@ class Words:
     """The words that some phases move, for block sizes.
 
     Attributes:
-        falling: whether they never rise with a block; then the largest blocks move the least.
-        sliding: names of the blocks of which every size may move another number of words.
+        falling: whether they never increase with a block; then the largest blocks move the least.
+        sliding: names of the blocks for which every size may move a different number of words.
         blocks: names of the blocks that matter.
     """
 
@@ -199,7 +199,7 @@ class Words:
         return found
 
     def least(self, low: Sizes, high: Sizes) -> int:
-        """No blocks between these move fewer words."""
+        """Return a lower bound on the words of all blocks between these."""
         if self.falling:
             return self(high)
         found = self._plain(high)
@@ -281,7 +281,7 @@ class Words:
 
 
 def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
-    """What a mask demands of the tiles of loops, without what follows from the rest."""
+    """Return the conditions of a mask on the tiles of loops, without those that follow from the others."""
     met = [loop.when for loop in loops if loop.when]
 
     def follows(some: ir.MaskCondition) -> bool:
@@ -312,7 +312,7 @@ class _Several(ir.Init):
 
 
 def _merged(body: list[ir.Node]) -> list[ir.Node]:
-    """A body with all that moves the same words as one node."""
+    """Return a body in which all nodes that move the same words are combined into one."""
     times = Counter(node.ranges for node in body if isinstance(node, ir.Init))
     moved: list[ir.Node] = [_Several(_ANY, ranges, 0.0, 0, several) for ranges, several in times.items()]
     return moved + [node for node in body if not isinstance(node, ir.Init)]
@@ -364,7 +364,7 @@ def _names(tiles: _Tiles) -> Iterator[str]:
 
 
 class _Remembered(Mask):
-    """A mask that remembers its answers, and knows what no tiles of many sizes fall below."""
+    """A mask that caches its answers, and gives lower bounds for tiles of many sizes."""
 
     def __init__(self, mask: Mask) -> None:
         self.mask, self.name = mask, mask.name
@@ -453,7 +453,7 @@ _Sum = Counter[tuple[_Length, ...]]  # words as a sum of products
 
 
 class Room:
-    """The red pebbles that some phases need at most, for block sizes, on summation trees of one shape."""
+    """The peak of red pebbles of some phases, for block sizes, on summation trees of one shape."""
 
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
@@ -463,15 +463,15 @@ class Room:
         self._known: dict[tuple[int, ...], int] = {}
 
     def least(self, blocks: Sizes) -> int:
-        """No game with blocks of these sizes or larger needs fewer."""
+        """Return a lower bound on the pebbles of games with blocks of these sizes or larger."""
         return self._low(blocks)
 
     def most(self, blocks: Sizes) -> int | None:
-        """No game with blocks of these sizes or smaller needs more; None if that is not known."""
+        """Return an upper bound on the pebbles of games with blocks of these sizes or smaller; None if not known."""
         return self._high(blocks) if self.summation == "chain" else None
 
     def __call__(self, blocks: Sizes) -> int:
-        """The most red pebbles at any moment of the game."""
+        """Return the largest number of red pebbles at any time of the game."""
         key = tuple(blocks[name] for name in self.program.blocks)
         if key not in self._known:
             self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
@@ -512,12 +512,12 @@ def _compiled(text: str) -> Callable[[Sizes], int]:
 
 @lru_cache(maxsize=1024)
 def _levels(phase: ir.Phase) -> _Levels:
-    """What a phase holds; it is the same for all sizes."""
+    """The tiles that a phase holds, which are the same for all sizes."""
     return _Levels(phase.body)
 
 
 class _Levels:
-    """What a phase holds in the first iterations of its loops, where tiles are largest.
+    """The tiles that a phase holds in the first iterations of its loops, where tiles are largest.
 
     Attributes:
         high: the words of all that is resident, after each primitive that brings a tile or computes.

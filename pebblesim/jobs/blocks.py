@@ -1,7 +1,7 @@
 """Block sizes: as printed in the paper, the largest that fit, or the best.
 
-Phases that share no block do not depend on each other, since the cache is empty between them: each part of a schedule
-is looked at by itself, with its words and pebbles in closed form (`pebblesim.jobs.block_costs`).
+Phases that share no block do not depend on each other, because the cache is empty between them: the blocks of each
+part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.block_costs`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pebblesim.sizes import LARGEST, evaluate_rule, whole
 RULES = ("fit", "paper", "best")
 
 MOST_BOXES = 2_000
-"""Most boxes of block sizes that `best` looks into."""
+"""Largest number of boxes of block sizes that `best` examines."""
 
 FEW = 2**11
-"""So many sizes are few: `best` looks into as many boxes as that under a mask, too, otherwise into an eighth."""
+"""For at most this number of sizes, `best` examines `MOST_BOXES` also under a mask; for more, an eighth of them."""
 
 GRID = 2**11
-"""Under a mask `fit` looks at all sizes up to twice this, and at so many between a power of two and the next."""
+"""Under a mask `fit` tries all sizes up to twice this number, and this number of sizes between powers of two."""
 
 Blocks = dict[str, int]
 
@@ -44,30 +44,31 @@ def choose(
     summation: str = "chain",
     mask: Mask | None = None,
 ) -> Blocks:
-    """The block sizes of a schedule.
+    """Choose the block sizes of a schedule.
 
     Args:
-        schedule: whose blocks.
+        schedule: the schedule.
         dims: the sizes of the dimensions.
         M: red pebbles, in words.
         rule: "paper" (as printed, whether they fit or not), "fit", "best" (feasible, with the least I/O), or sizes by
             name; blocks without a size follow "fit".
-        summation: shape of the summation trees, which decides what is feasible.
-        mask: which pairs are allowed, which decides what is moved.
+        summation: shape of the summation trees; it affects which blocks are feasible.
+        mask: which pairs are allowed; it affects how many words are moved.
 
-    "fit" lets blocks grow from one index each in the schedule's order, a group of them when the one before holds all
-    that it cuts. Of the sizes on that way that are feasible it takes those that move least, which are the largest
-    unless a mask leaves out more around smaller tiles. The room that is left goes to blocks that change nothing in
-    what is moved. Where several groups that do change it share the cache, an order would starve all but the first, and
-    "fit" is the best that is proved, or the best found for any power of two up to M. No larger M moves more.
+    "fit" increases blocks from one index each in the schedule's order; a group of blocks grows when the group before it
+    holds everything that it cuts. Among the feasible sizes on this way it takes those that move the fewest words. These
+    are the largest, unless smaller tiles let a mask exclude more. The remaining space is given to blocks that do not
+    change the words moved. If several groups that do change them share the cache, this order would leave no space for
+    all but the first group; then "fit" is the proved best, or the best found for any power of two up to M. A larger M
+    never moves more words.
 
-    "best" moves no more than "fit", and no more than any feasible blocks as far as `MOST_BOXES` suffice to prove it.
-    They do at small sizes, under masks and for four blocks, too, and without a mask for two blocks that share a cache
-    of up to a billion words. Beyond, what it finds has stood a local search.
+    "best" moves no more than "fit", and no more than any feasible blocks if `MOST_BOXES` are enough to prove this. They
+    are enough at small sizes, also under masks and for four blocks, and without a mask for two blocks that share a
+    cache of up to a billion words. For larger cases the result is a local optimum.
 
     Raises:
-        Infeasible: M is too small for blocks of one index; it carries the M that they need, the least for a chain.
-        UsageError, UnknownName: a rule, block or size that there is not.
+        Infeasible: M is too small for blocks of one index; the error has the M that they need, the least for a chain.
+        UsageError, UnknownName: the rule, block or size does not exist.
     """
     if not isinstance(rule, str):
         for name, size in rule.items():
@@ -90,7 +91,7 @@ def choose(
 
 
 def smallest(schedule: Schedule) -> Blocks:
-    """Blocks of one index each, which need the least M."""
+    """Return blocks of one index each, which need the least M."""
     return dict.fromkeys(schedule.blocks, 1)
 
 
@@ -137,8 +138,8 @@ class _Part:
 
     Attributes:
         groups: its blocks, in the order in which they grow.
-        cuts: the sizes of what a block cuts; from the largest on it holds everything.
-        words, room: what blocks cost.
+        cuts: the sizes that each block cuts; a block of the largest of them holds everything.
+        words, room: words moved, and pebbles needed, as functions of the blocks.
         unmasked: the words without a mask.
     """
 
@@ -151,7 +152,7 @@ class _Part:
     # -- what is feasible ---------------------------------------------------------------------------------------------
 
     def fits(self, M: int, blocks: Blocks) -> bool:
-        """Whether blocks are feasible; the peak is only looked for where what is known of it does not tell."""
+        """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
         most = self.room.most(blocks)
         return (most is not None and most <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
 
@@ -170,7 +171,7 @@ class _Part:
     # -- "fit" --------------------------------------------------------------------------------------------------------
 
     def fit(self, M: int, sizes: Blocks, fixed: set[str]) -> Blocks:
-        """All blocks, those of this part by the rule "fit"; the others, and those that are fixed, stay."""
+        """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
         best = self._on_the_way(M, sizes, groups)
         if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
@@ -179,7 +180,7 @@ class _Part:
         return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
 
     def _on_the_way(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
-        """The blocks that move least of those that one group after the other grows to."""
+        """Return the blocks with the fewest words among those reached if one group after the other grows."""
         best, least, end = sizes, self.words(sizes), sizes
         for group in groups:
             caps = {name: max(self.cuts[name]) for name in group}
@@ -201,10 +202,10 @@ class _Part:
         return best
 
     def _shared(self, M: int, sizes: Blocks, names: list[str], start: Blocks) -> Blocks:
-        """Blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
+        """Choose blocks that compete for the cache, better than `start`; a larger M never gives worse ones.
 
-        That is so if they are proved to be the best. Else they are the best of what is found without a mask for the
-        powers of two up to M.
+        This is true if they are proved to be the best. Otherwise they are the best found without a mask for the powers
+        of two up to M.
         """
         if self.words.falling:
             search = _Search(self, self.words, M, names, start, sizes)
@@ -221,7 +222,7 @@ class _Part:
         return best
 
     def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
-        """Of the sizes up to `most`, one that moves least; in a grid that does not depend on M."""
+        """Return the size up to `most` that moves the fewest words, from a grid that does not depend on M."""
         last = last_that(lambda place: _on_grid(place) <= most, 0, 256 * GRID)
         found: list[int] = []
         least: int | None = None
@@ -241,7 +242,7 @@ class _Part:
         return found
 
     def _filled(self, M: int, blocks: Blocks, groups: list[list[str]]) -> Blocks:
-        """Blocks that change nothing in what is moved grow into the room that is left."""
+        """Increase blocks that do not change the words moved, as far as there is space."""
         for group in groups:
             caps = {name: max(self.cuts[name]) for name in group if name not in self.words.blocks}
 
@@ -255,7 +256,7 @@ class _Part:
     # -- "best" -------------------------------------------------------------------------------------------------------
 
     def best(self, M: int, start: Blocks) -> Blocks:
-        """All blocks, those of this part with the least words; `start` is what "fit" gives."""
+        """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
         names = [name for group in self.groups for name in group if name in self.words.blocks]
         if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
@@ -269,10 +270,10 @@ class _Part:
 
 
 class _Search:
-    """The feasible blocks of a part that move least: first by climbing, then by proving that no others move less.
+    """Finds the feasible blocks of a part with the fewest words: by local search, then by a proof that none is better.
 
     Attributes:
-        words: what they move.
+        words: the words that blocks move.
         names: the blocks to choose; the others stay as they are in `others`.
         best, least: the best blocks so far, at first those to start from, and their words.
     """
@@ -283,7 +284,7 @@ class _Search:
         self.best, self.least = start, words(start)
 
     def consider(self, blocks: Blocks) -> bool:
-        """Whether blocks are feasible and better than the best so far, which they become then."""
+        """Accept blocks as the best so far if they are feasible and better; return whether they are."""
         blocks = blocks | {name: self._smaller(name, blocks[name]) for name in self.names}
         words = self.words(blocks)
         if words >= self.least or not self.part.fits(self.M, blocks):
@@ -292,13 +293,13 @@ class _Search:
         return True
 
     def _smaller(self, name: str, size: int) -> int:
-        """The least block that cuts everything into as many tiles, where words never rise with a block."""
+        """Return the smallest block with the same numbers of tiles, for words that never increase with a block."""
         if not self.words.falling or name in self.words.sliding:
             return size
         return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name])
 
     def climb(self) -> None:
-        """Make one block larger or smaller and another as large as is left, in ever smaller steps."""
+        """Make one block larger or smaller, and another as large as fits then, in smaller and smaller steps."""
         for first in range(len(self.names)):
             blocks = self.others | dict.fromkeys(self.names, 1)
             for name in self.names[first:] + self.names[:first]:
@@ -319,7 +320,7 @@ class _Search:
         return blocks | {name: max(1, size)}
 
     def _steps(self, divisor: int | None) -> Iterator[Blocks]:
-        """Blocks next to the best: a part of their size away, or with a tile more or less."""
+        """Yield neighbours of the best blocks: a part of their size away, or with one tile more or less."""
         base = self.others | {name: self.best[name] for name in self.names}
         for name in self.names:
             size, cap = base[name], self.caps[name]
@@ -340,7 +341,7 @@ class _Search:
                         yield self._with_largest(blocks, other)
 
     def prove(self) -> bool:
-        """Look into boxes of sizes, the most promising first; whether it is proved that none holds better ones."""
+        """Examine boxes of sizes, the most promising first; return whether it is proved that none has better blocks."""
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
         boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
@@ -362,7 +363,7 @@ class _Search:
             self.consider(low)
 
     def _halves(self, low: Blocks, high: Blocks) -> list[tuple[int, Blocks, Blocks]]:
-        """A box cut in two, across the block that tells most, each half with its bound."""
+        """Split a box in two along the most informative block; return each half with its bound."""
         choices = []
         for name in self.names:
             if low[name] < high[name]:
@@ -377,7 +378,7 @@ class _Search:
         return max(choices, key=lambda choice: choice[:3])[3] if choices else []
 
     def _tightened(self, low: Blocks, high: Blocks) -> Blocks:
-        """The largest sizes of a box, without those that are not feasible even with the others at their least."""
+        """Return the largest sizes of a box, without sizes that are infeasible even if the others are smallest."""
         sizes = {}
         for name in self.names:
 

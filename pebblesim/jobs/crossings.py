@@ -1,6 +1,6 @@
 """Find where the I/O of two schedules crosses as M grows: the exact M, the exponent with its proof, for many d.
 
-With the block rule `fit` the I/O of a schedule never rises with M. So its values at two M bound all values between
+With the block rule `fit` the I/O of a schedule never increases with M. So its values at two M bound all values between
 them. The search halves intervals of M until these bounds separate the curves. It finds every change of the lead among
 all M, in both directions, but evaluates few M.
 """

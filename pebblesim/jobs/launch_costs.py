@@ -1,6 +1,6 @@
-"""What each launch of a schedule's kernels does on matrix units: operations as carried out, bytes moved, and blocks.
+"""The work of each launch of a schedule's kernels on matrix units: executed operations, bytes moved, and blocks.
 
-Tiles are whole in a kernel: products are carried out for the padded tile, also at ragged edges and under a mask.
+A kernel has only whole tiles: products are executed for the padded tile, also at ragged edges and under a mask.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pebblesim.units import Bytes
 
 @dataclass(frozen=True)
 class LaunchCost:
-    """What a launch does, for all heads.
+    """The work of a launch, for all heads.
 
     Attributes:
-        name: the launch's.
-        times: how often it is launched; all else is of these together.
-        programs: thread blocks.
-        working: of these, those that a mask leaves something to do.
-        longest: what the longest of these takes over what they take on average.
+        name: name of the launch.
+        times: how often it is launched; all other values are totals over these launches.
+        programs: number of thread blocks.
+        working: number of thread blocks that have work under the mask.
+        longest: time of the longest of these, divided by their average.
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles.
-        beside: whether they stand in a loop with products, which other warps carry out meanwhile.
+        beside: whether these are in a loop with products, which other warps execute at the same time.
         dots: products of tiles, one after the other.
-        passed: operands of these that were computed and go through shared memory.
-        moved: bytes into multiprocessors and out of them.
-        late: of what is read, bytes that no loop reads ahead.
+        passed: computed operands of these products that go through shared memory.
+        moved: bytes into and out of the multiprocessors.
+        late: bytes read that no loop prefetches.
         least: bytes of the parts of tensors that are read or written, each counted once for each launch.
-        storage: what a thread block holds.
+        storage: storage of a thread block.
     """
 
     name: str
@@ -61,7 +61,7 @@ class LaunchCost:
 def launch_costs(
     tiling: Tiling, dims: Mapping[str, int], dtype: str, heads: int = 1, mask: Mask | None = None
 ) -> list[LaunchCost]:
-    """What each launch does.
+    """Compute the work of each launch.
 
     Args:
         tiling: a schedule and its tiles.
@@ -120,12 +120,12 @@ def _cost(
 
 
 def _last(launch: Launch) -> ir.Node:
-    """Something that each block does once."""
+    """Work that each block does once."""
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
 def _longest(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> float:
-    """What the longest block takes over the average: under a mask tiles of a grid meet fewer others, or more."""
+    """Longest block divided by the average: under a mask, tiles of a grid have different numbers of allowed tiles."""
     longest = 1.0
     tiles = {loop.range for loop in launch.grid}
     for loop in ir.walk(launch.block):
@@ -160,7 +160,7 @@ def _beside(body: list[ir.Node]) -> bool:
 
 
 def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
-    """Reads outside of innermost loops, where there are such loops: nothing reads them ahead."""
+    """Reads outside of innermost loops, if there are such loops: these are not prefetched."""
     loops = [node for node in body if isinstance(node, ir.Loop)]
     if loops:
         yield from (node for node in body if isinstance(node, ir.Read))

@@ -1,8 +1,8 @@
 """Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
 
-Closed forms are evaluated for all points at once. What takes longer, games above all, runs point by point on all
-cores or on a cluster, and each row is kept as soon as it is there (`pebblesim.jobs.row_store`). The rows come out in
-the order of the points, so that a sweep that was stopped and went on ends in the same file, byte for byte.
+Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point on all
+cores or on a cluster, and each row is stored as soon as it is computed (`pebblesim.jobs.row_store`). The rows are in
+the order of the points, so a sweep that was stopped and resumed gives the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IDLE = 20
 """Seconds after which an idle worker process ends, even if its sweep was killed."""
 
 FEW = 100
-"""Up to so many points that take milliseconds each are not worth the start of other processes."""
+"""For at most this many points, which take milliseconds each, no other processes are started."""
 
 RESULTS = {
     "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
@@ -56,7 +56,7 @@ RESULTS = {
         *("legal", "complete", "passed", "violation"),
     ),
 }
-"""What there can be in a row, and its columns."""
+"""The possible kinds of rows, and their columns."""
 
 Sizes = int | str | Iterable[int]
 
@@ -67,11 +67,11 @@ class Point:
 
     Attributes:
         what: "count", "formula" or "play".
-        schedule: its name, or the schedule itself where another process would not know the name.
-        dims, M: the sizes; no M where nothing depends on it.
+        schedule: its name, or the schedule itself if another process would not know the name.
+        dims, M: the sizes; no M if nothing depends on it.
         blocks: a rule, or sizes by name.
         mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
-        program: a hash of what the schedule does under the mask.
+        program: a hash of the schedule's program under the mask.
     """
 
     what: str
@@ -160,7 +160,7 @@ def sweep(
             sweep resumes where it was stopped, and a larger sweep reuses the stored rows.
         jobs: processes; as many as there are cores by default.
         dask: address of a Dask scheduler whose workers compute the rows.
-        progress: called now and then with the fraction that is done.
+        progress: called from time to time with the fraction done.
         heads, kv_heads, batch, separate: as for `count`; the columns that begin with total are for all heads and
             sequences, the others for one head, or for those that are counted as one.
         dtype: type of a word, for totals in bytes.
@@ -266,7 +266,7 @@ class _Swept:
 
 @dataclass(frozen=True)
 class Run:
-    """How points are computed: where rows are kept, on how many processes or which cluster, and who is told."""
+    """How points are computed: the store of rows, the number of processes or the cluster, and the progress callback."""
 
     store: Path | None
     jobs: int | None
@@ -274,10 +274,10 @@ class Run:
     progress: Callable[[float], None] | None
 
     def rows(self, points: Sequence[Point]) -> list[StoredRow]:
-        """A row for each point, in order; only those that are not there yet are computed.
+        """Return a row for each point, in order; only rows that are not stored yet are computed.
 
         Raises:
-            UsageError: some could not be; the others are kept.
+            UsageError: some rows could not be computed; the others are stored.
         """
         keys = [point.key() for point in points]
         with RowStore(self.store) as store:
@@ -317,7 +317,7 @@ def _cluster(address: str) -> Iterator[None]:
     """Run joblib's work inside the block on the workers of a Dask scheduler.
 
     Raises:
-        UsageError: there is none at that address, it has no workers, or Dask is missing.
+        UsageError: no scheduler answers at that address, it has no workers, or Dask is missing.
     """
     try:
         import distributed
@@ -342,7 +342,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 
 def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, str]:
-    """(key, row, "") or (key, None, why there is none); runs in another process."""
+    """Return (key, row, "") or (key, None, reason of the failure); runs in another process."""
     try:
         if version != _version():
             raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
@@ -352,7 +352,7 @@ def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, 
 
 
 def _row(point: Point) -> StoredRow:
-    """What is computed for a point, with its blocks; where M is too small, the least that works."""
+    """Compute the values of a point, with its blocks; if M is too small, give the least M that is feasible."""
     try:
         cases = point.heads.cases(get(point.schedule).problem, point.dims, point.mask)
         if point.what == "formula":
@@ -391,7 +391,7 @@ def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
 
 
 def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
-    """The same with what is moved for all heads and sequences, if anything was said of them."""
+    """Add the words moved for all heads and sequences, if these were given."""
     if not common.heads.said:
         return table
     columns: dict[str, Any] = dict(table.columns)
@@ -489,7 +489,7 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 def _chosen(each: _Swept, run: Run, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """The blocks at all points, by name, and the least M that works where M is too small, None elsewhere."""
+    """Return the blocks at all points, by name, and the least feasible M where M is too small, None elsewhere."""
     import numpy as np
 
     names = each.algorithm.blocks

@@ -35,7 +35,7 @@ class Totals:
 
     @property
     def title(self) -> str:
-        """The title of the table: what is added up."""
+        """The title of the table: the heads and sequences that are added up."""
         first = self.counted[0]
         if first.parts:
             return f"{self.heads}, each under its own mask: {first.times:,} times the above, which is all of a sequence"

@@ -5,11 +5,11 @@ keyword-only parameters are its block sizes. The function runs once, on symbols:
 once, for a symbolic tile that represents all tiles.
 
     m.tiles(dim, block)        loop over the tiles of a dimension, or of a tile
-    m.first(dim, r)            the first r indices of a dimension alone: what is read of them stays for all inside
-    m.tiles(dim, b, after=r)   loop over the tiles of the others, if there are any
+    m.first(dim, r)            only the first r indices of a dimension: tiles read here stay during the inner loops
+    m.tiles(dim, b, after=r)   loop over the tiles of the other indices, if there are any
     m.tiles(n, b, keys_of=i)   under a mask, only the tiles of columns that some row of tile i may attend to
     m.tiles(n, b, queries_of=j)  only the tiles of rows that may attend to some column of tile j
-    m.quotient(n, B)           ⌈n/B⌉, a tensor's first dimension: it is kept apart for each tile of n, as T[i, r, c]
+    m.quotient(n, B)           ⌈n/B⌉, a tensor's first dimension: a separate copy for each tile of n, as T[i, r, c]
     m.read(T[i, k])            memory → cache: a tile
     m.write(T[i, j], x)        cache → memory; `m.write(T, 0)` fills it with a constant
     m.zeros(i, j)              make room for a sum
@@ -105,7 +105,7 @@ class Machine:
             over: a dimension (from a tensor's shape) or an index of an outer loop.
             block: a block size of the schedule, or a number.
             independent: the iterations may run in parallel.
-            after: skip so many first indices of a dimension, for which `first` runs; there may be no others.
+            after: skip this number of first indices of a dimension, which `first` covers; there may be no others.
             keys_of: under a mask, run only for tiles of columns that have an allowed pair with these rows.
             queries_of: under a mask, run only for tiles of rows that have an allowed pair with these columns.
             otherwise: constants, 0 or -inf, to write to parts of tensors for each tile that the loop skips.
@@ -121,9 +121,9 @@ class Machine:
         )
 
     def first(self, over: Index, size: Block | int) -> Iterator[Index]:
-        """The first `size` indices of a dimension, or all if there are fewer: a loop that runs once.
+        """Loop once, over the first `size` indices of a dimension, or over all if there are fewer.
 
-        What is read of them before an inner loop stays while that runs; `tiles(…, after=size)` goes over the others.
+        Tiles that are read here before an inner loop stay while it runs; `tiles(…, after=size)` covers the others.
         """
         started = line()
         self._body()
@@ -464,7 +464,9 @@ class Machine:
             raise TraceError(f"{value._line}: an expression is never computed; use m.compute(...) to make a tile.")
         for output in self._program.outputs:
             if output not in self._written:
-                raise TraceError(f"{where}: output {output} is never written.")
+                others = ", ".join(sorted(self._written - set(self._program.outputs)))
+                written = f" The schedule writes {others}: is {output} misspelt?" if others else ""
+                raise TraceError(f"{where}: output {output} is never written.{written}")
         self._program.blocks = blocks
         check_repeats(self._program)
         return self._program

@@ -25,7 +25,7 @@ Grid = tuple[int, int]
 """The numbers of queries and of keys; (n, n) in the square case."""
 
 LARGEST_TABLE = 2**14
-"""Largest n for which a mask is spelled out pair by pair: n² pairs, of as many queries as keys or not."""
+"""Largest n for which a mask is listed pair by pair: at most n² pairs, also if n_q ≠ n_k."""
 
 MOST_TILES = 2**24
 """Most tiles of one dimension that are looked up in a table."""
@@ -52,7 +52,7 @@ class Mask(ABC):
 
     @abstractmethod
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
-        """Number of tiles on the pairs of so many queries and keys that have an allowed pair.
+        """Return the number of tiles of the grid of queries and keys that have an allowed pair.
 
         Raises:
             UsageError: the mask does not fit the grid.
@@ -60,27 +60,27 @@ class Mask(ABC):
 
     @abstractmethod
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
-        """For each tile of rows (axis 0) or of columns (1), with how many tiles of the others it has an allowed pair.
+        """Return, for each tile of rows (axis 0) or columns (1), the number of the other tiles with an allowed pair.
 
         Raises:
-            UsageError: as for `tiles`, or they are too many to be listed.
+            UsageError: as for `tiles`, or there are too many tiles to list.
         """
 
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
-        """For each row (axis 0) or column (1) whether its tile of `block` has no allowed pair; one for all alike."""
+        """Return, for each row (axis 0) or column (1), if its tile has no allowed pair; one value if all agree."""
         rows, columns = _lines(grid, block, axis)
         return (self.met(grid, rows, columns, axis) == 0).repeat(block)[: grid[axis]]
 
     def pairs(self, n_q: int, n_k: int | None = None) -> int:
-        """Z, the number of allowed pairs, of as many keys as queries if their number is not given."""
+        """Return Z, the number of allowed pairs; by default there are as many keys as queries."""
         grid = n_q, n_q if n_k is None else n_k
         return self.tiles(grid, TileRange(0, grid[0], 1), TileRange(0, grid[1], 1))
 
     def allowed(self, n_q: int, n_k: int | None = None) -> Array:
-        """The mask pair by pair: booleans of shape (n_q, n_k), or (n_q, n_q).
+        """Return the mask pair by pair: booleans of shape (n_q, n_k), or (n_q, n_q).
 
         Raises:
-            UsageError: there are too many pairs to spell it out, or the mask does not fit them.
+            UsageError: there are too many pairs to list, or the mask does not fit these sizes.
         """
         grid = n_q, n_q if n_k is None else n_k
         if grid[0] * grid[1] > LARGEST_TABLE**2:
@@ -92,7 +92,7 @@ class Mask(ABC):
 
     @abstractmethod
     def grouped(self, rows: int, grid: Grid) -> Mask:
-        """The same for so many rows in the place of each query of the grid, one after the other."""
+        """Return the mask in which each query of the grid is replaced by this number of rows, one after the other."""
 
     def __str__(self) -> str:
         return self.name
@@ -100,11 +100,11 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Band(Mask):
-    """Pairs with -before ≤ j - i ≤ after; None is no limit. Causal, and sliding windows.
+    """Pairs with -before ≤ j - i ≤ after; None is no limit: causal masks and sliding windows.
 
-    Where there are more keys than queries, or fewer, the diagonal ends at the last query and the last key, as in
-    decoding, so that j - i is less by n_k - n_q; or it begins at the first of both, if `from_start`. So many `rows`
-    stand for each query i.
+    If the numbers of keys and queries differ, the diagonal ends at the last query and the last key, as in decoding, so
+    j - i is reduced by n_k - n_q. With `from_start` it begins at the first query and the first key instead. Each query
+    i has this number of `rows`.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Band(Mask):
     rows: int = 1
 
     def placed(self, grid: Grid) -> Band:
-        """The same with the limits of j - i itself."""
+        """Return the same mask, with the limits of j - i itself."""
         shift = 0 if self.from_start else grid[1] - grid[0] // self.rows
         before, after = self.before, self.after
         before, after = None if before is None else before - shift, None if after is None else after + shift
@@ -227,7 +227,7 @@ class BlockMask(Mask):
 
 @dataclass(frozen=True)
 class Packed(Mask):
-    """Sequences one behind the other, each of which sees itself alone, or what a band leaves of that.
+    """Sequences one after the other; the rows of each attend only to its own keys, or to those that a band allows.
 
     Attributes:
         name: as a text.
@@ -244,7 +244,7 @@ class Packed(Mask):
         return _tiles_of_packed(self, grid, rows, columns)
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
-        """Each tile meets one interval of the others in each sequence, and intervals may end and begin in one tile."""
+        """Each tile has one interval of tiles of the other axis in each sequence; two intervals may share a tile."""
         import numpy as np
 
         lines, others = (rows, columns) if axis == 0 else (columns, rows)
@@ -277,7 +277,7 @@ class Packed(Mask):
         return Packed(self.name, tuple(rows * length for length in self.queries), self.keys, band)
 
     def _seen(self, first: Array, last: Array, sequence: tuple[Grid, Grid], axis: int) -> tuple[Array, Array]:
-        """The interval of keys, or queries, that lines of a sequence see."""
+        """Return the interval of keys, or of queries, with which lines of a sequence have allowed pairs."""
         import numpy as np
 
         if self.band is None:
@@ -308,7 +308,7 @@ class Packed(Mask):
         return self.queries, self.keys
 
     def _sequences(self, grid: Grid) -> list[tuple[Grid, Grid]]:
-        """Where each sequence begins and ends, among the queries and among the keys."""
+        """Return the start and end of each sequence, among the queries and among the keys."""
         ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
         return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
 
@@ -349,7 +349,7 @@ class HeadMasks:
     def check(self, grid: Grid, heads: int) -> None:
         """
         Raises:
-            UsageError: they are not for so many heads, or not for that grid.
+            UsageError: the number of masks is not the number of heads, or they do not fit the grid.
         """
         if len(self.each) != heads:
             shape = ", ".join(map(str, (heads, *grid)))
@@ -364,7 +364,7 @@ class HeadMasks:
             raise UsageError(f"{str(error).removesuffix('.')}, behind a first dimension of {heads} heads.") from None
 
     def among(self, sharing: int, grid: Grid) -> tuple[BlockMask, ...]:
-        """The same where so many heads are one, the rows of one position side by side: a mask for each such head."""
+        """Return the masks if groups of heads are counted as one head, with the rows of one position adjacent."""
         groups = (self.each[first : first + sharing] for first in range(0, len(self.each), sharing))
         return self.each if sharing == 1 else tuple(_side_by_side(self.name, group, grid) for group in groups)
 
@@ -386,10 +386,10 @@ AnyHeads = Mask | HeadMasks
 
 
 def from_text(text: str) -> Mask | None:
-    """The mask that a text such as "causal" or "window:256", or a file's name, stands for; None for "dense".
+    """Return the mask for a text such as "causal" or "window:256", or for a file's name; None for "dense".
 
     Raises:
-        UsageError: there is no such mask or file, or the file does not hold a boolean table.
+        UsageError: there is no such mask or file, or the file does not contain a boolean table.
     """
     kind, *numbers = text.split(":")
     if text == "dense":
@@ -414,15 +414,15 @@ def from_text(text: str) -> Mask | None:
 
 
 def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None = None) -> BlockMask:
-    """A mask from booleans, one for each pair or for each block of pairs, of shape (⌈n/B_r⌉, ⌈n/B_c⌉).
+    """Return a mask from booleans, one for each pair or for each block of pairs, of shape (⌈n/B_r⌉, ⌈n/B_c⌉).
 
     Args:
         table: booleans, or numbers 0 and 1.
-        name: what messages call it.
-        size: (B_r, B_c), pairs in a block; by default as many as fit n.
+        name: its name in messages.
+        size: (B_r, B_c), the rows and columns of a block; by default those that fit n.
 
     Raises:
-        UsageError: it is no such table.
+        UsageError: the table is not of this form.
     """
     import numpy as np
 
@@ -440,14 +440,14 @@ def from_array(table: Array, name: str = "blocks", size: tuple[int, int] | None 
 
 
 def of(mask: Mask | str | Array | None) -> Mask | None:
-    """The mask that a caller means: a `Mask`, a text for `from_text`, an array for `from_array`, or None for none."""
+    """Return the mask for an argument: a `Mask`, a text for `from_text`, an array for `from_array`, or None."""
     if mask is None or isinstance(mask, Mask):
         return mask
     return from_text(mask) if isinstance(mask, str) else from_array(mask)
 
 
 def of_heads(mask: AnyHeads | str | Array | None) -> AnyHeads | None:
-    """The same; an array, or a file, of three dimensions is a mask for each head.
+    """Like `of`; but an array, or a file, of three dimensions has a mask for each head.
 
     Raises:
         UsageError: as for `of`.
@@ -496,7 +496,7 @@ def _lines(grid: Grid, block: int, axis: int) -> tuple[TileRange, TileRange]:
 
 
 def _that_fits(grid: Grid) -> str:
-    """What an array of booleans can be."""
+    """Return the allowed shapes of an array of booleans, as text."""
     square = grid[0] == grid[1]
     rows, columns = ("n", "n") if square else ("n_q", "n_k")
     return (
@@ -512,14 +512,14 @@ def _is_line(grid: Grid, shape: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=1)  # it may be large
 def _sums(mask: BlockMask, grid: Grid) -> Array:
-    """How many blocks are allowed above and to the left."""
+    """Return the numbers of allowed blocks above and to the left."""
     import numpy as np
 
     return np.pad(np.cumsum(np.cumsum(mask._table(grid), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:
-    """(first block, block behind the last) that tiles cover, each case once, and which case each tile is."""
+    """Return the distinct cases (first block, block after the last) that tiles cover, and the case of each tile."""
     import numpy as np
 
     starts, stops = _tiles_of(cut)
@@ -567,9 +567,9 @@ def _cut_by(first: Array, last: Array, tiles: TileRange) -> Array:
 
 
 def _tiles_in_band(first: int, step: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
-    """Number of column tiles that meet the band, over `count` row tiles of one height, each `step` after the other.
+    """Sum the numbers of column tiles with a pair in the band over `count` row tiles of one height, `step` apart.
 
-    The rows of a tile at r see the columns r - before ... r + height - 1 + after, as far as there are such.
+    The rows of a tile at r have the columns r - before ... r + height - 1 + after, as far as these exist.
     """
     # Only those tiles count that see a column at all.
     start = max(0, -(-(columns.start - after - height + 1 - first) // step))

@@ -1,10 +1,10 @@
-"""What a schedule does again, as far as that can be said for all sizes at once: the tracer refuses it.
+"""Find repeated work in a schedule, if it is repeated for all sizes; the tracer refuses such a schedule.
 
-Each value gets a key that says how it was computed: tiles with the same key hold the same value. A value has one
-pebble, whichever tile holds it, so it is not computed into a second tile; and a sum has each term once.
+Each value gets a key that describes how it was computed: tiles with the same key hold the same value. A value has one
+pebble, no matter which tile holds it, so it must not be computed into a second tile; and a sum has each term once.
 
-The key of what a loop changes is its own inside of the loop, and again behind it, since the loop's iterations are
-traced as one; but of a sum that only gets terms there, the terms are known: those of all iterations.
+A value that a loop changes gets a new key inside the loop, and another one after it, because all iterations of the loop
+are traced as one. But if a loop only adds terms to a sum, its terms are known: those of all iterations.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Term = tuple[tuple[Key, ...], Key]  # the part of the tile that gets it, and wha
 
 @dataclass
 class _Sum:
-    """A sum in a tile or in memory: what it was before this loop, and the terms it got since, with their lines."""
+    """A sum in a tile or in memory: its value before this loop, and the terms added since then, with their lines."""
 
     base: Key
     terms: dict[Term, ir.Compute] = field(default_factory=dict)
 
 
 class _Repeats:
-    """Runs through a program; says what is done again."""
+    """Runs through a program and reports repeated work."""
 
     def __init__(self, program: ir.Program) -> None:
         self.program = program
@@ -50,7 +50,7 @@ class _Repeats:
     # -- keys ------------------------------------------------------------------------------------------------
 
     def _key(self, *what: Any, free: Iterable[ir.Range] = ()) -> Key:
-        """The key of something made of other keys, names and numbers, and that may differ in those iterations."""
+        """Return the key of a value made from other keys, names and numbers, which may differ in those iterations."""
         if what not in self.keys:
             self.keys[what] = len(self.parts)
             self.parts.append(what)
@@ -59,7 +59,7 @@ class _Repeats:
         return self.keys[what]
 
     def _new(self) -> Key:
-        """The key of a value of which nothing is known."""
+        """Return a new key, for a value about which nothing is known."""
         return self._key("new", f"{len(self.parts)}", free=[loop.range for loop in self.loops])
 
     def _range(self, rng: ir.Range) -> Key:
@@ -73,7 +73,7 @@ class _Repeats:
         return tuple(map(self._range, ranges))
 
     def _place(self, tile: ir.Tile, at: ir.Range | None) -> tuple[Key, ...]:
-        """Where a tile lies in a tensor."""
+        """Return the position of a tile in a tensor."""
         return self._ranges((*tile.ranges, *(() if at is None else (at,))))
 
     def _expression(self, expr: ir.Expr) -> Key:
@@ -93,7 +93,7 @@ class _Repeats:
                 return self._key("matmul", self._expression(left), self._expression(right), summed)
 
     def _at_end(self, key: Key, rng: ir.Range, each: Key, known: dict[Key, Key]) -> Key:
-        """A key that stood for one iteration, as that of all of them."""
+        """Return the key of all iterations from the key of one iteration."""
         if rng not in self.free[key]:
             return key
         if key not in known:
@@ -167,7 +167,7 @@ class _Repeats:
         return self._key("sum", of_sum.base, *terms)
 
     def _hold(self, tile: ir.Tile, key: Key, line: int) -> None:
-        """A tile gets a value, which no other tile may hold."""
+        """Record the new value of a tile; no other tile may hold it."""
         for other, held in self.value.items():
             if held == key and other is not tile and self._ranges(other.ranges) == self._ranges(tile.ranges):
                 name, this = other.name or "another tile", tile.name or "a tile"
@@ -178,7 +178,7 @@ class _Repeats:
         self.value[tile], self.since[tile] = key, line
 
     def _write(self, tile: ir.Tile, tensor: ir.Tensor, where: tuple[Key, ...]) -> None:
-        """A tensor gets a tile; if that was read from there, what it got since is added to the tensor."""
+        """Record the write of a tile to a tensor; if it was read from there, terms added since then are added to it."""
         name, key = tensor.name, self.value[tile]
         of_sum = self.sums.get(tile)
         if of_sum and of_sum.base == self._key("read", self.memory[name], *where):
@@ -191,7 +191,7 @@ class _Repeats:
         self.stored[name] = where, key
 
     def _overwrite(self, name: str) -> None:
-        """A tensor gets what is not the sum of what it held and something."""
+        """Record a write to a tensor that does not add to its old value."""
         self.memory[name] = self._new()
         self.stored.pop(name, None)
         self.in_memory.pop(name, None)
@@ -226,7 +226,7 @@ class _Repeats:
         self.reset |= reset
 
     def _enter_tiles(self, nodes: list[ir.Node]) -> dict[ir.Tile, _Sum]:
-        """Forget what those tiles from outside hold that a loop changes; returns the sums that they are."""
+        """Forget the values of outer tiles that a loop changes; return those that are sums."""
         changed = {node.target.tile: None for node in nodes if isinstance(node, ir.Compute)}
         changed |= {node.tile: None for node in nodes if isinstance(node, ir.Move)}
         sums = {}
@@ -237,7 +237,7 @@ class _Repeats:
         return sums
 
     def _enter_tensors(self, nodes: list[ir.Node]) -> dict[str, _Sum]:
-        """Forget what the tensors hold that a loop writes; returns the sums that they are."""
+        """Forget the values of tensors that a loop writes; return those that are sums."""
         sums = {}
         for name in dict.fromkeys(node.tensor.name for node in nodes if isinstance(node, ir.Write | ir.Init)):
             sums[name] = self.in_memory.pop(name, _Sum(self.memory[name]))
@@ -246,7 +246,7 @@ class _Repeats:
         return sums
 
     def _close(self, loop: ir.Loop, each: Key, known: dict[Key, Key], inside: _Sum, outside: _Sum) -> None:
-        """The terms that a sum gets in a loop, of all its iterations, are added to those that it had before."""
+        """Add the terms that a sum gets in all iterations of a loop to the terms that it had before."""
         for (part, key), node in inside.terms.items():
             if not _runs_once(loop) and not any(loop.range in self.free[at] for at in (*part, key)):
                 loop_line = f"the loop over {loop.range.name} (line {int(loop.line)})"
@@ -258,7 +258,7 @@ class _Repeats:
             outside.terms[term] = node
 
     def _each(self, loop: ir.Loop) -> Key:
-        """The key of a loop's range once it stands for all of its tiles."""
+        """Return the key of a loop's range that represents all of its tiles."""
         assert loop.range.parent is not None
         condition: tuple[Any, ...] = ()
         if loop.when:
@@ -279,7 +279,7 @@ class _Repeats:
 
 
 def _runs_once(loop: ir.Loop) -> bool:
-    """Whether a loop has one iteration whatever the sizes are."""
+    """Whether a loop has one iteration for all sizes."""
     if loop.range.first:
         return True
     outer, block = loop.range.parent, loop.range.block
@@ -289,10 +289,10 @@ def _runs_once(loop: ir.Loop) -> bool:
 
 
 def check_repeats(program: ir.Program) -> None:
-    """Look for what a traced program does again whatever the sizes are.
+    """Look for work that a traced program repeats for all sizes.
 
     Raises:
-        TraceError: a sum gets a term twice, or a value that is in cache is computed into another tile; the message
-            names the line of the schedule.
+        TraceError: a term is added to a sum twice, or a value that is in cache is computed into another tile; the
+            message names the line of the schedule.
     """
     _Repeats(program).run()

@@ -17,7 +17,7 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import of_problem
 
 PRIMES = (2, 3, 5, 7, 11, 13)
-"""Sizes to build a small graph at, whose tensors say how they are made: those of different dimensions differ."""
+"""Sizes for a small graph, whose tensors show how they are computed; different dimensions have different sizes."""
 
 OPERATIONS = {
     "add": "{} + {}",
@@ -31,7 +31,7 @@ OPERATIONS = {
     "step": "step({})",
     "sigmoid": "sigmoid({})",
 }
-"""Elementwise operations, as the language writes them."""
+"""Elementwise operations, as written in the language of schedules."""
 
 Axes = tuple[int, ...]
 Axis = tuple[str, int]
@@ -46,12 +46,12 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Equation:
-    """One tensor from others.
+    """An equation: one tensor, computed from others.
 
     Attributes:
         name: the tensor.
         op: "matmul", "rowsum", or an elementwise operation.
-        operands: of a product the left and the right one.
+        operands: for a product, the left and the right operand.
         contracted: the axis that is summed over; None for elementwise operations.
     """
 
@@ -77,15 +77,15 @@ class System:
 
     Attributes:
         problem: the problem.
-        options: of the graph, which choose the way.
-        equations: by the tensor that each defines.
-        inputs: those that are used, kept ones too, in the problem's order.
+        options: options of the graph, which determine the way.
+        equations: the equations, by the tensor that each defines.
+        inputs: the inputs that are used, including kept ones, in the problem's order.
         axes: the classes of each tensor's axes.
-        dims: the dimension that each class is.
+        dims: the dimension of each class.
         outputs: the problem's outputs.
-        storable: tensors that a schedule may keep in memory. Where the only use is one elementwise operation, of no
-            other matrix, or one row sum, its result is as good, and the tensor itself is left out; so is what follows
-            element by element from one that is stored, and vectors.
+        storable: tensors that a schedule may keep in memory. If the only use of a tensor is an elementwise operation
+            without another matrix, or a row sum, the result is stored instead of the tensor. Vectors are not
+            storable either, nor tensors that can be computed elementwise from a stored one.
     """
 
     problem: Problem
@@ -98,21 +98,21 @@ class System:
     storable: frozenset[str]
 
     def free(self, name: str) -> str:
-        """The name, or one like it, which no dimension or tensor has."""
+        """Return this name, or a similar one, that no dimension or tensor has."""
         while name in self.dims or name in self.axes:
             name += "_"
         return name
 
     @property
     def machine(self) -> str:
-        """What a schedule calls the machine."""
+        """The name of the machine in a schedule."""
         return "m" if self.free("m") == "m" else self.free("machine")
 
 
 def systems(problem: Problem) -> list[System]:
-    """The ways of computing a problem that passes can express: those that its schedules declare, or the plain one.
+    """Return the ways to compute a problem that passes can express: those that its schedules declare, or the plain one.
 
-    A way whose sums run over blocks, or with a running maximum, is none of them.
+    Ways with sums over blocks, or with a running maximum, are excluded.
 
     Raises:
         UsageError: the problem has no graph.
@@ -126,7 +126,7 @@ def systems(problem: Problem) -> list[System]:
 
 
 def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
-    """The equations with these options of the graph; None if a tensor is no plain product, row sum or elementwise."""
+    """Return the equations for these graph options; None if a tensor is no plain product, row sum or elementwise."""
     sizes = dict(zip(problem.dims, PRIMES, strict=False))
     families = _families(problem, sizes, options)
     made = [family for family in families if family.op != "input"]
@@ -169,7 +169,7 @@ def _operand(text: str) -> Operand:
 
 
 def _plain(family: Family) -> bool:
-    """Whether it is made in one piece: no sum in blocks, on top of another or from a constant, nothing that runs on."""
+    """Whether it is computed in one piece: no sum in blocks, not added to a value or a constant, not running."""
     in_pieces = family.blocks > 1 or family.start or family.onto or family.running
     return not in_pieces and family.op in ("matmul", "rowsum", *OPERATIONS)
 

@@ -1,8 +1,8 @@
 """A pass over some of a problem's equations: what it reads, computes and stores, the words it moves, and its source.
 
-There are two forms. `rows` keeps rows of one axis in the cache, block by block, while those of another pass by one at a
-time, and computes all that it can on the way. `tiles` makes one product in tiles, from columns and words of its
-operands, and goes on from a tile element by element. Between passes the cache is empty.
+There are two forms. `rows` keeps rows of one axis in the cache, block by block, while rows of another axis are streamed
+one at a time, and computes everything possible in this loop. `tiles` computes one product in tiles, from columns and
+words of its operands, and applies elementwise operations to each tile. Between passes the cache is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Side:
     block: str | int | None = None
 
     def length(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Indices, of the largest tile."""
+        """The number of indices of the largest tile."""
         size = sizes[self.axis]
         block = blocks.get(self.block, 1) if isinstance(self.block, str) else self.block
         return size if block is None else min(size, block)
@@ -36,19 +36,19 @@ Shape = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Moved:
-    """Words between memory and cache: a tensor's, once for each tile of the loops that it does not run over."""
+    """Words moved between memory and cache: those of a tensor, once for each tile of the loops over other axes."""
 
     axes: tuple[int, ...]
     again: tuple[tuple[int, str], ...]
 
     def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """How many, at these sizes."""
+        """Return the number of words at these sizes."""
         return prod(sizes[axis] for axis in self.axes) * prod(
             -(-sizes[a] // (blocks[b] if b else 1)) for a, b in self.again
         )
 
     def text(self, dims: tuple[str, ...]) -> str:
-        """How many, in the dimensions and blocks."""
+        """Return the number of words as an expression in the dimensions and blocks."""
         again = [f"ceiling({dims[axis]}/{block})" if block else dims[axis] for axis, block in self.again]
         return "*".join([*(dims[axis] for axis in self.axes), *again])
 
@@ -59,8 +59,8 @@ class Pass:
 
     Attributes:
         reads: the tensors that it reads.
-        stores: those that it leaves in memory.
-        moved: what it moves.
+        stores: the tensors that it leaves in memory.
+        moved: the words that it moves.
         held: the tiles that are in cache together, at each time when there are more than before.
         blocks: its block sizes, by name, and the axis that each one cuts.
         lines: its source.
@@ -78,18 +78,18 @@ class Pass:
         return sum(each.words(sizes, blocks) for each in self.moved)
 
     def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Words in cache at most, and two for what passes through an expression."""
+        """Return the largest number of words in cache, including two for the intermediates of an expression."""
         return 2 + max(
             sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
         )
 
 
 class Impossible(Exception):
-    """These equations make no pass of this form."""
+    """A pass of this form is not possible for these equations."""
 
 
 class Writer:
-    """Source of a pass, line by line, and what it moves and holds."""
+    """Writes the source of a pass, line by line, and records the words that it moves and the tiles that it holds."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -151,19 +151,19 @@ class Writer:
         self.hold()
 
     def hold(self, *more: Shape) -> None:
-        """Note what is in cache now."""
+        """Record the tiles that are in cache now."""
         self.held.add((*(shape for scope in self._scopes for shape in scope.values()), *more))
 
     def here(self, variable: str) -> bool:
-        """Whether a tile came in the innermost loop."""
+        """Whether a tile was read or created in the innermost loop."""
         return variable in self._scopes[-1]
 
     def kill(self, variable: str) -> None:
-        """Nobody needs a tile any more; it leaves before the next one comes."""
+        """Mark a tile as no longer needed; it is deleted before the next tile is read or computed."""
         self._dead.append(variable)
 
     def drop(self) -> None:
-        """Dead tiles of the innermost loop leave."""
+        """Delete the tiles of the innermost loop that are no longer needed."""
         gone = [name for name in self._dead if self.here(name)]
         if gone:
             self.say(f"{self.m}.delete({', '.join(gone)})")

@@ -16,7 +16,7 @@ from pebblesim.planning.rows import rows
 from pebblesim.planning.tiles import tiles
 
 STORED = 2
-"""Most tensors that a pass leaves in memory, or as many as there are outputs."""
+"""Largest number of tensors that a pass leaves in memory, unless there are more outputs."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Candidate:
     """A pass that a plan may take.
 
     Attributes:
-        make: the pass, with a number in the names of its blocks.
-        at: the same, for number 1.
+        make: function from a number to the pass; the number is part of the names of its blocks.
+        at: the pass for number 1.
     """
 
     make: Callable[[int], Pass]
@@ -34,13 +34,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Passes that follow one another.
+    """A sequence of passes.
 
     Attributes:
         system: the way of computing.
-        words: I/O, as the passes price it.
+        words: the I/O by the closed forms of the passes.
         passes: the passes.
-        blocks: the sizes of their blocks that it is priced at.
+        blocks: the block sizes for this I/O.
     """
 
     system: System
@@ -50,7 +50,7 @@ class Plan:
 
 
 def candidates(system: System) -> list[Candidate]:
-    """All passes over a system's equations that store something."""
+    """Return all passes over a system's equations that store something."""
     found: dict[Hashable, Candidate] = {}
     for computed, stores in _choices(system):
         for make in _forms(system, computed, stores):
@@ -112,12 +112,12 @@ def _connected(system: System, computed: frozenset[str]) -> bool:
 
 
 def _below(system: System, names: Iterable[str]) -> set[str]:
-    """The operands of these tensors that are no inputs."""
+    """Return the operands of these tensors that are not inputs."""
     return {one for name in names for one in system.equations[name].uses if one in system.equations}
 
 
 def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> Iterator[Callable[[int], Pass]]:
-    """The forms that a pass might have, possible or not."""
+    """Yield the candidate forms of a pass, possible or not."""
     products = [name for name in computed if system.equations[name].op == "matmul"]
     if len(products) == 1:
         for x, other in permutations(system.axes[products[0]]):
@@ -138,7 +138,7 @@ def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> 
 
 
 def _best_blocks(made: Pass, sizes: Mapping[int, int], M: int) -> dict[str, int] | None:
-    """Its blocks within M words that move least, nearly: the pass prices itself; None if one index each is too much."""
+    """Return nearly the best blocks of a pass within M words, by its closed form; None if blocks of one do not fit."""
     names = [*made.blocks]
     if made.room(sizes, dict.fromkeys(names, 1)) > M:
         return None
@@ -159,7 +159,7 @@ def _best_blocks(made: Pass, sizes: Mapping[int, int], M: int) -> dict[str, int]
 
 
 def _parts(size: int, top: int) -> list[int]:
-    """Sizes to try: those that cut an axis into equal parts, all of the few parts and some of the many."""
+    """Return sizes to try, which cut an axis into equal parts: all small numbers of parts and some larger ones."""
     parts = {*range(1, 33), *(round(32 * 1.07**step) for step in range(200))}
     return sorted({min(top, -(-size // part)) for part in parts if part <= size} | {1, top})
 
@@ -169,7 +169,7 @@ def _largest(made: Pass, sizes: Mapping[int, int], M: int, name: str, others: Ma
 
 
 def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int], M: int, most: int) -> list[Plan]:
-    """The cheapest plans, at most so many, by the words that their passes move within M."""
+    """Return at most this number of cheapest plans, by the words that their passes move within M."""
     sizes = {axis: dims[dim] for axis, dim in enumerate(system.dims)}
     bits = {name: 1 << place for place, name in enumerate((*system.inputs, *system.equations))}
     priced: dict[tuple[int, int], tuple[int, Candidate]] = {}

@@ -1,4 +1,4 @@
-"""The pass that keeps rows in cache while others pass by."""
+"""The pass that keeps rows of one axis in cache and streams rows of another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pebblesim.planning.passes import Impossible, Pass, Writer, expression, part
 
 
 class When(IntEnum):
-    """When a tensor's tile is whole: before all, for a block of rows before the others pass, while, or after them."""
+    """When a tile is complete: before all loops, or for a block of rows before, during or after the streaming."""
 
     BEFORE = 0
     BLOCK = 1
@@ -29,12 +29,13 @@ def rows(
     again: bool,
     number: int,
 ) -> Pass:
-    """Blocks of rows of axis x stay; rows of axis y pass by one at a time, or stay, too, whole (`resident`).
+    """Keep blocks of rows of axis x; stream rows of axis y one at a time, or keep all of them, too (`resident`).
 
-    What runs over neither stays whole, from before the loops until after them, or is read for each block (`again`).
+    Tensors over neither axis stay completely, from before the loops until after them, or are read for each block
+    (`again`).
 
     Raises:
-        Impossible: these equations make no such pass.
+        Impossible: these equations have no such pass.
     """
     return _Rows(system, x, y, computed, stores, resident, again).write(number)
 
@@ -82,7 +83,7 @@ class _Rows:
         return self.x in axes, self.y is not None and self.y in axes
 
     def _first(self, name: str) -> When:
-        """When an operand from memory can be had."""
+        """Return when an operand from memory is available."""
         match self._over(name):
             case (False, False):
                 return When.BLOCK if self.again else When.BEFORE
@@ -93,7 +94,7 @@ class _Rows:
         return When.PASSING
 
     def _timed(self, each: Equation) -> tuple[When, When]:
-        """When an equation is at work, and when its result is whole."""
+        """Return when an equation is computed, and when its result is complete."""
         operands = [self.when[name] for name in each.uses]
         at = max(operands)
         over = self._over(each.name)

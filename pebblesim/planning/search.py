@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pebblesim.planning.plans import Candidate
 
 PLANS = 4
-"""So many of the cheapest plans of each way of computing become schedules, which are then counted exactly."""
+"""Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
 
 SMALL = (7, 3, 4, 5)
-"""Sizes of the game that is played of what was found, at most."""
+"""Largest sizes of the game that is played with the schedule found."""
 
 
 @dataclass(frozen=True)

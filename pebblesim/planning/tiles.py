@@ -1,4 +1,4 @@
-"""The pass that makes one product in tiles, from columns and words of its operands."""
+"""The pass that computes one product in tiles, from columns and words of its operands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pebblesim.planning.passes import Impossible, Pass, Writer, expression
 
 
 def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], number: int) -> Pass:
-    """A product over the axes x and y in tiles of a x b, rows of tiles outside, and what follows element by element.
+    """Compute a product over the axes x and y in tiles of a x b, row of tiles by row, and elementwise results of it.
 
-    A row sum of what is in a tile, over y, stays in cache while the tiles of a row pass.
+    A row sum of the tiles, over y, stays in cache during the tiles of a row.
 
     Raises:
-        Impossible: these equations make no such pass.
+        Impossible: these equations have no such pass.
     """
     order = [each for name, each in system.equations.items() if name in computed]
     product, *others = order

@@ -1,14 +1,14 @@
-"""`accesses`: the words that a schedule touches, one after the other, as a cache sees them that nobody programs.
+"""`accesses`: the words that a schedule touches, in order, as requests to an automatic cache.
 
-Two machines. One has a scratchpad that holds the schedule's tiles, and memory sees its moves alone: what it reads and
-writes. The other has none: every operand and every result of every operation is a request, and reading or writing a
-tile is nothing by itself. There a tile lives where it was read from, or where it will be written to; one that is
-changed and not written back, or never written, has a place of its own. Zeros are written, a tile that takes over
-another's words is a copy.
+There are two machines. The first has a scratchpad for the schedule's tiles, so the requests are only the tiles that the
+schedule reads and writes. The second has no scratchpad: every operand and every result of every operation is a request,
+and reading or writing a tile is not a request itself. There a tile is stored where it was read from, or where it will
+be written to; a tile that is changed and not written back, or never written, has its own place. Zeros are written, and
+a tile that takes over the words of another is a copy.
 
-Requests name items, which are words, or blocks of a matrix so cut that each tile is made of whole ones: then a request
-stands for all words of the block, in the same order each time. The operations of the second machine on tiles touch each
-operand once, and then the result.
+A request names an item: a word, or a block of a matrix. Matrices are cut so that each tile consists of whole blocks;
+then a request represents all words of the block, always in the same order. The operations of the second machine on
+tiles touch each operand once, and then the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.loops import operations
 
 READ, WRITE, UPDATE, START = 1, 2, 3, 0
-"""Kinds of requests: an item is read, overwritten, or both. START is none: an iteration of a loop begins here."""
+"""Kinds of requests: an item is read, overwritten, or both. START is not a request: an iteration of a loop begins."""
 
 MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
 """Most requests of a stream, and most items in memory; each takes some 16 bytes."""
@@ -41,8 +41,8 @@ Array = NDArray[Any]
 class Place:
     """A matrix in memory, cut into items: `rows` x `columns` words, blocks of `height` x `width`, numbered row by row.
 
-    `name` is a tensor's, or that of a tile with a place of its own, with a leading ~. `kept` says whether its words
-    are needed in the end. There may be several `copies`, one behind the other.
+    `name` is the name of a tensor, or of a tile with its own place, with a leading ~. `kept` says whether its words
+    are needed at the end. There may be several `copies`, one after the other.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Stream:
         kinds: READ, WRITE or UPDATE for each; empty if all are reads.
         sizes: words of each item.
         kept: for each item, whether what was written must be in memory at the end; empty if all must.
-        places: which items lie where; empty for a stream from elsewhere.
+        places: the matrices of the items; empty for a stream that is not from a schedule.
         starts: where the requests of each thread block begin, and the end; None if there are none.
         blocks: the number of each thread block in its grid, row by row.
         work: operations done between a request and the one before it, in thread blocks.
@@ -114,7 +114,7 @@ class Stream:
 
     @property
     def touched(self) -> int:
-        """Words that are touched at all: no cache is of use beyond this size."""
+        """Number of different words that are touched: a larger cache has no benefit."""
         seen = np.zeros(len(self.sizes), bool)
         seen[self.ids] = True
         return int(self.sizes[seen].sum()) * self.unit
@@ -123,7 +123,7 @@ class Stream:
 def accesses(
     program: ir.Program, sizes: ir.Sizes, machine: Machine = "moves", grain: Grain = "tiles", mask: Mask | None = None
 ) -> Stream:
-    """The requests of a program.
+    """Return the requests of a program.
 
     Args:
         program: a traced schedule, under the mask if there is one.
@@ -147,12 +147,12 @@ def accesses_of_blocks(
     mask: Mask | None = None,
     backwards: bool = False,
 ) -> Stream:
-    """The moves of the thread blocks of a kernel, tile by tile, one block after the other.
+    """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
 
     Args:
         program, sizes, mask: as for `accesses`.
-        body: what the kernel does.
-        grid: loops of it that hold nothing but each other; a block is an iteration of the last. None: one block.
+        body: the statements of the kernel.
+        grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
         backwards: whether a block walks its own loops from the last tile to the first.
 
     Raises:
@@ -183,7 +183,7 @@ def _joined(nothing: Part, parts: Iterable[Part]) -> Part:
 
 
 class _Walker:
-    """Goes through the loops; iterations that are alike are made from the first two of them."""
+    """Runs through the loops; equal iterations are generated from the first two of them."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class _Walker:
         return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
 
     def _span(self, rng: ir.Range) -> tuple[int, int]:
-        """From where to where the tiles of a range go."""
+        """Return the start and the end of the tiles of a range."""
         assert rng.parent is not None
         begin, end = self._limits(rng.parent)
         first, last = ir.stretch(rng, end - begin, self.sizes)
@@ -328,7 +328,7 @@ class _Walker:
                 yield self._iteration(loop, start, block, end)
 
     def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Part:
-        """Iterations of full tiles: in each, items lie as much further on as the tile does."""
+        """Iterations of full tiles: from one to the next, items move as far as the tile."""
         made = self.made
         first = self._iteration(loop, int(starts[0]), block, end)
         second = self._iteration(loop, int(starts[1]), block, end)
@@ -423,11 +423,11 @@ class _Walker:
 
 
 def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
-    """The tensor that a tile lies in on a machine without a scratchpad, for those that have one.
+    """Return the tensor in which a tile is stored on a machine without a scratchpad, for tiles that have one.
 
-    One that was read lies where it came from, unless it is changed and does not go back there alone. One that was
-    made lies where it goes, if that is one place which nothing is read from meanwhile. A tensor that is kept apart for
-    tiles is nobody's home: which of them is meant may change while a tile is there.
+    A tile that was read is stored where it came from, unless it is changed and not written back only there. A computed
+    tile is stored where it is written to, if this is one place from which nothing is read meanwhile. A tensor with a
+    separate copy for each tile cannot be such a place, because the current copy may change during the tile's lifetime.
     """
     source: dict[ir.Tile, ir.Tensor] = {}
     goals: dict[ir.Tile, set[ir.Tensor]] = {}
@@ -479,7 +479,7 @@ def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> b
 def _touches(
     nodes: Iterable[ir.Node], machine: Machine, homes: dict[ir.Tile, ir.Tensor]
 ) -> Iterator[tuple[ir.Tensor | ir.Tile, ir.Ranges]]:
-    """Every part of a place that the primitives touch."""
+    """Yield every part of a place that the primitives touch."""
     for node in nodes:
         match node:
             case ir.Read(tile=tile, tensor=tensor) | ir.Write(tile=tile, tensor=tensor):
@@ -501,7 +501,7 @@ def _touches(
 
 
 def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
-    """What the ends of a range are multiples of, from the start of `top` or of the dimension on; 0 if it is all."""
+    """Return a common divisor of the ends of a range, from the start of `top` or of the dimension; 0 if it is all."""
     step = 0
     while rng is not top and rng.parent is not None:
         step = gcd(step, ir.length(rng.block, sizes), 0 if rng.after is None else ir.length(rng.after, sizes))
@@ -510,7 +510,7 @@ def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
 
 
 def _longest(rng: ir.Range, sizes: ir.Sizes) -> int:
-    """The most indices that a range has."""
+    """Return the largest number of indices of a range."""
     if rng.parent is None:
         return sizes[rng.name]
     return min(_longest(rng.parent, sizes), ir.length(rng.block, sizes))

@@ -1,7 +1,7 @@
-"""`numbers`: run a program on real arrays, tile by tile, in a memory and a cache of its own.
+"""`numbers`: run a program on real arrays, tile by tile, with its own memory and cache.
 
-Under a mask a tile over pairs holds 0 where they are not allowed, and a maximum or a sum leaves these entries out. A
-row that has seen no pair yet has -inf for its maximum and 0 for its sum; there (-inf) - (-inf) and 0/0 are 0.
+Under a mask, the entries of a tile for pairs that are not allowed are 0, and a maximum or a sum excludes them. A row
+without an allowed pair so far has maximum -inf and sum 0; there (-inf) - (-inf) and 0/0 are 0.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def numbers(
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
-        inputs: one array of real numbers for each input, of the shape that the sizes give it.
-        mask: which pairs are allowed; the program is then one that was traced under a mask.
+        inputs: one array of real numbers for each input, with the shape that follows from the sizes.
+        mask: which pairs are allowed; then the program must be traced under a mask.
 
     Returns:
         The outputs, by name, in the inputs' common type; in float64 if that is a type of integers.
 
     Raises:
-        UsageError: an input is missing, has another shape, or does not hold real numbers; or exponentials of scores
-            overflow, or all of a row vanish.
+        UsageError: an input is missing, has a wrong shape, or does not contain real numbers; or exponentials of scores
+            overflow, or all exponentials of a row are 0.
     """
     given = checked(program, sizes, inputs)
     dtype = np.result_type(*given.values())
@@ -77,10 +77,10 @@ def numbers(
 
 
 def checked(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs of a program as arrays of one floating type: float64 if they are integers.
+    """Return the inputs of a program as arrays of one floating-point type: float64 if they are integers.
 
     Raises:
-        UsageError: an input is missing, has another shape, or does not hold real numbers.
+        UsageError: an input is missing, has a wrong shape, or does not contain real numbers.
     """
     given = {name: np.asarray(inputs[name]) for name in program.inputs if name in inputs}
     for name in program.inputs:
@@ -146,7 +146,7 @@ class _Run(EveryTile):
     def check(self) -> None:
         """
         Raises:
-            FloatingPointError: a row was taken for one without pairs, and it has some.
+            FloatingPointError: a row was treated as a row without pairs, but it has some.
         """
         if self.allowed is not None and (self.doubtful & ~self.seen & self.allowed.any(axis=1)).any():
             raise FloatingPointError("all exponentials of a row vanish")
@@ -158,7 +158,7 @@ class _Run(EveryTile):
         return np.asarray(_REDUCTIONS[op](entries, axis=1))
 
     def _masked(self, entries: Array, shape: ir.Ranges) -> Array:
-        """The entries of a tile, 0 where it is over pairs that are not allowed."""
+        """Return the entries of a tile, with 0 for pairs that are not allowed."""
         if self.allowed is None or not ir.over_pairs(shape):
             return entries
         return np.where(self.allowed[self.part(shape)], entries, 0)
@@ -197,5 +197,5 @@ class _Run(EveryTile):
 
 
 def _nothing_yet(x: Array, y: Array) -> Array:
-    """Where a row has seen no allowed pair: both its maxima are -inf, or both its sums are 0."""
+    """Return which rows have no allowed pair so far: both maxima are -inf, or both sums are 0."""
     return (x == y) & ((x == 0) | np.isneginf(x))

@@ -1,4 +1,4 @@
-"""`path`: the words on the critical path, where all independent iterations run at once, each on a worker."""
+"""`path`: the words on the critical path, if all independent iterations run at the same time, each on a worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pebblesim.readings.totals import LoopContext
 
 
 class Stage(NamedTuple):
-    """What runs at once: a phase, or a part of it, between whose iterations nothing waits.
+    """A phase, or a part of it, whose iterations do not wait for each other and run at the same time.
 
     Attributes:
-        name: the phase, and a number where it has several stages.
-        workers: how many there are, one for each independent iteration.
-        words: reads and writes of the one that moves most.
+        name: the phase, and a number if it has several stages.
+        workers: number of workers, one for each independent iteration.
+        words: reads and writes of the worker that moves most.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Stage(NamedTuple):
 
 
 def path(program: ir.Program, sizes: ir.Sizes) -> tuple[Stage, ...]:
-    """The stages of a program that run one after the other; their words together are those of the critical path.
+    """Return the stages of a program, which run one after the other; their words add up to those of the critical path.
 
     Args:
         program: a traced schedule, without a mask.

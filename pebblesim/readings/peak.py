@@ -1,10 +1,10 @@
-"""The most red pebbles of a game, found without playing it.
+"""The largest number of red pebbles in a game, computed without playing it.
 
-The game holds a pebble for each word in cache, less the sums that have no term yet, plus the intermediates of the
-element being computed: a term and a new partial sum, say, or all the partial sums that a balanced tree keeps
-open. The program is run on numbers of pebbles alone. Iterations that cannot differ are run once: in a loop that
-feeds no sum of its surroundings the first stands for all but the last; in one that does, and sums by a chain,
-every iteration after the first changes the same pebbles by the same number. Only other trees need every iteration.
+The game has a pebble for each word in cache, except for sums without a term, plus pebbles for the intermediates of the
+element being computed: for example a term and a new partial sum, or all partial sums that a balanced tree keeps. The
+program is run only on numbers of pebbles. Iterations that cannot differ are run once. If a loop adds to no sum outside
+it, the first iteration represents all but the last. If it does, and sums are chains, every iteration after the first
+changes the same pebbles by the same number. Only other summation trees need every iteration.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 
 MOST_STEPS = 3_000_000
-"""Most primitives that are run to find the peak of a summation tree that is no chain."""
+"""Largest number of primitives that are run to find the peak, for summation trees other than chains."""
 
 
 def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> int:
-    """Most red pebbles at any moment of the game.
+    """Return the largest number of red pebbles at any time of the game.
 
     Args:
         program: a traced schedule.
@@ -40,10 +40,10 @@ def _peak_red(program: ir.Program, sizes: frozenset[tuple[str, int]], summation:
 
 
 def tree_block(summation: str, terms: int) -> int:
-    """Number of terms in each balanced block of a sum of so many terms.
+    """Return the number of terms in each balanced block of a sum of this number of terms.
 
     Raises:
-        UsageError: the summation is none of "chain", "balanced", "blocked:b".
+        UsageError: the summation is not "chain", "balanced" or "blocked:b".
     """
     if summation == "chain":
         return 1
@@ -73,7 +73,7 @@ def pebbles_of_a_term(expr: ir.RowReduction) -> int:
 
 
 class Occupancy:
-    """Runs a phase on numbers of pebbles."""
+    """Runs a phase on numbers of pebbles only."""
 
     def __init__(self, sizes: ir.Sizes, summation: str) -> None:
         self.sizes, self.summation = sizes, summation
@@ -167,7 +167,7 @@ class Occupancy:
         self.open.pop()
 
     def _before(self, node: ir.Node) -> None:
-        """What has to happen before a node; nothing, without a mask."""
+        """Prepare for a node; without a mask there is nothing to do."""
 
     def _runs(self, when: ir.MaskCondition | None) -> bool:
         """Whether a loop runs for the tile it is at; without a mask, for all but those that a mask would leave out."""
@@ -183,7 +183,7 @@ class Occupancy:
         return list(range(last + 1))
 
     def _charge(self, steps: int) -> None:
-        """Refuse what would take too long to enumerate."""
+        """Refuse sizes whose enumeration would take too long."""
         self.steps += steps
         if self.steps > MOST_STEPS:
             raise UsageError(

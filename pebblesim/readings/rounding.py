@@ -1,9 +1,9 @@
-"""`rounding`: how far a program's outputs in float32 can be from exact ones, entry by entry.
+"""`rounding`: bounds on the float32 error of a program's outputs, entry by entry.
 
-The program is run in float64, and with each value goes a bound on the error that float32 can have made by then
-(running error analysis; Higham, Accuracy and Stability of Numerical Algorithms, section 3.3), for sums in any order. An
-operation adds half a unit in the last place, exp and log two units, as CUDA states for its library. Squares of the unit
-roundoff are left out where they stand beside it.
+The program is run in float64. Each value has a bound on the error that float32 can have at this point (running error
+analysis; Higham, Accuracy and Stability of Numerical Algorithms, section 3.3), for sums in any order. An operation adds
+half a unit in the last place, exp and log two units, as CUDA states for its library. Squares of the unit roundoff are
+ignored next to the unit roundoff itself.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ LIBRARY = 4 * UNIT
 """Error of exp and log: two units in the last place."""
 
 VALUE, BASE, MASS, ADDS = range(4)
-"""Layers of an array: its value; a bound on its error but for the additions of a sum in progress; the sum of the
-magnitudes of its terms; and how many additions there were."""
+"""Layers of an array: its value; a bound on its error, without the additions of a sum in progress; the sum of the
+magnitudes of its terms; and the number of additions."""
 
 
 def rounding(
     program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array], workers: int = 1
 ) -> dict[str, tuple[Array, Array]]:
-    """(value, bound on the error in float32) of each output, for inputs that are rounded to float32 themselves.
+    """Return (value, bound on the float32 error) of each output, for inputs that are rounded to float32 themselves.
 
     Args:
         program, sizes, inputs: as for `numbers`.
-        workers: how many parts a sum may be made in.
+        workers: the largest number of parts in which a sum may be computed.
     """
     run = _Run(program, sizes, inputs, workers)
     for phase in program.phases:

@@ -1,7 +1,7 @@
-"""Where the words of a schedule go, term by term: its closed form, each term with its value and the reason for it.
+"""The I/O of a schedule, term by term: its closed form, each term with its value and the reason for it.
 
-Nothing here is written for one schedule. The terms, the tensors and phases that they come from, and the words of cache
-that limit a block are all taken from the closed forms of the program's phases.
+Nothing here is specific to a schedule. The terms, their tensors and phases, and the words of cache that limit a block
+are all taken from the closed forms of the program's phases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ M = symbol("M")
 
 
 class Origin(NamedTuple):
-    """Who moves the words of a term."""
+    """The origin of a term: the tensor and phase whose words it counts."""
 
     phase: str
     tensor: str
@@ -37,13 +37,13 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class Passes:
-    """A number of tiles in a term, ⌈x/b⌉: why a block is not larger.
+    """A number of tiles in a term, ⌈x/b⌉, with the reason why the block is not larger.
 
     Attributes:
         expr: the ceiling.
         block, size, count: the block, its size, and how many tiles there are.
-        phase, held: the phase that needs most cache for it, and the words it holds, as a function of the block.
-        about: what x/b comes to if the block fills M, in its leading term; None if one tile holds everything.
+        phase, held: the phase that needs most cache for the block, and the words it holds, as a function of the block.
+        about: the leading term of x/b if the block fills M; None if one tile holds everything.
     """
 
     expr: sympy.Expr
@@ -61,10 +61,10 @@ class Term:
 
     Attributes:
         expr, value: the term, and its words for the sizes; under a mask a term alone need not be whole.
-        origins: who moves them.
+        origins: the tensors and phases that move them.
         passes: the numbers of tiles in it.
-        about: the term with blocks that fill the cache, in the dimensions and M alone; None if it does not depend on M.
-        doubled: its words with twice the cache, the blocks chosen anew.
+        about: the term with blocks that fill the cache, in the dimensions and M only; None if it does not depend on M.
+        doubled: its words with twice the cache, for newly chosen blocks.
     """
 
     expr: sympy.Expr
@@ -76,7 +76,7 @@ class Term:
 
 
 def terms(program: ir.Program, sizes: Sizes, doubled: Sizes, words: int, mask: Band | None = None) -> list[Term]:
-    """The terms of a program's I/O, the largest first.
+    """Return the terms of a program's I/O, the largest first.
 
     Args:
         program: a traced schedule, under the mask if there is one.
@@ -114,7 +114,7 @@ class _Limit(NamedTuple):
 
 
 def _limit(program: ir.Program, block: str, sizes: Sizes, mask: Band | None) -> _Limit:
-    """The phase that holds most words of those that use a block, and how many, without minima and maxima."""
+    """Return the phase that holds most words among those that use a block, and the words, without minima and maxima."""
     values = {symbol(name): size for name, size in sizes.items()}
     held = []
     for phase in program.phases:
@@ -133,7 +133,7 @@ def _limit(program: ir.Program, block: str, sizes: Sizes, mask: Band | None) -> 
 
 
 def _passes(rest: sympy.Expr, limits: Mapping[str, _Limit], values: Mapping[sympy.Symbol, int]) -> Iterator[Passes]:
-    """The numbers of tiles in a term, with what limits their blocks."""
+    """Return the numbers of tiles in a term, with the limits of their blocks."""
     blocks = {symbol(name) for name in limits}
     for ceiling in sorted(rest.atoms(sympy.ceiling), key=str):
         whole, cut = ceiling.args[0].as_numer_denom()
@@ -148,10 +148,10 @@ def _passes(rest: sympy.Expr, limits: Mapping[str, _Limit], values: Mapping[symp
 def _filling(
     block: sympy.Symbol, held: sympy.Expr, blocks: set[sympy.Symbol], values: Mapping[sympy.Symbol, int]
 ) -> sympy.Expr:
-    """About how large a block is that fills the cache: only the largest of the words that grow with it are looked at.
+    """Estimate the size of a block that fills the cache, from the largest of the words that grow with it.
 
-    Where these are a product of blocks, all of them are taken to be of one size. Words that no block changes are taken
-    off the cache if they are more than a tenth of it.
+    If these are a product of blocks, all of them are assumed to have the same size. Words that no block changes are
+    subtracted from the cache if they are more than a tenth of it.
     """
     parts = sympy.Add.make_args(held)
     largest = _largest([part for part in parts if part.has(block)], values)

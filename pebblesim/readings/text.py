@@ -1,4 +1,4 @@
-"""`text`: a program as pseudo-code, to hold beside the paper."""
+"""`text`: a program as pseudo-code, to compare with the paper."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _SIGNS = {"add": "+", "sub": "−", "mul": "∘", "div": "/"}
 
 
 def text(program: ir.Program) -> str:
-    """The pseudo-code of a program, a phase after the other."""
+    """Return the pseudo-code of a program, phase by phase."""
     return "\n".join(numbered(program)[0])
 
 
 def numbered(program: ir.Program) -> tuple[list[str], dict[ir.Node, int]]:
-    """The lines of the pseudo-code, and for each primitive the index of its line.
+    """Return the lines of the pseudo-code, and for each primitive the index of its line.
 
-    What has no line of its own, a tile that leaves at the end of a loop or phase, is at the line of that loop or phase.
+    A tile that leaves at the end of a loop or phase has no own line; its index is the line of that loop or phase.
     """
     lines: list[str] = []
     line_of: dict[ir.Node, int] = {}

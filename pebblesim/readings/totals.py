@@ -1,9 +1,9 @@
-"""Sums over all that a program does, without running its loops.
+"""Sums over all primitives of a program, without running its loops.
 
-All tiles of a range but the last are alike: what a loop's body amounts to for a full tile counts as often as there
-are full tiles, and what it amounts to for the last one counts once. Sizes may be astronomically large. Under a mask the
-iterations of a loop differ only in how many tiles of the inner loop are left, and everything is linear in that number:
-the mean over the outer loop, a fraction, stands for all.
+All tiles of a range except the last are equal: the amount of a loop's body for a full tile is multiplied by the number
+of full tiles, and the amount for the last tile is added once. Sizes may be astronomically large. Under a mask the
+iterations of a loop differ only in the number of remaining tiles of the inner loop, and everything is linear in that
+number. So the mean over the outer loop, a fraction, represents all iterations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = Any
 
 
 def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -> int:
-    """Number of elements of a tile, for the present lengths of the ranges around it."""
+    """Return the number of elements of a tile, for the current lengths of the ranges around it."""
     product: int = 1
     for rng in ranges:
         product *= sizes[rng.name] if rng.parent is None else lengths[rng]
@@ -31,7 +31,7 @@ def words(ranges: ir.Ranges, sizes: ir.Sizes, lengths: Mapping[ir.Range, int]) -
 
 
 class LoopContext:
-    """A kind of iteration: of each loop around, a full tile or the last one, and how often it is visited."""
+    """A kind of iteration: for each loop around, a full tile or the last tile, and the number of visits."""
 
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
@@ -47,7 +47,7 @@ class LoopContext:
         return product
 
     def allowed(self, ranges: ir.Ranges) -> Times:
-        """Of a tile over pairs, the mean number of elements that the mask allows; of any other, all."""
+        """Return the mean number of allowed elements for a tile over pairs; for any other tile, all elements."""
         if self.mask is None or not ir.over_pairs(ranges):
             return self.words(ranges)
         rows, columns = map(tile_of_whole, ranges)
@@ -188,7 +188,7 @@ Amounts = Callable[[ir.Node, LoopContext], Iterable[tuple[Hashable, Times]]]
 
 
 def totals(body: list[ir.Node], sizes: ir.Sizes, amounts: Amounts, mask: Mask | None = None) -> Counter[Hashable]:
-    """The sum of what each primitive amounts to, by key; `amounts(node, place)` gives (key, amount) pairs."""
+    """Return the sums of the amounts of all primitives, by key; `amounts(node, place)` gives (key, amount) pairs."""
     place = LoopContext(sizes, mask)
     sums: dict[Hashable, Times] = defaultdict(int)
     for node, times in walk(body, place):

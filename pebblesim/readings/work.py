@@ -1,9 +1,9 @@
-"""`work`: how many operations of each kind a program carries out, exactly.
+"""`work`: the exact number of operations of each kind in a program.
 
 A product of two entries is a "mul", an addition an "add", a comparison of a running maximum a "max". A sum of k terms
-takes k - 1 additions, or k if it is added to something. Pairs that a mask forbids take part in nothing. This is finer
-than the textbook's convention, which takes 2mnk for a product of matrices and one operation for each entry of a
-softmax; `coarse` gives that.
+takes k - 1 additions, or k if it is added to a value. Pairs that a mask forbids need no operations. This is more
+detailed than the usual convention: 2mnk for a product of matrices, and one operation for each entry of a softmax;
+`coarse` gives that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmo
 
 
 def work(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, int]:
-    """Operations of each kind in `KINDS` that the program carries out; they are as many in any summation tree.
+    """Return the number of operations of each kind in `KINDS`; it is the same for any summation tree.
 
     Raises:
-        UsageError: loops under a mask that cannot be counted.
+        UsageError: the program has loops under a mask that cannot be counted.
     """
     carried_out: Counter[object] = Counter()
     constants = Constants(program, sizes, mask)
@@ -35,7 +35,7 @@ def work(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict
 
 
 def coarse(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> int:
-    """The textbook's count: 2mnk for each product of matrices, and one for each exponential and each division."""
+    """Return the usual count: 2mnk for each product of matrices, and one for each exponential and each division."""
     carried_out = work(program, sizes, mask)
     return 2 * carried_out.get("mul", 0) + carried_out.get("exp", 0) + carried_out.get("div", 0)
 

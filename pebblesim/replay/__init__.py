@@ -1,8 +1,8 @@
-"""`watch`: games as one HTML file that explains, replays and compares them and lets one play, without any network.
+"""`watch`: one HTML file that explains, replays and compares games, and lets the reader play, without a network.
 
-`content` and `lessons` make all that the page knows, as plain data. Of the scripts `referee.js` judges moves,
-`player.js` tells the state at any move, `graph.js` places vertices, `board.js` draws them, `panels.js` is what stands
-beside, and each mode has a file of its own; `page.js` starts.
+`content` and `lessons` create all data of the page, as plain data. Among the scripts, `referee.js` judges moves,
+`player.js` computes the state at any move, `graph.js` places vertices, `board.js` draws them, `panels.js` draws the
+panels beside the board, and each mode has its own file; `page.js` starts the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pebblesim.replay.content import of_game, words
 from pebblesim.replay.lessons import boards, par, tour
 
 MOST_MOVES: Final = 10**6
-"""Longest game of a page: some 20 MB."""
+"""Largest number of moves of a game on a page: about 20 MB."""
 
 SCRIPTS: Final = (
     "referee.js", "player.js", "graph.js", "board.js", "panels.js", "clock.js", "learn.js", "watch.js", "race.js",
@@ -30,10 +30,10 @@ SCRIPTS: Final = (
 
 
 def data(*games: Recording) -> dict[str, Any]:
-    """All that the page knows: one game, or two that are compared.
+    """Return all data of the page: one game, or two that are compared.
 
     Raises:
-        UsageError: there is no game, or more than two.
+        UsageError: no game was given, or more than two.
     """
     if not 1 <= len(games) <= 2:
         raise UsageError(f"{len(games)} games were given; a page shows one, or two side by side.")
@@ -42,7 +42,7 @@ def data(*games: Recording) -> dict[str, Any]:
 
 
 def page(*games: Recording) -> str:
-    """The HTML file: page, style, script and data in one."""
+    """Return the HTML file: page, style, scripts and data in one."""
     here = files("pebblesim.replay")
     part = {name: (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *SCRIPTS)}
     content = json.dumps(data(*games), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""What the page is made from: graphs, games and rules as plain data, long arrays as base64 of little-endian numbers."""
+"""The data of the page: graphs, games and rules as plain data, long arrays as base64 of little-endian numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWEEPS: Final = 4
 
 
 def rules(name: str) -> dict[str, Any]:
-    """A set of rules: the referee's table, with the names of flags, and the five lines for people."""
+    """Return a set of rules: the referee's table, with the names of flags, and the five lines of text."""
 
     def names(flags: int) -> list[str]:
         return [flag.lower() for flag in FLAGS if flags & getattr(referee, flag)]
@@ -35,14 +35,14 @@ def rules(name: str) -> dict[str, Any]:
 
 
 def words() -> dict[str, Any]:
-    """The names of the four moves, and a sentence for each."""
+    """Return the names of the four moves, and a sentence for each."""
     return {"kinds": KINDS, "sentences": [MOVES[kind] for kind in range(len(KINDS))]}
 
 
 def of_graph(graph: Cdag, entries: Iterable[Entry] = ()) -> dict[str, Any]:
-    """A graph: its tensors, in the layers of a drawing, and where in its tensor each vertex stands.
+    """Return a graph: its tensors, in the layers of a drawing, and the position of each vertex in its tensor.
 
-    A tensor is a matrix of cells; a vertex has a cell and a place in it. A graph without tensors is one such matrix,
+    A tensor is a matrix of cells; a vertex has a cell and a position in it. A graph without tensors is one such matrix,
     with a column for each layer.
     """
     tensors, arrays = _of_tensors(graph, {entry.name: entry for entry in entries}) if graph.families else _plain(graph)
@@ -111,7 +111,7 @@ def _of_tensors(graph: Cdag, entries: Mapping[str, Entry]) -> tuple[dict[str, An
 
 
 def _late(families: Any) -> list[int]:
-    """The layer of each tensor; an input stands just before the first that needs it."""
+    """Return the layer of each tensor; an input is in the layer just before the first tensor that needs it."""
     level = levels(families)
     needed = {family.name: at for family, at in zip(families, level, strict=True)}
     first: dict[str, int] = {}
@@ -126,7 +126,7 @@ def _late(families: Any) -> list[int]:
 
 
 def _plain(graph: Cdag) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A graph without tensors, in layers that begin with its inputs; neighbours in a layer have near predecessors."""
+    """Arrange a graph without tensors in layers, inputs first; neighbours in a layer have near predecessors."""
     from pebblesim.graphs.topology import topological
 
     n = graph.vertices
@@ -179,12 +179,12 @@ def _plain(graph: Cdag) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def of_game(game: Recording, par: Mapping[str, Any] | None = None, solves: Problem | None = None) -> dict[str, Any]:
-    """A game, with the graph it is played on.
+    """Return a game, with the graph it is played on.
 
     Args:
-        game: what is shown.
-        par: what is known of the least I/O on its graph.
-        solves: the problem that it is a graph of, whose glossary explains its tensors.
+        game: the game.
+        par: the known bounds on the least I/O on its graph.
+        solves: the problem of the graph; its glossary explains the tensors.
     """
     outcome = game.game
     solves = game.setup.schedule.problem if game.setup else solves

@@ -1,4 +1,4 @@
-"""What the page teaches with: the tour of a tiny product, boards to play on, and the par of a board."""
+"""The lessons of the page: the tour of a tiny product, boards to play on, and the par of a board."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pebblesim.language.problems import problem
 from pebblesim.replay.content import of_game
 
 EXACT: Final = 64
-"""Vertices of the largest graph whose least I/O is searched for."""
+"""Largest number of vertices of a graph for which the least I/O is searched."""
 
 SEARCHED: Final = 20_000
-"""Vertices of the largest graph that a better game is searched for on."""
+"""Largest number of vertices of a graph for which a better game is searched."""
 
 LEAST, BETTER = 2.0, 0.5
-"""Seconds in which the least I/O is searched for, and a better game."""
+"""Time limit of each search, in seconds: for the least I/O, and for a better game."""
 
 BOARDS: Final = (
     ("a tiny product", {"m": 1, "k": 2, "n": 1}, 4),
@@ -39,13 +39,13 @@ FIRST: Final = {
     DELETE: "In the game, the red pebble is taken away. A value without a blue pebble is lost then, and must be "
     "computed again if it is needed once more.",
 }
-"""What is said of each kind of move when it comes for the first time."""
+"""The text for each kind of move, shown at its first occurrence."""
 
 
 def par(game: Recording) -> dict[str, Any] | None:
-    """What is known of the least I/O on the graph of a game: {"bound", "source", "best"}, the best game's I/O or None.
+    """Return bounds on the least I/O on the graph of a game: {"bound", "source", "best"}, the best game's I/O or None.
 
-    On a small graph the least is searched for, on others a better game; both for a moment.
+    On a small graph the least I/O is searched, on others a better game; both for a short time.
     """
     on, M, rules = game.graph, game.game.M, game.game.rules
     best = [game.game.io] if game.game.complete else []
@@ -74,14 +74,14 @@ def par(game: Recording) -> dict[str, Any] | None:
 
 @cache
 def boards() -> tuple[dict[str, Any], ...]:
-    """Small products to play on."""
+    """Return small products to play on."""
     games = [_best(*board) for board in BOARDS]
     known = [{"bound": game.game.io, "source": "the proven least", "best": game.game.io} for game in games]
     return tuple(of_game(game, least, problem("matmul")) for game, least in zip(games, known, strict=True))
 
 
 def _best(name: str, sizes: Mapping[str, int], M: int) -> Recording:
-    """A game of least I/O on a product."""
+    """Return a game with the least I/O on a product."""
     on = graph("matmul", **dict[str, Any](sizes))
     found = optimum(on, M=M)
     assert found.proven
@@ -105,7 +105,7 @@ INTRODUCTION: Final = (
         "question is: with how few words can it be done?",
     ),
 )
-"""What is said before the first move: headings and texts."""
+"""The cards before the first move: headings and texts."""
 
 END: Final = (
     "Done, with {io} words",
@@ -113,12 +113,12 @@ END: Final = (
     "output must be written. With less cache, values must be moved more than once; that is where it becomes a game. "
     "Try it yourself!",
 )
-"""What is said behind the last one."""
+"""The card after the last move."""
 
 
 @cache
 def tour() -> dict[str, Any]:
-    """A game on the smallest of these boards, told move by move: `cards` of (move, heading, text)."""
+    """Return a game on the smallest of these boards, explained move by move: `cards` of (move, heading, text)."""
     game = _best(*BOARDS[0])
     cards = [(0, heading, text.format(M=game.game.M)) for heading, text in INTRODUCTION]
     seen = set()

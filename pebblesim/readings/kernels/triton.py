@@ -1,16 +1,16 @@
 """`triton`: a program as Triton kernels on matrix units, for words of 16 bits or float32.
 
-Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read lie in
-the words of memory, sums and what is computed from them in float32: matrix products take the first and add to the
-second. Vectors (one word for each row) are float32 in memory, too, and so are sums that wait there. A ragged edge is a
-predicate on a load or a store, which then moves no word that the count does not have.
+Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read have the
+data type of memory; sums and values computed from them are float32: matrix products take the first and add to the
+second. Vectors (one word for each row) are float32 in memory, too, and so are sums that are kept there. A ragged edge
+is a predicate on a load or a store, so no word is moved that is not in the count.
 
-Sizes are constants of the text; a predicate is left out where a block divides its dimension. Under a band mask, such
-as causal, tiles without an allowed pair are left out, and of the others the pairs that are not allowed are 0 wherever
-they would count: in sums over a row, in products, and in memory.
+Sizes are constants in the source; a predicate is omitted if a block divides its dimension. Under a band mask, such as
+causal, tiles without an allowed pair are skipped. In other tiles, pairs that are not allowed are set to 0 wherever they
+would matter: in sums over a row, in products, and in memory.
 
-Where launches are repeated in a loop over rows, they are told the first of these rows; a table of pairs of which only
-these rows are in use is no longer than they are, and takes the place of one that it makes tile by tile.
+If launches are repeated in a loop over rows, the first of these rows is an argument. A table of pairs that only needs
+these rows has only this number of rows, and a table that replaces another tile by tile uses its memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pebblesim.readings.totals import tile_of_whole
 from pebblesim.units import Bytes
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
-"""Bytes of the types that a word of a matrix may have."""
+"""Bytes of the allowed data types of a matrix word."""
 
 LEAST_SIDE = 16
-"""Shortest side of a tile that matrix units take."""
+"""Shortest side of a tile that matrix units support."""
 
 GROUP = 8
-"""Rows of tiles that are launched together, column by column, so that what they share is still in L2."""
+"""Rows of tiles that are launched together, column by column, so that shared tiles are still in L2."""
 
 _OPERATIONS = {
     "exp": "tl.exp({})",
@@ -62,10 +62,10 @@ class Kernel:
     """A kernel of the text.
 
     Attributes:
-        name: its function's.
-        launch: what it does.
-        tensors: names of the tensors it takes the addresses of, in order.
-        programs: how many programs it is launched with, for each head, all times it is launched together.
+        name: name of its function.
+        launch: the launch.
+        tensors: names of the tensors whose addresses are its arguments, in order.
+        programs: number of programs for each head, in total over all times it is launched.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Kernels, in the order they are launched, and the text of a module whose `run` launches them."""
+    """Kernels in launch order, and the source of a module whose `run` launches them."""
 
     kernels: tuple[Kernel, ...]
     text: str
 
 
 def word_bytes(program: ir.Program, tensor: ir.Tensor, dtype: str) -> int:
-    """Bytes of a word of a tensor in memory: vectors, and sums that wait there, are float32 whatever matrices are."""
+    """Bytes of a word of a tensor in memory: vectors, and sums kept there, are float32 for every matrix type."""
     return WORDS["float32" if is_float32(program, tensor) else dtype]
 
 
@@ -100,7 +100,7 @@ def _sums(program: ir.Program) -> frozenset[ir.Tensor]:
 
 
 def moved_bytes(program: ir.Program, by_tensor: Mapping[str, tuple[int, int]], dtype: str) -> Bytes:
-    """What the kernels of a program move in bytes, from the words read and written of each tensor."""
+    """Return the bytes that the kernels of a program move, from the words read and written of each tensor."""
     moved = Bytes()
     for tensor, (reads, writes) in by_tensor.items():
         width = word_bytes(program, program.tensors[tensor], dtype)
@@ -118,20 +118,20 @@ def triton(
     warps: int = 8,
     stages: int = 3,
 ) -> Source:
-    """The Triton source of a program for certain sizes.
+    """Write the Triton source of a program for given sizes.
 
     Args:
         program: a traced schedule.
         sizes: dimensions and blocks by name.
         dtype: type of a word of a matrix, "bfloat16", "float16" or "float32".
-        mask: which pairs are allowed, of a program under a mask.
-        scale: what scores are multiplied by, where the schedules leave that out: each product with Q or K is.
-        warps, stages: of each launch.
+        mask: which pairs are allowed, for a program traced under a mask.
+        scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
+        warps, stages: warps and pipeline stages of each launch.
 
     Raises:
-        UsageError: the program does what a Triton kernel cannot: parts of a tile are used, a block is no power of two,
-            a side of a product is shorter than matrix units take, or the mask is no band.
-        UnknownName: there is no such type.
+        UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
+            side of a product is shorter than matrix units support, or the mask is not a band.
+        UnknownName: the data type is unknown.
     """
     if dtype not in WORDS:
         raise UnknownName("type of a word", dtype, WORDS)
