@@ -230,7 +230,7 @@ def test_sizes_however_large(problem: str, mask: str | None) -> None:
 
 def test_a_time_beyond_all_numbers_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="beyond 1e308 s"):
-        str(ps.advise("H200", n=2**256, d=2**256, heads=2**256))
+        str(ps.advise("H200", problem_name="backward", n=2**256, d=2**256, heads=2**256))
 
 
 def test_the_papers_example_has_one_card_on_either_side_of_d_squared() -> None:
