@@ -22,7 +22,7 @@ from pebblesim.advice.cards import FIGURES, Card, Figure
 from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.language import masks
-from pebblesim.language.registry import SCHEDULES, get
+from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.readings import terms
 from pebblesim.readings.masked_sums import symbol
 from pebblesim.sizes import BYTES
@@ -290,6 +290,14 @@ def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> 
     if all(sum(origin.times for origin in term.origins) for term in found):
         assert {k: v for k, v in by_phase.items() if v} == {k: sum(v) for k, v in counted.phases.items() if sum(v)}
         assert {k: v for k, v in by_tensor.items() if v} == {k: sum(v) for k, v in counted.by_tensor.items() if sum(v)}
+
+
+@pytest.mark.parametrize("schedule", [each for each in BUILT_IN if not each.alike], ids=lambda each: each.name)
+def test_the_terms_of_a_schedule_with_a_part_that_stays(schedule: Schedule) -> None:
+    """Its peak is a minimum of a size and a number, or a difference, which have no name."""
+    dims, blocks = dict.fromkeys(schedule.problem.dims, 5), dict.fromkeys(schedule.blocks, 2)
+    found = terms.terms(schedule.program, {**dims, **blocks}, {**dims, **blocks}, 1000)
+    assert sum(term.value for term in found) == ps.count(schedule, M=1, blocks=blocks, **dims).io
 
 
 @pytest.mark.parametrize(

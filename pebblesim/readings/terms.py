@@ -126,7 +126,7 @@ def _limit(program: ir.Program, block: str, sizes: Sizes, mask: Band | None) -> 
     limiting = max(held, key=lambda limit: int(limit.held.subs(values)))
 
     def order(arg: sympy.Expr) -> tuple[int, bool]:  # a block that holds a whole dimension stands back behind it
-        return int(arg.subs(values)), arg.name in program.blocks
+        return int(arg.subs(values)), arg.is_Symbol and arg.name in program.blocks
 
     smaller = {least: min(least.args, key=order) for least in limiting.held.atoms(sympy.Min)}
     return _Limit(limiting.phase, sympy.expand(limiting.held.subs(smaller)))
