@@ -115,13 +115,13 @@ def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
     source="ours: Saha & Ye's order with streamed operands; C is read for the scores and again as values",
     io=(
         f"{streamed('n_q', '(d_v + d_r)', 'n_k')} + n_q"
-        f" + {streamed('n_q', 'n_k', 'd_v', 'p', 'q')} + n_q*ceiling(d_v/q)"
+        f" + {streamed('n_q', 'n_k', 'd_v', 'a', 'q')} + n_q*ceiling(d_v/q)"
     ),
-    fit=[("a", "b"), ("p", "q")],
-    closed=dict.fromkeys("ab", "floor(sqrt(M/3)) - 1") | dict.fromkeys("pq", "floor(sqrt(M/2)) - 1"),
+    fit=[("a", "b"), "q"],
+    closed=dict.fromkeys("abq", "floor(sqrt(M/3)) - 1"),
     graph={"softmax": "late"},
 )
-def small_cache_latent_streamed(m, Q_C, Q_R, C, R, *, a, b, p, q):
+def small_cache_latent_streamed(m, Q_C, Q_R, C, R, *, a, b, q):
     """Small cache, streamed: two tiles of scores, exp(S) through memory."""
     (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
     A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
@@ -140,4 +140,4 @@ def small_cache_latent_streamed(m, Q_C, Q_R, C, R, *, a, b, p, q):
             m.write(l[i], l_i)
 
     with m.phase("O"):
-        divided_product(m, O, A, C, l, p, q)
+        divided_product(m, O, A, C, l, a, q)  # by the rows of phase A: under a mask no others are written
