@@ -27,6 +27,7 @@ any_blocked = st.sampled_from(blocked)
 COMPETING = (
     "dS-stored-blocked",
     "row-stationary-split",
+    "row-stationary-split-latent",
     "flash-decoding",
     "keys-partly-resident-forward",
     "keys-partly-resident",
