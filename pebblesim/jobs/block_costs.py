@@ -449,7 +449,7 @@ def _area(n: int, least: int, most: int, before: int | None, after: int | None, 
 # -- cache needed ----------------------------------------------------------------------------------------------------
 
 _Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
-_Sum = Counter[tuple[_Length, ...]]  # words as a sum of products
+_Sum = dict[tuple[_Length, ...], int]  # words as a sum of products, each so many times
 
 
 class Room:
@@ -522,7 +522,8 @@ class _Levels:
     Attributes:
         high: the words of all that is resident, after each primitive that brings a tile or computes.
         low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
-            and, where a loop has two whole tiles, in second ones. What is held at once, and the loops that it is for.
+            and, where a loop has two whole tiles, in second ones. With the intermediates of what is computed in place,
+            or added to what is full. What is held at once, and the loops that it is for.
         passing: most pebbles besides, on intermediates.
     """
 
@@ -561,12 +562,13 @@ class _Levels:
                     self._covered(rng)
                     continue
                 case ir.Init():
-                    self.passing = max(self.passing, 1)
+                    self._pass(1, second)
                     continue
                 case ir.Move(tile=tile, source=source):
                     (self.full.add if source in self.full else self.full.discard)(tile)
                 case ir.Compute(target=target):
-                    self.passing = max(self.passing, _passing(node))
+                    known = node.mode != "new" and target.tile in self.full
+                    self._pass(_passing(node), second if known else None)
                     if node.mode == "add":
                         self.partly[target.tile] = target.ranges
                         self._fill(target.tile)
@@ -581,11 +583,21 @@ class _Levels:
             if resident not in self._seen:
                 self._seen.add(resident)
                 self.high.append(_added(self.resident.values()))
-            held = resident & self.full
-            if (second, held) not in self._seen:
-                self._seen.add((second, held))
-                words = _added(words for tile, words in self.resident.items() if tile in held)
-                self._low.setdefault(second, []).append(words)
+            self._hold(0, second)
+
+    def _pass(self, pebbles: int, second: frozenset[ir.Range] | None) -> None:
+        """Note intermediates; in these iterations, unless None, they are held besides all that is full."""
+        self.passing = max(self.passing, pebbles)
+        if second is not None:
+            self._hold(pebbles, second)
+
+    def _hold(self, passing: int, second: frozenset[ir.Range]) -> None:
+        """Note what has a pebble a word, with so many pebbles besides."""
+        held = frozenset(self.full.intersection(self.resident))
+        if (second, held, passing) not in self._seen:
+            self._seen.add((second, held, passing))
+            words = (words for tile, words in self.resident.items() if tile in held)
+            self._low.setdefault(second, []).append(_added((*words, {(): passing})))
 
     def _covered(self, rng: ir.Range) -> None:
         """A loop over the parts of a range has gone through all of it."""
@@ -600,7 +612,7 @@ class _Levels:
 
 
 def _words(ranges: ir.Ranges) -> _Sum:
-    return Counter({tuple(sorted(map(_first, ranges), key=repr)): 1})
+    return {tuple(sorted(map(_first, ranges), key=repr)): 1}
 
 
 def _first(rng: ir.Range) -> _Length:
@@ -611,9 +623,10 @@ def _first(rng: ir.Range) -> _Length:
 
 
 def _added(parts: Iterable[_Sum]) -> _Sum:
-    total: _Sum = Counter()
+    total: _Sum = {}
     for part in parts:
-        total.update(part)
+        for lengths, times in part.items():
+            total[lengths] = total.get(lengths, 0) + times
     return total
 
 
@@ -622,12 +635,12 @@ def _outermost(sums: list[_Sum]) -> list[_Sum]:
     kept: list[_Sum] = []
     for each in sums:
         if not _below(each, kept):
-            kept = [other for other in kept if not other <= each] + [each]
+            kept = [other for other in kept if not _below(other, [each])] + [each]
     return kept
 
 
 def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
-    return any(words <= other for other in others)
+    return any(all(times <= other.get(lengths, 0) for lengths, times in words.items()) for other in others)
 
 
 def _passing(node: ir.Compute) -> int:
