@@ -526,6 +526,6 @@ def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch:
         return peak_red(*arguments)
 
     monkeypatch.setattr(block_costs, "peak_red", counted)
-    schedule = get(name).in_dims({"n": 2**256, "d": 64})
+    schedule = SCHEDULES[name].in_dims({"n": 2**256, "d": 64})
     choose(schedule, {"n": 2**256, "d": 64}, 2**20)
     assert len(asked) < 50
