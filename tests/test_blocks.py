@@ -12,10 +12,12 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.jobs import block_costs
+from pebblesim.jobs import cache_needed
 from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.block_costs import Room, Words, _area, _covered
 from pebblesim.jobs.blocks import _parts, _Search, choose
+from pebblesim.jobs.cache_needed import Room
+from pebblesim.jobs.mask_answers import _area, _covered
+from pebblesim.jobs.words_moved import Words
 from pebblesim.language import Block, Machine, Tensor, masks
 from pebblesim.language.masks import Band, Mask, TileRange
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
@@ -525,7 +527,7 @@ def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch:
         asked.append(arguments)
         return peak_red(*arguments)
 
-    monkeypatch.setattr(block_costs, "peak_red", counted)
+    monkeypatch.setattr(cache_needed, "peak_red", counted)
     schedule = SCHEDULES[name].in_dims({"n": 2**256, "d": 64})
     choose(schedule, {"n": 2**256, "d": 64}, 2**20)
     assert len(asked) < 50
