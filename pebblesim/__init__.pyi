@@ -22,7 +22,8 @@ from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gap
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare
 from .jobs.count import Counted as Counted, count as count
-from .jobs.crossings import Crossing as Crossing, Crossover as Crossover, crossover as crossover
+from .jobs.crossings import Crossing as Crossing, Crossover as Crossover
+from .jobs.crossover import crossover as crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.glossary import glossary as glossary
 from .jobs.graph import graph as graph, optimum as optimum
