@@ -1,6 +1,7 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
-from .advice.advise import Advice as Advice, advise as advise
+from .advice.advice import Advice as Advice
+from .advice.advise import advise as advise
 from .claims import verify as verify
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate

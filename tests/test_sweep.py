@@ -21,7 +21,7 @@ from hypothesis import example, given, strategies as st
 import pebblesim as ps
 from pebblesim import tables
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import sweeps
+from pebblesim.jobs import sweep_rows
 from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.program import fingerprint
@@ -503,6 +503,8 @@ def test_no_scheduler_at_an_address_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_worker_of_another_version_computes_nothing() -> None:
-    point = sweeps.Point("count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", "")
-    _, row, failure = sweeps._work("0.0.0", point.key(), point)
+    point = sweep_rows.Point(
+        "count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", ""
+    )
+    _, row, failure = sweep_rows._work("0.0.0", point.key(), point)
     assert row is None and "install the same" in failure
