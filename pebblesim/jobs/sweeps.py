@@ -1,8 +1,8 @@
 """Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
 
 Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point
-(`pebblesim.jobs.sweep_rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives the same
-file, byte for byte.
+(`pebblesim.jobs.sweep_rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives
+the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pebblesim.sizes import axis, bytes_of
 from pebblesim.tables import Table, format_of
 
 MOST_POINTS = 10_000_000
-
 
 Sizes = int | str | Iterable[int]
 
