@@ -19,6 +19,7 @@ from pebblesim.errors import Infeasible, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.in_place import in_place
 from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
@@ -93,7 +94,10 @@ every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(T
 
 def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
-    return graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
+    options = schedule.graph_options(sizes)
+    if summation == "in-place":
+        return in_place(graphs.build(schedule.problem.name, **dims, **options))
+    return graphs.build(schedule.problem.name, summation, **dims, **options)
 
 
 def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) -> Game:

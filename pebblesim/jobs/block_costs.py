@@ -15,7 +15,7 @@ from typing import Any
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Grid, Mask, TileRange
-from pebblesim.readings.peak import intermediates, peak_red
+from pebblesim.readings.peak import CHAINS, intermediates, peak_red
 from pebblesim.readings.totals import LoopContext, totals
 
 Sizes = Mapping[str, int]
@@ -468,7 +468,7 @@ class Room:
 
     def most(self, blocks: Sizes) -> int | None:
         """Return an upper bound on the pebbles of games with blocks of these sizes or smaller; None if not known."""
-        return self._high(blocks) if self.summation == "chain" else None
+        return self._high(blocks) if self.summation in CHAINS else None
 
     def __call__(self, blocks: Sizes) -> int:
         """Return the largest number of red pebbles at any time of the game."""

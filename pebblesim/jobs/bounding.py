@@ -311,6 +311,7 @@ def gaps(
     schedules: Iterable[str | Schedule] | None = None,
     M: Sequence[int] | None = None,
     blocks: BlockRule = "fit",
+    summation: str = "chain",
     steps: int = 4,
     **dims: int,
 ) -> Gaps:
@@ -320,7 +321,7 @@ def gaps(
         problem_name: a problem, such as "backward".
         schedules: names of schedules, or schedules; all of the problem by default.
         M: values of M; by default from the smallest feasible M to one at which everything fits into the cache.
-        blocks: the block rule, as for `count`.
+        blocks, summation: as for `count`.
         steps: number of values of M in each doubling, if M is not given.
         dims: the dimensions, such as n=4096, d=64.
 
@@ -339,7 +340,7 @@ def gaps(
     shape: dict[str, Any] = dict(sizes)
     found, among = [], None if schedules is None else list(schedules)
     for words in M or _range(solves.name, sizes, steps):
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation="chain", **shape)[0]
+        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:
