@@ -127,7 +127,8 @@ def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -
     assert closed.evaluate(**sizes) == counted.total.io
     assert closed.evaluate_peak_words(**sizes) == counted.peak_words
     parts = {name: (reads(**sizes), writes(**sizes)) for name, (reads, writes) in tensors.items()}
-    assert parts == {name: (t.reads, t.writes) for name, t in counted.by_tensor.items()}
+    moved = {name: words for name, words in parts.items() if any(words)}  # a tensor may be used in some sizes only
+    assert moved == {name: (t.reads, t.writes) for name, t in counted.by_tensor.items()}
     assert {name: io(**sizes) for name, io in phases.items()} == {name: t.io for name, t in counted.by_phase.items()}
 
 
