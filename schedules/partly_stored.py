@@ -1,9 +1,9 @@
 """The scores of the first keys stay: a block of rows needs Q for its scores only, and O only after them.
 
-As in `scores-stored`, scores go through memory between two passes, but both passes are over the same rows. The scores of
-the first B_s keys are computed last, when these rows of Q are about to leave, and are used first, when those of O begin
-to grow. So they stay in the cache, which saves a write and a read of each. For B_s = 1 this needs no word more: they lie
-where those of each other key lie.
+As in `scores-stored`, scores go through memory between two passes, but both passes are over the same rows. The scores
+of the first B_s keys are computed last, when these rows of Q are about to leave, and are used first, when those of O
+begin to grow. So they stay in the cache, which saves a write and a read of each. For B_s = 1 this needs no word more:
+they lie where those of each other key lie.
 """
 
 from pebblesim.language import exp, relu, rowsum, sigmoid

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
@@ -53,7 +52,7 @@ def game_on_chains(name: str, asked: dict[str, Any]) -> tuple[Cdag, list[int]]:
 
 
 def elements_of(graph: Cdag) -> tuple[list[Any], list[int], list[bool]]:
-    """For each vertex: its element, the vertex of the element's value, and whether it is a term that is added to a sum."""
+    """For each vertex: its element, the vertex of the element's value, and whether it is a term added to a sum."""
     where = [graph.locate(v) for v in range(graph.vertices)]
     element = [(family.name, block, index) for family, block, index, _ in where]
     value = {element[v]: v for v, (*_, part) in enumerate(where) if part.kind == "value"}

@@ -161,9 +161,8 @@ def gaps(
 
     one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
-    found = gaps_of(
-        problem or "backward", M=given or None, blocks=blocks, summation=summation, steps=steps, **sizes.dims
-    )
+    shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
+    found = gaps_of(problem or "backward", M=given or None, **shape)
     if as_json or latex:
         print(found.latex()) if latex else print_json(found.to_dict())
         return

@@ -18,8 +18,8 @@ from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
-from pebblesim.readings.peak import IN_PLACE, SPARED
 from pebblesim.readings.path import Stage, path
+from pebblesim.readings.peak import IN_PLACE, SPARED
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.sizes import whole

@@ -21,7 +21,7 @@ CHAINS = ("chain", IN_PLACE)
 """Summations in which terms are added one after the other."""
 
 SPARED = 2
-"""Pebbles that sums in place do without: on a chain, a step from a sum to the next one needs a product and a new sum."""
+"""Pebbles that sums in place do without: on a chain, a step needs one for the product and one for the new sum."""
 
 MOST_STEPS = 3_000_000
 """Largest number of primitives that are run to find the peak, for summation trees other than chains."""
@@ -248,12 +248,11 @@ class Occupancy:
         self._reach(others + (elements - 1) * max(before, after) + most)
         self._hold(tile, elements * (after - before))
 
-    def _to_add(self, expr: ir.MatMul | ir.RowReduction) -> int:
+    def _to_add(self, expr: ir.Expr) -> int:
         """Most pebbles beside a sum while a term is computed and added to it."""
-        computed = isinstance(expr, ir.RowReduction) and not isinstance(expr.operand, ir.Ref)
-        if self.summation == IN_PLACE:
-            return intermediates(expr.operand) if computed else 0
-        return max(2, pebbles_of_a_term(expr) if computed else 1)
+        if isinstance(expr, ir.RowReduction) and not isinstance(expr.operand, ir.Ref):
+            return intermediates(expr.operand) if self.summation == IN_PLACE else pebbles_of_a_term(expr)
+        return 0 if self.summation == IN_PLACE else SPARED
 
     def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
         """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
@@ -279,9 +278,7 @@ def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
 
 
 @lru_cache(maxsize=4096)
-def _sum(
-    first: int, end: int, terms: int, block: int, started: bool, term: int, to_add: int
-) -> tuple[int, int, int]:
+def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int, to_add: int) -> tuple[int, int, int]:
     """Pebbles on a sum before it takes the terms first..end-1, after them, and at most in between.
 
     Terms come in order; inside a block of a balanced tree the partial sums held are the binary digits of the
