@@ -32,6 +32,7 @@ COMPETING = (
     "keys-partly-resident-forward",
     "keys-partly-resident",
     "queries-partly-resident",
+    "values-in-columns",
     "scores-partly-stored",
     "scores-partly-stored-relu",
     "scores-partly-stored-sigmoid",
