@@ -1,8 +1,9 @@
 """`pebbles`: a program as the element-by-element moves of the red-blue pebble game.
 
-A tile of a schedule stands for vertices of a graph. Which ones follows from what was computed: the graph says of each
-of its tensors from which others it comes, and so does the program. The names in a schedule do not matter, and a
-schedule that computes what the graph does not hold is told so.
+A tile of a schedule stands for vertices of a graph. The graph says by which operation, and from which operands, each of
+its tensors is computed. The program says the same of each of its tiles. A tile stands for the tensor of the graph that
+has the same operation and operands, so the names of tiles in a schedule do not matter. A schedule that computes a
+tensor which the graph does not have is refused with an error.
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ def moves(
     chunk: int = CHUNK,
     mask: Mask | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """The moves of a program, packed (see `pebblesim.game.moves`), in arrays valid until the next one is asked for.
+    """Yield the moves of a program, packed (see `pebblesim.game.moves`), in arrays.
+
+    Each array is valid only until the next one is requested, because all share one buffer.
 
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
-        families: the numbering of the graph it is played on.
-        write_takes_red: the game's rules take the red pebble at a write, so that a tile just written need not be
-            deleted.
-        chunk: least length of the arrays' buffer.
-        mask: which pairs are allowed; the program and the graph are then under this mask.
+        families: the numbering of the graph that the program is played on.
+        write_takes_red: True if the rules of the game remove the red pebble at a write. A tile that was just written
+            is then not deleted again.
+        chunk: smallest length of the buffer, in moves.
+        mask: which pairs are allowed, or None. The program and the graph are both under this mask.
 
     Raises:
-        UsageError: the program computes something the graph does not hold, or moves a sum that is still spread over
-            several vertices.
+        UsageError: the program computes a tensor that the graph does not have, or reads, writes or deletes a sum while
+            several vertices hold its partial sums.
     """
     assembled = _Assembler(program, sizes, families, write_takes_red, mask)
     tables, longest = assembled.tables(), assembled.longest
@@ -60,12 +63,12 @@ def moves(
 
 
 class Step(NamedTuple):
-    """A part of a game: the moves of one primitive, or a loop that begins an iteration, which moves nothing.
+    """A part of a game: moves of one primitive, or the beginning of an iteration of a loop, which has no moves.
 
     Attributes:
         node: the primitive or loop.
-        tile: of a loop, which of its tiles it is at; None of a primitive.
-        moves: packed; valid until the next step is asked for.
+        tile: for a loop, the number of its current tile, from 0; None for a primitive.
+        moves: the moves, packed; valid until the next step is requested.
     """
 
     node: ir.Node
@@ -81,10 +84,10 @@ def steps(
     write_takes_red: bool = False,
     mask: Mask | None = None,
 ) -> Iterator[Step]:
-    """The same moves as those of `moves`, with the primitives that they come from; some hundred times slower.
+    """Yield the same moves as `moves`, each with the primitive that it comes from; about a hundred times slower.
 
-    It is the same machine with the same tables: of its code only one instruction is in place at a time and all others
-    are halts, so that it stops behind each. A primitive may take several steps.
+    The same machine runs on the same tables, but in its code all instructions except the current one are replaced by
+    halts. So it stops after each instruction. A primitive may take several steps.
 
     Args, Raises:
         as for `moves`.
@@ -102,9 +105,9 @@ def source_of(
     write_takes_red: bool = False,
     mask: Mask | None = None,
 ) -> ir.Node | None:
-    """The primitive that a move comes from, counted from 1; None if there are fewer moves.
+    """Return the primitive that makes move `number`, counted from 1; None if there are fewer moves.
 
-    The moves in front of it are made again, in chunks; only its own chunk is made step by step.
+    The moves before it are made again, in chunks. Only the chunk that contains it is made step by step.
 
     Args, Raises:
         as for `moves`.
@@ -169,21 +172,21 @@ class _Assembler:
             if family.op != "input"
         }
         self.code: list[list[int]] = []
-        self.nodes: list[ir.Node | None] = []  # which each instruction comes from
+        self.nodes: list[ir.Node | None] = []  # the node that each instruction comes from
         self.scripts: list[tuple[int, int, bool, int]] = []
         self.ranges: dict[ir.Range, int] = {}
         self.range_rows: list[list[int]] = []
-        self.areas: dict[ir.Tile | str, int] = {}  # of tiles, and of tensors by name
+        self.areas: dict[ir.Tile | str, int] = {}  # areas of tiles, and of tensors by name
         self.area_rows: list[list[int]] = []
         self.cells = 0
-        self.dims: dict[str, ir.Range] = {}  # ranges of whole tensors
+        self.dims: dict[str, ir.Range] = {}  # ranges over whole dimensions
         self.changed = set(_changed(program))
         self.node: ir.Node | None = None
-        self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
+        self.family: dict[ir.Tile, int] = {}  # the family of the values that each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
-        self.of_several: set[ir.Tile] = set()  # tiles from tensors that are kept apart for tiles of a dimension
-        self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
+        self.of_several: set[ir.Tile] = set()  # tiles read from a tensor that has one copy for each tile of a dimension
+        self.part: dict[ir.Tile, ir.Range] = {}  # the range whose current tile gives the block of the family in a tile
         for phase in program.phases:
             self._body(phase.body)
         for name in program.outputs:
@@ -192,13 +195,13 @@ class _Assembler:
 
     @property
     def longest(self) -> int:
-        """Most moves for one element of any instruction."""
+        """An upper bound on the moves that one element takes in any instruction."""
         terms = max(self.sizes[dim] for dim in self.program.dims)
-        carried = 3 * 64  # additions that terms of earlier instructions were waiting for, in a tree of up to 2^64 terms
+        carried = 3 * 64  # additions of partial sums left by earlier instructions, in a tree of up to 2^64 terms
         return carried + (terms + 1) * (4 + len(self.scripts))
 
     def tables(self) -> Any:
-        """What `pebble_machine.run` takes: fresh ones, for a game from its start."""
+        """Return new tables for `pebble_machine.run`, as they are at the start of a game."""
         rows = []
         elements, before = [np.zeros((1, 2), np.int64)], [np.zeros(1, np.int64)]
         for f in self.table:
@@ -229,14 +232,14 @@ class _Assembler:
         )
 
     def _pairs(self) -> NDArray[np.int64]:
-        """How many allowed pairs there are of rows and columns in front of each."""
+        """Return prefix sums of the mask: entry [i, j] counts the allowed pairs of rows < i and columns < j."""
         if self.mask is None:
             return np.zeros((1, 1), np.int64)
         sums = self.mask.allowed(*self.program.grid(self.sizes)).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def check(self, state: NDArray[np.int64]) -> None:
-        """Complain if the machine had to stop."""
+        """Raise a UsageError if the machine stopped at a mistake of the program."""
         if state[vm.STATUS] not in (vm.PARTIAL, vm.MISMATCH):
             return
         pc = int(state[vm.PC])
@@ -244,7 +247,7 @@ class _Assembler:
         family = self.table[row[vm.FAMILY]]
         if state[vm.STATUS] == vm.PARTIAL:
             raise UsageError(
-                f"{self._at(node)}: moves or deletes a sum of {family.name} that is still spread over several partial "
+                f"{self._at(node)}: moves or deletes a sum of {family.name} that still consists of several partial "
                 "sums; choose summation 'chain', or blocks of terms that end where the tiles end."
             )
         i, j, holds, meant = (int(state[at]) for at in (vm.AT_ROW, vm.AT_COLUMN, vm.HOLDS, vm.MEANT))
@@ -252,7 +255,7 @@ class _Assembler:
         area = next(area for area, number in self.areas.items() if number == row[vm.AREA])
         if node is None:
             raise UsageError(
-                f"{self.program.name} ends with {held} in {area}, where {self._value(meant, i, j)} must be written."
+                f"{self.program.name} ends with {held} in {area}; {self._value(meant, i, j)} must be there at the end."
             )
         assert isinstance(area, ir.Tile)
         tile = area.name or "a tile"
@@ -260,32 +263,32 @@ class _Assembler:
             case ir.Compute(mode="add") if row[vm.OP] == vm.SUM:
                 same = holds != vm.EMPTY and vm.family_of(holds) == row[vm.FAMILY]
                 what = (
-                    f"adds to {tile} terms of {_entry(family, i, j)} that this sum holds already, or that are not the "
-                    "next in their order"
+                    f"adds to {tile} terms of {_entry(family, i, j)} that this sum has already, or that are not the "
+                    "next ones in order"
                     if same
                     else f"adds terms of {_entry(family, i, j)}"
                 )
-                why = f"{what}: {tile} holds {held}, where {self._value(meant, i, j)} is meant"
+                why = f"{what}: {tile} holds {held}, where {self._value(meant, i, j)} is needed"
             case ir.Write(tensor=tensor):
-                why = f"writes {tile} to {tensor.name}, but nothing was computed in {tile} at [{i}, {j}]"
+                why = f"writes {tile} to {tensor.name}, but {tile} holds no value at [{i}, {j}]"
             case ir.Read(tensor=tensor):
-                why = f"reads {held} from {tensor.name}, where {self._value(meant, i, j)} is meant"
+                why = f"reads {held} from {tensor.name}, where {self._value(meant, i, j)} is needed"
             case _:
-                why = f"uses {tile}, which holds {held}, where {self._value(meant, i, j)} is meant"
+                why = f"uses {tile}, which holds {held}, where {self._value(meant, i, j)} is needed"
         raise UsageError(f"{self._at(node)}: {why}.")
 
     def of(self, pc: int) -> ir.Node:
-        """The node that an instruction comes from."""
+        """Return the node that an instruction comes from."""
         node = self.nodes[pc]
-        assert node is not None  # what comes from none makes no moves
+        assert node is not None  # an instruction without a node makes no moves
         return node
 
     def _at(self, node: ir.Node | None) -> str:
-        """Where in the schedule's source a primitive is."""
+        """Return the place of a primitive in the schedule's source, for messages."""
         return f"{self.program.name}, {where_is(node.line)}" if node is not None and node.line else self.program.name
 
     def _value(self, held: int, i: int, j: int) -> str:
-        """What a cell holds, in words."""
+        """Return the value of a cell, for messages."""
         if held == vm.EMPTY:
             return "nothing yet"
         family, block, terms = self.table[vm.family_of(held)], vm.block_of(held), vm.terms_of(held)
@@ -328,7 +331,7 @@ class _Assembler:
         return {"ROWS": self._range(ranges[0]), "COLUMNS": self._range(ranges[1]) if len(ranges) == 2 else -1}
 
     def _area(self, of: ir.Tile | str, ranges: ir.Ranges, copies: int = 1) -> int:
-        """The area of a tile, or of a tensor in memory, or of several of that shape."""
+        """Return the area of a tile, or of a tensor in memory, with room for this number of copies."""
         if of not in self.areas:
             self.areas[of] = len(self.area_rows)
             where = self._where(ranges)
@@ -337,13 +340,13 @@ class _Assembler:
         return self.areas[of]
 
     def _longest(self, rng: ir.Range) -> int:
-        """Most indices of a range."""
+        """Return the largest number of indices that a range has in any iteration."""
         if rng.parent is None:
             return self.sizes[rng.name]
         return min(ir.length(rng.block, self.sizes), self._longest(rng.parent))
 
     def _tensor(self, name: str) -> int:
-        """The area of a tensor; -1 for an input, which holds what it always held."""
+        """Return the area of a tensor; -1 for an input, whose values never change."""
         if name in self.program.inputs:
             return -1
         tensor = self.program.tensors[name]
@@ -359,32 +362,33 @@ class _Assembler:
             **self._where(tile.ranges),
         }
 
-    # -- what a tile holds -----------------------------------------------------------------------------------
+    # -- families of values ----------------------------------------------------------------------------------
 
     def _named(self, name: str) -> int:
         if name not in self.families:
-            raise UsageError(f"{self.program.name} uses {name}, which the graph it is played on does not have.")
+            raise UsageError(f"{self.program.name} uses the tensor {name}, which its graph does not have.")
         return self.families[name]
 
     def _result(self, op: str, operands: Sequence[str]) -> int:
-        """The family that comes from these operands by this operation."""
+        """Return the family that this operation computes from these operands."""
         key = (op, _ordered(op, operands))
         if key not in self.made_by:
             made = ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
             raise UsageError(
-                f"{self._at(self.node)}: computes {op}({', '.join(operands)}), which the graph it is played on does "
-                f"not have; it has {made}. Another association is another graph: @schedule(graph=...) chooses."
+                f"{self._at(self.node)}: computes {op}({', '.join(operands)}), which is not in the graph of the "
+                f"problem; that graph has {made}. Products in another order need another graph, which "
+                "@schedule(graph=...) selects."
             )
         return self.made_by[key]
 
     def _constant(self, node: ir.Constant) -> int:
-        """The family of running values that start from that constant and have the tile's dimensions."""
+        """Return the family of running values that start from this constant and have the tile's dimensions."""
         shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
         found = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
         if len(found) != 1:
             raise UsageError(
-                f"{self.program.name} starts from a constant {node.value:g}, and the graph it is played on has "
-                f"{len(found)} tensors of shape {shape} that do."
+                f"{self.program.name} starts a value of shape {shape} from the constant {node.value:g}; its graph must "
+                f"have one tensor that does so, and has {len(found)}."
             )
         return found[0]
 
@@ -405,7 +409,7 @@ class _Assembler:
                     self.code[start][vm.JUMP] = end + 1
                 case ir.Read(tile=tile, tensor=tensor, at=at):
                     self.family[tile] = self.in_memory[tensor.name]
-                    if at is not None:  # it has a block of its own
+                    if at is not None:  # the tensor has one copy for each tile of a dimension
                         self.part[tile] = at
                         self.of_several.add(tile)
                     where = {"OTHER": self._tensor(tensor.name), "APART": self._part(at)}
@@ -425,8 +429,8 @@ class _Assembler:
                     starts = family.start or family.initial is not None or family.table is None
                     if starts and value != (0 if family.start else family.initial):
                         raise UsageError(
-                            f"{self.program.name} writes {value:g} to {tensor.name}, which does not start from that "
-                            "constant in the graph it is played on."
+                            f"{self.program.name} writes the constant {value:g} to {tensor.name}, which does not start "
+                            "from that constant in its graph."
                         )
                     self._emit(vm.INIT, AREA=self._tensor(tensor.name), FAMILY=number, **self._where(ranges))
                 case ir.Constant(tile=tile):
@@ -453,7 +457,7 @@ class _Assembler:
         return met | {"MET": int(not when.none)}
 
     def _fill(self, tile: ir.Tile, ranges: ir.Ranges) -> None:
-        """Sums that the mask leaves without terms are constants; they are there once somebody looks at them."""
+        """Emit the computation of constants for a tile that is used: sums that have no terms under the mask."""
         number = self.family.get(tile)
         if number is not None and self.table[number].table is not None and self.table[number].terms:
             self._emit(vm.FILL, FAMILY=number, **(self._tile(tile) | self._where(ranges)))
@@ -461,25 +465,25 @@ class _Assembler:
     def _each(self, kind: int, tile: ir.Tile, **columns: int) -> None:
         self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile), **columns)
 
-    # -- what a primitive takes for granted ------------------------------------------------------------------
+    # -- checks of what a primitive uses ---------------------------------------------------------------------
 
     def _held(self, tile: ir.Tile) -> int:
-        """The family of what a tile holds."""
+        """Return the family of the values that a tile holds."""
         if tile not in self.family:
-            raise UsageError(f"{self._at(self.node)}: uses {tile.name or 'a tile'}, in which nothing was computed yet.")
+            raise UsageError(f"{self._at(self.node)}: uses {tile.name or 'a tile'} before any value is computed in it.")
         return self.family[tile]
 
     def _is_sure(self, tile: ir.Tile) -> bool:
-        """Whether a tile holds finished values of one family from its first primitive to its last."""
+        """Whether a tile holds finished values of one family during its whole life."""
         return tile not in self.changed | self.of_several and not self.table[self.family[tile]].running
 
     def _check(self, ref: ir.Ref, declared: str, made: int, part: ir.Range | None) -> None:
-        """An operand must hold what the graph makes the result from: finished values, of the right block."""
+        """Emit a check that an operand holds what the graph computes the result from: finished values, right block."""
         number = self._held(ref.tile)
         if self._is_sure(ref.tile):
             return
         family, how = self.table[number], {"prev": vm.BEFORE_IT, "last": vm.LATEST}.get(declared.partition(".")[2])
-        if not family.running and family.blocks > 1:  # summed over block by block
+        if not family.running and family.blocks > 1:  # the sum goes over its blocks, one after the other
             part = self.part.get(ref.tile)
         self._emit(
             vm.CHECK,
@@ -491,7 +495,7 @@ class _Assembler:
         )
 
     def _check_output(self, name: str) -> None:
-        """At the end an output's own values must lie in its tensor."""
+        """Emit a check that at the end an output's tensor in memory holds the final values of the output."""
         number = self._named(name)
         ranges = tuple(self._whole(dim) for dim in self.program.tensors[name].shape)
         kind = vm.LATEST if self.table[number].running else vm.THIS
@@ -512,7 +516,7 @@ class _Assembler:
         self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), SURE=in_place, **where)
 
     def _steps(self, expr: ir.Expr) -> tuple[int, ir.Range | None]:
-        """The steps that compute an element of an expression; returns the family of its result, and which block."""
+        """Append the steps that compute one element of an expression; return the family and block of the result."""
         if isinstance(expr, ir.Ref):
             return self._held(expr.tile), self.part.get(expr.tile)
         assert isinstance(expr, ir.Elementwise)
@@ -524,7 +528,7 @@ class _Assembler:
         declared = family.operands if [_now(name) for name in family.operands] == names else family.operands[::-1]
         for operand, meant in zip(expr.operands, declared, strict=True):
             if isinstance(operand, ir.Ref):
-                columns = expr.shape[1] if len(expr.shape) == 2 else None  # which say the block of a running vector
+                columns = expr.shape[1] if len(expr.shape) == 2 else None  # they give the block of a running vector
                 self._check(operand, meant, number, part if family.running else columns)
         self._step(COMPUTE, number, expr.shape, part)
         for operand, (n, of_operand) in zip(expr.operands, operands, strict=True):
@@ -587,12 +591,12 @@ class _Assembler:
         )
 
     def _is_apart(self, tile: ir.Tile) -> bool:
-        """Whether a tile holds one of several blocks, over which a sum goes one after the other."""
+        """Whether a tile holds one of several separate blocks; a sum over it goes through them one after the other."""
         family = self.table[self.family[tile]]
         return family.blocks > 1 and not family.running
 
     def _block_of(self, number: int, index: ir.Range) -> ir.Range:
-        """The outermost range, of those that an index is a part of, whose tiles lie in one block of a family each."""
+        """Return the outermost range around an index whose tiles each lie inside one block of the family."""
         outside = [index]
         while (parent := outside[-1].parent) is not None and parent.parent is not None:
             outside.append(parent)
@@ -601,37 +605,37 @@ class _Assembler:
         return next(fitting, index)
 
     def _check_storable(self, number: int) -> None:
-        """What is made block by block can only be kept in memory where the game remembers which block it is."""
+        """Refuse to write a family of several blocks, unless it starts from a constant: memory has the latest block."""
         family = self.table[number]
         if family.blocks > 1 and not (family.start or family.initial is not None):
             raise UsageError(
-                f"{self.program.name} writes {family.name}, of which the graph it is played on keeps {family.blocks} "
-                "blocks apart; the game cannot keep them in memory, so use them in the loop that makes them."
+                f"{self.program.name} writes {family.name}, which has {family.blocks} separate blocks in its graph; "
+                "the game cannot keep these blocks in memory. Use each block in the loop that computes it."
             )
 
     def _check_parts(self, number: int, index: ir.Range) -> None:
-        """A sum over one tile of a dimension must be a vertex of its own in the graph."""
+        """Refuse a sum over one tile of a dimension if the graph has no separate vertex for it."""
         whole = self.sizes[index.dim]
         outer = index.parent
         if outer is not None and outer.parent is not None:
             inside, block = ir.length(outer.block, self.sizes), ir.length(index.block, self.sizes)
             if inside < whole and inside % block:
                 raise UsageError(
-                    f"{self.program.name} sums {self.table[number].name} over tiles of {block} in tiles of {inside}, "
-                    "which are not blocks of one size; choose sizes that divide each other."
+                    f"{self.program.name} sums {self.table[number].name} over tiles of {block} inside tiles of "
+                    f"{inside}, so its blocks have different sizes; choose a larger size that is a multiple of the "
+                    "smaller one."
                 )
         goes_on = index.parent is None or index.first
         tiles = 1 if goes_on else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
-                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by "
-                f"one, where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block "
-                "to match."
+                f"{self.program.name} has a separate sum {self.table[number].name} for each of {tiles} tiles of "
+                f"{index.dim}, and its graph has {self.table[number].blocks}; choose row_block of the graph to match."
             )
 
 
 def _looked_at(node: ir.Node) -> Iterator[tuple[ir.Tile, ir.Ranges]]:
-    """The tiles whose values a primitive uses, and of which ranges."""
+    """Yield the tiles whose values a primitive uses, each with the ranges of the elements that are used."""
     match node:
         case ir.Write(tile=tile) | ir.Move(source=tile):
             yield tile, tile.ranges
@@ -640,7 +644,7 @@ def _looked_at(node: ir.Node) -> Iterator[tuple[ir.Tile, ir.Ranges]]:
 
 
 def _changed(program: ir.Program) -> Iterator[ir.Tile]:
-    """The tiles that are more than read or computed once."""
+    """Yield the tiles that get their values in other ways than by one read or one computation."""
     for phase in program.phases:
         for node in ir.walk(phase.body):
             match node:
@@ -653,7 +657,7 @@ def _changed(program: ir.Program) -> Iterator[ir.Tile]:
 
 
 def _period(family: Family) -> int:
-    """How many indices of a range are one block of a family; 0 if it has one block."""
+    """Return the number of consecutive indices that make one block of a family; 0 if it has only one block."""
     return family.running or (family.terms if family.blocks > 1 else 0)
 
 
@@ -662,7 +666,7 @@ def _entry(family: Family, i: int, j: int) -> str:
 
 
 def _now(operand: str) -> str:
-    """An operand's name without which of its blocks is meant; that follows from the tiles."""
+    """Return an operand's name without the suffix for its block; the block follows from the tiles."""
     return operand.removesuffix(".prev").removesuffix(".last")
 
 
