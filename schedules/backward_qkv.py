@@ -1,5 +1,4 @@
-"""Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, and our schedules.
-"""
+"""Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, and our schedules."""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
