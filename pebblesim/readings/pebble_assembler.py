@@ -1,7 +1,7 @@
 """Turns a program into the tables of the pebble machine: instructions, ranges, areas, and families of the graph.
 
-What each tile holds is found by following the program: the graph says of each of its tensors from which others it
-comes, and so does the program.
+The assembler follows the program to find out which tensor of the graph each tile holds: the one that is computed by the
+same operation from the same operands.
 """
 
 from __future__ import annotations
