@@ -46,21 +46,21 @@ def refused(message: str, *marks: Any) -> Callable[[Function], Function]:
 # -- tensors that are kept apart for tiles ---------------------------------------------------------------------------
 
 
-@refused("T has shape (⌈k/b⌉, m, n); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m, n); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_of_no_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0], B.shape[1])
     for k in m.tiles(A.shape[1], b):
         m.write(T, m.compute(m.read(A[:, k]) @ m.read(B[k, :])))  # here
 
 
-@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_by_a_loop_with_another_block(m: Machine, A: Tensor, B: Tensor, *, b: Block, c: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for k in m.tiles(A.shape[1], c):
         m.write(T[k, :], m.compute(rowsum(m.read(A[:, k]))))  # here
 
 
-@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_by_a_tile_of_a_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for j in m.tiles(A.shape[1], b):
@@ -531,7 +531,7 @@ def delete_a_tile_in_every_iteration(m: Machine, A: Tensor, B: Tensor, *, b: Blo
         m.delete(A_)  # here
 
 
-@refused("a part of A_ by index i outlives its loop.")
+@refused("a part of A_ by index i is used after its loop.")
 def a_part_of_a_tile_after_the_loop_of_its_index(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     A_, B_ = m.read(A), m.read(B)
     for i in m.tiles(A.shape[0], b):
