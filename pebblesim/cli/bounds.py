@@ -18,6 +18,7 @@ from pebblesim.cli.options import (
     Problem,
     Ranges,
     Sizes,
+    Summation,
     command,
     complete_schedule,
     family,
@@ -150,6 +151,7 @@ def gaps(
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
+    summation: Summation = "chain",
     steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -159,7 +161,8 @@ def gaps(
 
     one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
-    found = gaps_of(problem or "backward", schedules=None, M=given or None, blocks=blocks, steps=steps, **sizes.dims)
+    shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
+    found = gaps_of(problem or "backward", M=given or None, **shape)
     if as_json or latex:
         print(found.latex()) if latex else print_json(found.to_dict())
         return

@@ -336,6 +336,7 @@ def gaps(
     schedules: Iterable[str | Schedule] | None = None,
     M: int | Sequence[int] | None = None,
     blocks: BlockRule = "fit",
+    summation: str = "chain",
     steps: int = 4,
     **dims: int,
 ) -> Gaps:
@@ -345,7 +346,7 @@ def gaps(
         problem_name: a problem, such as "backward".
         schedules: names of schedules, or schedules; all of the problem by default.
         M: one M, or several; by default from the smallest feasible M to one at which everything fits into the cache.
-        blocks: the block rule, as for `count`.
+        blocks, summation: as for `count`.
         steps: number of values of M in each doubling, if M is not given.
         dims: the dimensions, such as n=4096, d=64.
 
@@ -366,7 +367,7 @@ def gaps(
     if isinstance(M, SupportsIndex):
         M = [whole("M", M)]
     for words in _range(solves.name, sizes, steps) if M is None else M:
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation="chain", **shape)[0]
+        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:
