@@ -522,9 +522,11 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
 
 @kernel()
 def search(game: Game, tree: Tree, budget: int) -> Any:
-    """Go on with the search by so many states; (how it ended, the last state).
+    """Go on with the search by so many states, looked at or estimated; (how it ended, the last state).
 
-    States of rank `tree.heads.size` or more are of no interest. `FULL`: there is no room for more states.
+    A state may have thousands of followers. If the budget ends among them, the next call looks at the state again, and
+    passes over those that it knows. States of rank `tree.heads.size` or more are of no interest. `FULL`: there is no
+    room for more states.
     """
     n, words = game.degree.size, game.inputs.size
     inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
@@ -581,7 +583,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 continue
         _of_use(game, undone, done, worth, useful)
         only = _forced(game, worth, red, blue, held)
-        full = False
+        full, why = False, FULL
         for v in range(n):
             if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
                 continue
@@ -639,6 +641,9 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         bet += 1
                 # Under once all that goes is written; otherwise any of these may be lost, and computed again.
                 for writes in range((1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    if budget <= 0:
+                        full, why = True, GOES_ON
+                        break
                     written = bet
                     for k in range(words):
                         b[k] = new_blue[k] | stake[k]
@@ -659,6 +664,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
+                    budget -= 1
                     rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
@@ -691,7 +697,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 break
         if full:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return FULL, 0
+            return why, 0
         closed[node] = CLOSED
     tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
     return NONE, 0
