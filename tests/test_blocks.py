@@ -37,8 +37,11 @@ COMPETING = (
     "queries-partly-resident",
     "values-in-columns",
     "scores-partly-stored",
-    "scores-partly-stored-relu",
-    "scores-partly-stored-sigmoid",
+    *(
+        f"{name}-{activation}"
+        for name in ("keys-partly-resident-forward", "values-in-columns", "scores-partly-stored")
+        for activation in ("relu", "sigmoid")
+    ),
 )
 """Schedules with several blocks that share a cache and change what is moved."""
 IN_ROWS = ("small-cache-forward-in-rows", "small-cache-backward-in-rows")
