@@ -23,7 +23,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table, say
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, say, show
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -166,24 +166,7 @@ def gaps(
     if as_json or latex:
         print(found.latex()) if latex else print_json(found.to_dict())
         return
-    rows = [
-        (
-            row.schedule,
-            row.lower_bound.name,
-            f"{row.M:,}",
-            f"{row.io:,}",
-            f"{row.lower_bound.value:,}",
-            f"{row.gap:.3f}",
-            _named(row.every_way),
-        )
-        for row in found.rows
-    ]
-    title = listed(found.dims)
-    columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
-    print_table(f"{found.problem}: {title}", columns, rows, left=2, first=("best schedule", "M", "gap", "I/O"))
-    for way, schedules in found.ways.items():
-        say(f"lower bound for {way}: {', '.join(schedules)}")
-    say(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
+    show(*found.parts())
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")

@@ -278,9 +278,8 @@ def formula(
 
     one_way(latex, as_json)
     algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
-    lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
-        texts = {name: str(expr) for name, expr in lines.items()}
+        texts = {name: text for name, text in closed.to_dict().items() if isinstance(text, str)}
         print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
         return
     if latex:
@@ -289,8 +288,7 @@ def formula(
     from pebblesim.notation import written
 
     say(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
-    for name, expr in lines.items():
-        say(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
+    say(*(f"  {line}" for line in str(closed).split("\n")))
     for name, rule in algorithm.paper.items():
         say(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
     say("by phase")
