@@ -1,7 +1,7 @@
-"""Part of a matrix stays: near M = nd, the cache has space for blocks of rows and for some of the streamed rows.
+"""Part of a matrix stays in cache: near M = nd there is room for a block of rows and for some of the streamed rows.
 
-With k blocks of rows, the streamed rows are read k times. The first B_s of them are read before, stay, and are read
-only once: each of their words saves k - 1 words, or 2(k - 1) if a sum would be read and written for every block.
+With k blocks of rows, the streamed rows are read k times. The first B_s of them are read once, before the loop, and
+stay. Each of their words saves k - 1 words, or 2(k - 1) for a sum that would be read and written for every block.
 """
 
 from pebblesim.language import exp, rowsum
@@ -11,42 +11,92 @@ from pebblesim.schedules.row_sums import add_row_sums
 
 
 def passing(rows="n", keys="n"):
-    """Return how many rows of keys are read for blocks of other rows, as text; the first B_s rows are read once."""
+    """Return the number of rows of keys that are read in all blocks of rows, as text; the first B_s are read once."""
     return f"(Min({keys}, B_s) + ({keys} - Min({keys}, B_s))*ceiling({rows}/B_r))"
+
+
+BY_ROWS = f"n_q*(d_k + d_v) + (d_k + d_v)*{passing('n_q', 'n_k')}"
+BY_COLUMNS = "n_k*(d_k + d_v) + n_q*d_v + d_k*(Min(n_q, B_s) + (n_q - Min(n_q, B_s))*ceiling(d_v/B_v))"
+
+
+def weights(m, Q_i, K_j, l_i, activate):
+    """Return A = `activate`(Q_i K_jᵀ), and add its row sums to l_i if there are any."""
+    A = m.compute(Q_i @ K_j.T)
+    A[:] = activate(A)
+    if l_i is not None:
+        l_i += rowsum(A)
+    return A
+
+
+def write_rows(m, O, l, i, c, O_i, l_i):
+    """Write rows of O, divided by the row sums if there are any, and these."""
+    if l_i is not None:
+        O_i[:] = O_i / l_i
+        m.write(l[i], l_i)
+    m.write(O[i, c], O_i)
+
+
+def by_rows(m, Q, K, V, B_r, B_s, activate, l=None):
+    """Compute O by rows, and its row sums with `l`; the first keys and values stay."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O = m.tensor("O", n_q, d_v)
+    for s in m.first(n_k, B_s):
+        K_s, V_s = m.read(K[s, :]), m.read(V[s, :])
+        for i in m.tiles(n_q, B_r):
+            Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), None if l is None else m.zeros(i)
+            for j in m.tiles(s, 1):
+                O_i += weights(m, Q_i, K_s[j, :], l_i, activate) @ V_s[j, :]
+            for j in m.tiles(n_k, 1, after=B_s):
+                K_j = m.read(K[j, :])
+                A = weights(m, Q_i, K_j, l_i, activate)
+                m.delete(K_j)
+                O_i += A @ m.read(V[j, :])
+            write_rows(m, O, l, i, d_v, O_i, l_i)
+
+
+def by_columns(m, Q, K, V, B_v, B_s, activate, l=None):
+    """Compute O by columns, and the row sums with `l` each time; K stays, and so do the first queries."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, K_ = m.tensor("O", n_q, d_v), m.read(K)
+
+    def row(i, Q_i, c, V_c):
+        O_i, l_i = m.zeros(i, c), None if l is None else m.zeros(i)
+        for j in m.tiles(n_k, 1):
+            O_i += weights(m, Q_i, K_[j, :], l_i, activate) @ V_c[j, :]
+        write_rows(m, O, l, i, c, O_i, l_i)
+
+    for s in m.first(n_q, B_s):
+        Q_s = m.read(Q[s, :])
+        for c in m.tiles(d_v, B_v):
+            V_c = m.read(V[:, c])
+            for i in m.tiles(s, 1):
+                row(i, Q_s[i, :], c, V_c)
+            for i in m.tiles(n_q, 1, after=B_s):
+                row(i, m.read(Q[i, :]), c, V_c)
 
 
 @schedule(
     problem="forward",
     source="ours: row-stationary, the first keys and values resident",
-    io=f"n_q*(d_k + d_v) + n_q + (d_k + d_v)*{passing('n_q', 'n_k')}",
+    io=f"{BY_ROWS} + n_q",
     fit=["B_r", "B_s"],
     graph={"softmax": "late"},
 )
 def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
-    """Keys partly resident: row-stationary, B_s keys and values stay."""
-    (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+    """Keys partly resident: row-stationary, and B_s keys and values stay in cache."""
+    by_rows(m, Q, K, V, B_r, B_s, exp, l=m.tensor("l", Q.shape[0]))
 
-    def scores(Q_i, l_i, K_j):
-        A = m.compute(Q_i @ K_j.T)
-        A[:] = exp(A)
-        l_i += rowsum(A)
-        return A
 
-    for s in m.first(n_k, B_s):
-        K_s, V_s = m.read(K[s, :]), m.read(V[s, :])
-        for i in m.tiles(n_q, B_r):
-            Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
-            for j in m.tiles(s, 1):
-                O_i += scores(Q_i, l_i, K_s[j, :]) @ V_s[j, :]
-            for j in m.tiles(n_k, 1, after=B_s):
-                K_j = m.read(K[j, :])
-                A = scores(Q_i, l_i, K_j)
-                m.delete(K_j)
-                O_i += A @ m.read(V[j, :])
-            O_i[:] = O_i / l_i
-            m.write(O[i, :], O_i)
-            m.write(l[i], l_i)
+@schedule(
+    problem="forward",
+    source="ours: keys resident, values by columns, scores made again for each block of them; the first queries stay",
+    io=f"{BY_COLUMNS} + n_q*ceiling(d_v/B_v)",
+    fit=["B_v", "B_s"],
+    graph={"softmax": "late"},
+)
+def values_in_columns(m, Q, K, V, *, B_v, B_s):
+    """Values in columns: K resident, with B_v columns of V and B_s queries; 5nd from M = 3nd/2."""
+    by_columns(m, Q, K, V, B_v, B_s, exp, l=m.tensor("l", Q.shape[0]))
 
 
 @schedule(
@@ -57,7 +107,7 @@ def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
     graph=GRAPH,
 )
 def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
-    """Keys partly resident: regrouped, with h made on the way, B_s rows of A2 and h stay."""
+    """Keys partly resident: regrouped, h is recomputed, and B_s rows of A2 and h stay in cache."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)
@@ -82,7 +132,7 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: FlashAttention-2's order, v made and dQ begun by the first columns, the first rows of dQ resident",
+    source="ours: FlashAttention-2's order; the first columns compute v and start dQ; some rows of dQ are resident",
     io=(
         "2*n_k*(d_k + d_v) + n_q*d_v + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
         " + d_k*Min(n_q, B_s) + d_k*(n_q - Min(n_q, B_s))*(2*ceiling(n_k/B_c) - 1)"
@@ -91,12 +141,12 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
     graph={"kept": "l"},
 )
 def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
-    """Queries partly resident: columns outside, B_s rows of dQ stay, the others wait in memory; on chains of sums."""
+    """Queries partly resident: outer loop over columns; B_s rows of dQ stay, the others are in memory. Chains only."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     def row(i, dQ_i, columns, begin):
-        """Process a row with a block of columns; `begin`: it is the first block, and v is computed, too."""
+        """Process a row with a block of columns; `begin`: it is the first block, which also computes v."""
         K_j, V_j, dK_j, dV_j = columns
         dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
         if begin:

@@ -1,7 +1,7 @@
 """Turns a program into the tables of the pebble machine: instructions, ranges, areas, and families of the graph.
 
-What each tile holds is found by following the program: the graph says of each of its tensors from which others it
-comes, and so does the program.
+The assembler follows the program to find out which tensor of the graph each tile holds: the one that is computed by the
+same operation from the same operands.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Assembler:
             if family.op != "input"
         }
         self.code: list[list[int]] = []
-        self.nodes: list[ir.Node | None] = []  # which each instruction comes from
+        self.nodes: list[ir.Node | None] = []  # the node that each instruction comes from
         self.scripts: list[tuple[int, int, bool, int]] = []
         self.ranges: dict[ir.Range, int] = {}
         self.range_rows: list[list[int]] = []
-        self.areas: dict[ir.Tile | str, int] = {}  # of tiles, and of tensors by name
+        self.areas: dict[ir.Tile | str, int] = {}  # areas of tiles, and of tensors by name
         self.area_rows: list[list[int]] = []
         self.cells = 0
-        self.dims: dict[str, ir.Range] = {}  # ranges of whole tensors
+        self.dims: dict[str, ir.Range] = {}  # ranges over whole dimensions
         self.changed = set(_changed(program))
         self.node: ir.Node | None = None
-        self.family: dict[ir.Tile, int] = {}  # of what each tile holds now
+        self.family: dict[ir.Tile, int] = {}  # the family of the values that each tile holds now
         self.in_memory = {name: self._named(name) for name in program.inputs}
         self.written: set[ir.Tile] = set()
-        self.of_several: set[ir.Tile] = set()  # tiles from tensors that are kept apart for tiles of a dimension
-        self.part: dict[ir.Tile, ir.Range] = {}  # the range whose tile says which block of its family a tile holds
+        self.of_several: set[ir.Tile] = set()  # tiles read from a tensor that has one copy for each tile of a dimension
+        self.part: dict[ir.Tile, ir.Range] = {}  # the range whose current tile gives the block of the family in a tile
         for phase in program.phases:
             self._body(phase.body)
         for name in program.outputs:
@@ -65,13 +65,13 @@ class Assembler:
 
     @property
     def longest(self) -> int:
-        """Most moves for one element of any instruction."""
+        """An upper bound on the moves that one element takes in any instruction."""
         terms = max(self.sizes[dim] for dim in self.program.dims)
-        carried = 3 * 64  # additions that terms of earlier instructions were waiting for, in a tree of up to 2^64 terms
+        carried = 3 * 64  # additions of partial sums left by earlier instructions, in a tree of up to 2^64 terms
         return carried + (terms + 1) * (4 + len(self.scripts))
 
     def tables(self) -> Any:
-        """What `pebble_machine.run` takes: fresh ones, for a game from its start."""
+        """Return new tables for `pebble_machine.run`, as they are at the start of a game."""
         rows = []
         elements, before = [np.zeros((1, 2), np.int64)], [np.zeros(1, np.int64)]
         for f in self.table:
@@ -102,14 +102,14 @@ class Assembler:
         )
 
     def _pairs(self) -> NDArray[np.int64]:
-        """How many allowed pairs there are of rows and columns in front of each."""
+        """Return prefix sums of the mask: entry [i, j] counts the allowed pairs of rows < i and columns < j."""
         if self.mask is None:
             return np.zeros((1, 1), np.int64)
         sums = self.mask.allowed(*self.program.grid(self.sizes)).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
         return np.ascontiguousarray(np.pad(sums, ((1, 0), (1, 0))))
 
     def check(self, state: NDArray[np.int64]) -> None:
-        """Complain if the machine had to stop."""
+        """Raise a UsageError if the machine stopped at a mistake of the program."""
         if state[vm.STATUS] not in (vm.PARTIAL, vm.MISMATCH):
             return
         pc = int(state[vm.PC])
@@ -117,7 +117,7 @@ class Assembler:
         family = self.table[row[vm.FAMILY]]
         if state[vm.STATUS] == vm.PARTIAL:
             raise UsageError(
-                f"{self._at(node)}: moves or deletes a sum of {family.name} that is still spread over several partial "
+                f"{self._at(node)}: moves or deletes a sum of {family.name} that still consists of several partial "
                 "sums; choose summation 'chain', or blocks of terms that end where the tiles end."
             )
         i, j, holds, meant = (int(state[at]) for at in (vm.AT_ROW, vm.AT_COLUMN, vm.HOLDS, vm.MEANT))
@@ -125,7 +125,7 @@ class Assembler:
         area = next(area for area, number in self.areas.items() if number == row[vm.AREA])
         if node is None:
             raise UsageError(
-                f"{self.program.name} ends with {held} in {area}, where {self._value(meant, i, j)} must be written."
+                f"{self.program.name} ends with {held} in {area}; {self._value(meant, i, j)} must be there at the end."
             )
         assert isinstance(area, ir.Tile)
         tile = area.name or "a tile"
@@ -133,32 +133,32 @@ class Assembler:
             case ir.Compute(mode="add") if row[vm.OP] == vm.SUM:
                 same = holds != vm.EMPTY and vm.family_of(holds) == row[vm.FAMILY]
                 what = (
-                    f"adds to {tile} terms of {_entry(family, i, j)} that this sum holds already, or that are not the "
-                    "next in their order"
+                    f"adds to {tile} terms of {_entry(family, i, j)} that this sum has already, or that are not the "
+                    "next ones in order"
                     if same
                     else f"adds terms of {_entry(family, i, j)}"
                 )
-                why = f"{what}: {tile} holds {held}, where {self._value(meant, i, j)} is meant"
+                why = f"{what}: {tile} holds {held}, where {self._value(meant, i, j)} is needed"
             case ir.Write(tensor=tensor):
-                why = f"writes {tile} to {tensor.name}, but nothing was computed in {tile} at [{i}, {j}]"
+                why = f"writes {tile} to {tensor.name}, but {tile} holds no value at [{i}, {j}]"
             case ir.Read(tensor=tensor):
-                why = f"reads {held} from {tensor.name}, where {self._value(meant, i, j)} is meant"
+                why = f"reads {held} from {tensor.name}, where {self._value(meant, i, j)} is needed"
             case _:
-                why = f"uses {tile}, which holds {held}, where {self._value(meant, i, j)} is meant"
+                why = f"uses {tile}, which holds {held}, where {self._value(meant, i, j)} is needed"
         raise UsageError(f"{self._at(node)}: {why}.")
 
     def of(self, pc: int) -> ir.Node:
-        """The node that an instruction comes from."""
+        """Return the node that an instruction comes from."""
         node = self.nodes[pc]
-        assert node is not None  # what comes from none makes no moves
+        assert node is not None  # an instruction without a node makes no moves
         return node
 
     def _at(self, node: ir.Node | None) -> str:
-        """Where in the schedule's source a primitive is."""
+        """Return the place of a primitive in the schedule's source, for messages."""
         return f"{self.program.name}, {where_is(node.line)}" if node is not None and node.line else self.program.name
 
     def _value(self, held: int, i: int, j: int) -> str:
-        """What a cell holds, in words."""
+        """Return the value of a cell, for messages."""
         if held == vm.EMPTY:
             return "nothing yet"
         family, block, terms = self.table[vm.family_of(held)], vm.block_of(held), vm.terms_of(held)
@@ -201,7 +201,7 @@ class Assembler:
         return {"ROWS": self._range(ranges[0]), "COLUMNS": self._range(ranges[1]) if len(ranges) == 2 else -1}
 
     def _area(self, of: ir.Tile | str, ranges: ir.Ranges, copies: int = 1) -> int:
-        """The area of a tile, or of a tensor in memory, or of several of that shape."""
+        """Return the area of a tile, or of a tensor in memory, with room for this number of copies."""
         if of not in self.areas:
             self.areas[of] = len(self.area_rows)
             where = self._where(ranges)
@@ -210,13 +210,13 @@ class Assembler:
         return self.areas[of]
 
     def _longest(self, rng: ir.Range) -> int:
-        """Most indices of a range."""
+        """Return the largest number of indices that a range has in any iteration."""
         if rng.parent is None:
             return self.sizes[rng.name]
         return min(ir.length(rng.block, self.sizes), self._longest(rng.parent))
 
     def _tensor(self, name: str) -> int:
-        """The area of a tensor; -1 for an input, which holds what it always held."""
+        """Return the area of a tensor; -1 for an input, whose values never change."""
         if name in self.program.inputs:
             return -1
         tensor = self.program.tensors[name]
@@ -232,32 +232,33 @@ class Assembler:
             **self._where(tile.ranges),
         }
 
-    # -- what a tile holds -----------------------------------------------------------------------------------
+    # -- families of values ----------------------------------------------------------------------------------
 
     def _named(self, name: str) -> int:
         if name not in self.families:
-            raise UsageError(f"{self.program.name} uses {name}, which the graph it is played on does not have.")
+            raise UsageError(f"{self.program.name} uses the tensor {name}, which its graph does not have.")
         return self.families[name]
 
     def _result(self, op: str, operands: Sequence[str]) -> int:
-        """The family that comes from these operands by this operation."""
+        """Return the family that this operation computes from these operands."""
         key = (op, _ordered(op, operands))
         if key not in self.made_by:
             made = ", ".join(f"{f.name} = {f.op}({', '.join(f.operands)})" for f in self.table if f.operands)
             raise UsageError(
-                f"{self._at(self.node)}: computes {op}({', '.join(operands)}), which the graph it is played on does "
-                f"not have; it has {made}. Another association is another graph: @schedule(graph=...) chooses."
+                f"{self._at(self.node)}: computes {op}({', '.join(operands)}), which is not in the graph of the "
+                f"problem; that graph has {made}. Products in another order need another graph, which "
+                "@schedule(graph=...) selects."
             )
         return self.made_by[key]
 
     def _constant(self, node: ir.Constant) -> int:
-        """The family of running values that start from that constant and have the tile's dimensions."""
+        """Return the family of running values that start from this constant and have the tile's dimensions."""
         shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
         found = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
         if len(found) != 1:
             raise UsageError(
-                f"{self.program.name} starts from a constant {node.value:g}, and the graph it is played on has "
-                f"{len(found)} tensors of shape {shape} that do."
+                f"{self.program.name} starts a value of shape {shape} from the constant {node.value:g}; its graph must "
+                f"have one tensor that does so, and has {len(found)}."
             )
         return found[0]
 
@@ -278,7 +279,7 @@ class Assembler:
                     self.code[start][vm.JUMP] = end + 1
                 case ir.Read(tile=tile, tensor=tensor, at=at):
                     self.family[tile] = self.in_memory[tensor.name]
-                    if at is not None:  # it has a block of its own
+                    if at is not None:  # the tensor has one copy for each tile of a dimension
                         self.part[tile] = at
                         self.of_several.add(tile)
                     where = {"OTHER": self._tensor(tensor.name), "APART": self._part(at)}
@@ -298,8 +299,8 @@ class Assembler:
                     starts = family.start or family.initial is not None or family.table is None
                     if starts and value != (0 if family.start else family.initial):
                         raise UsageError(
-                            f"{self.program.name} writes {value:g} to {tensor.name}, which does not start from that "
-                            "constant in the graph it is played on."
+                            f"{self.program.name} writes the constant {value:g} to {tensor.name}, which does not start "
+                            "from that constant in its graph."
                         )
                     self._emit(vm.INIT, AREA=self._tensor(tensor.name), FAMILY=number, **self._where(ranges))
                 case ir.Constant(tile=tile):
@@ -326,7 +327,7 @@ class Assembler:
         return met | {"MET": int(not when.none)}
 
     def _fill(self, tile: ir.Tile, ranges: ir.Ranges) -> None:
-        """Sums that the mask leaves without terms are constants; they are there once somebody looks at them."""
+        """Emit the computation of constants for a tile that is used: sums that have no terms under the mask."""
         number = self.family.get(tile)
         if number is not None and self.table[number].table is not None and self.table[number].terms:
             self._emit(vm.FILL, FAMILY=number, **(self._tile(tile) | self._where(ranges)))
@@ -334,25 +335,25 @@ class Assembler:
     def _each(self, kind: int, tile: ir.Tile, **columns: int) -> None:
         self._emit(vm.EACH, KIND=kind, FAMILY=self.family[tile], **self._tile(tile), **columns)
 
-    # -- what a primitive takes for granted ------------------------------------------------------------------
+    # -- checks of what a primitive uses ---------------------------------------------------------------------
 
     def _held(self, tile: ir.Tile) -> int:
-        """The family of what a tile holds."""
+        """Return the family of the values that a tile holds."""
         if tile not in self.family:
-            raise UsageError(f"{self._at(self.node)}: uses {tile.name or 'a tile'}, in which nothing was computed yet.")
+            raise UsageError(f"{self._at(self.node)}: uses {tile.name or 'a tile'} before any value is computed in it.")
         return self.family[tile]
 
     def _is_sure(self, tile: ir.Tile) -> bool:
-        """Whether a tile holds finished values of one family from its first primitive to its last."""
+        """Whether a tile holds finished values of one family during its whole life."""
         return tile not in self.changed | self.of_several and not self.table[self.family[tile]].running
 
     def _check(self, ref: ir.Ref, declared: str, made: int, part: ir.Range | None) -> None:
-        """An operand must hold what the graph makes the result from: finished values, of the right block."""
+        """Emit a check that an operand holds what the graph computes the result from: finished values, right block."""
         number = self._held(ref.tile)
         if self._is_sure(ref.tile):
             return
         family, how = self.table[number], {"prev": vm.BEFORE_IT, "last": vm.LATEST}.get(declared.partition(".")[2])
-        if not family.running and family.blocks > 1:  # summed over block by block
+        if not family.running and family.blocks > 1:  # the sum goes over its blocks, one after the other
             part = self.part.get(ref.tile)
         self._emit(
             vm.CHECK,
@@ -364,7 +365,7 @@ class Assembler:
         )
 
     def _check_output(self, name: str) -> None:
-        """At the end an output's own values must lie in its tensor."""
+        """Emit a check that at the end an output's tensor in memory holds the final values of the output."""
         number = self._named(name)
         ranges = tuple(self._whole(dim) for dim in self.program.tensors[name].shape)
         kind = vm.LATEST if self.table[number].running else vm.THIS
@@ -385,7 +386,7 @@ class Assembler:
         self._emit(vm.SCRIPT, FAMILY=number, FIRST=first, LAST=len(self.scripts), SURE=in_place, **where)
 
     def _steps(self, expr: ir.Expr) -> tuple[int, ir.Range | None]:
-        """The steps that compute an element of an expression; returns the family of its result, and which block."""
+        """Append the steps that compute one element of an expression; return the family and block of the result."""
         if isinstance(expr, ir.Ref):
             return self._held(expr.tile), self.part.get(expr.tile)
         assert isinstance(expr, ir.Elementwise)
@@ -397,7 +398,7 @@ class Assembler:
         declared = family.operands if [_now(name) for name in family.operands] == names else family.operands[::-1]
         for operand, meant in zip(expr.operands, declared, strict=True):
             if isinstance(operand, ir.Ref):
-                columns = expr.shape[1] if len(expr.shape) == 2 else None  # which say the block of a running vector
+                columns = expr.shape[1] if len(expr.shape) == 2 else None  # they give the block of a running vector
                 self._check(operand, meant, number, part if family.running else columns)
         self._step(COMPUTE, number, expr.shape, part)
         for operand, (n, of_operand) in zip(expr.operands, operands, strict=True):
@@ -460,12 +461,12 @@ class Assembler:
         )
 
     def _is_apart(self, tile: ir.Tile) -> bool:
-        """Whether a tile holds one of several blocks, over which a sum goes one after the other."""
+        """Whether a tile holds one of several separate blocks; a sum over it goes through them one after the other."""
         family = self.table[self.family[tile]]
         return family.blocks > 1 and not family.running
 
     def _block_of(self, number: int, index: ir.Range) -> ir.Range:
-        """The outermost range, of those that an index is a part of, whose tiles lie in one block of a family each."""
+        """Return the outermost range around an index whose tiles each lie inside one block of the family."""
         outside = [index]
         while (parent := outside[-1].parent) is not None and parent.parent is not None:
             outside.append(parent)
@@ -474,37 +475,37 @@ class Assembler:
         return next(fitting, index)
 
     def _check_storable(self, number: int) -> None:
-        """What is made block by block can only be kept in memory where the game remembers which block it is."""
+        """Refuse to write a family of several blocks, unless it starts from a constant: memory has the latest block."""
         family = self.table[number]
         if family.blocks > 1 and not (family.start or family.initial is not None):
             raise UsageError(
-                f"{self.program.name} writes {family.name}, of which the graph it is played on keeps {family.blocks} "
-                "blocks apart; the game cannot keep them in memory, so use them in the loop that makes them."
+                f"{self.program.name} writes {family.name}, which has {family.blocks} separate blocks in its graph; "
+                "the game cannot keep these blocks in memory. Use each block in the loop that computes it."
             )
 
     def _check_parts(self, number: int, index: ir.Range) -> None:
-        """A sum over one tile of a dimension must be a vertex of its own in the graph."""
+        """Refuse a sum over one tile of a dimension if the graph has no separate vertex for it."""
         whole = self.sizes[index.dim]
         outer = index.parent
         if outer is not None and outer.parent is not None:
             inside, block = ir.length(outer.block, self.sizes), ir.length(index.block, self.sizes)
             if inside < whole and inside % block:
                 raise UsageError(
-                    f"{self.program.name} sums {self.table[number].name} over tiles of {block} in tiles of {inside}, "
-                    "which are not blocks of one size; choose sizes that divide each other."
+                    f"{self.program.name} sums {self.table[number].name} over tiles of {block} inside tiles of "
+                    f"{inside}, so its blocks have different sizes; choose a larger size that is a multiple of the "
+                    "smaller one."
                 )
         goes_on = index.parent is None or index.first
         tiles = 1 if goes_on else -(-whole // min(whole, ir.length(index.block, self.sizes)))
         if tiles != self.table[number].blocks:
             raise UsageError(
-                f"{self.program.name} sums {self.table[number].name} over {tiles} tiles of {index.dim} one by "
-                f"one, where the graph it is played on keeps {self.table[number].blocks} apart; choose its row_block "
-                "to match."
+                f"{self.program.name} has a separate sum {self.table[number].name} for each of {tiles} tiles of "
+                f"{index.dim}, and its graph has {self.table[number].blocks}; choose row_block of the graph to match."
             )
 
 
 def _looked_at(node: ir.Node) -> Iterator[tuple[ir.Tile, ir.Ranges]]:
-    """The tiles whose values a primitive uses, and of which ranges."""
+    """Yield the tiles whose values a primitive uses, each with the ranges of the elements that are used."""
     match node:
         case ir.Write(tile=tile) | ir.Move(source=tile):
             yield tile, tile.ranges
@@ -513,7 +514,7 @@ def _looked_at(node: ir.Node) -> Iterator[tuple[ir.Tile, ir.Ranges]]:
 
 
 def _changed(program: ir.Program) -> Iterator[ir.Tile]:
-    """The tiles that are more than read or computed once."""
+    """Yield the tiles that get their values in other ways than by one read or one computation."""
     for phase in program.phases:
         for node in ir.walk(phase.body):
             match node:
@@ -526,7 +527,7 @@ def _changed(program: ir.Program) -> Iterator[ir.Tile]:
 
 
 def _period(family: Family) -> int:
-    """How many indices of a range are one block of a family; 0 if it has one block."""
+    """Return the number of consecutive indices that make one block of a family; 0 if it has only one block."""
     return family.running or (family.terms if family.blocks > 1 else 0)
 
 
@@ -535,7 +536,7 @@ def _entry(family: Family, i: int, j: int) -> str:
 
 
 def _now(operand: str) -> str:
-    """An operand's name without which of its blocks is meant; that follows from the tiles."""
+    """Return an operand's name without the suffix for its block; the block follows from the tiles."""
     return operand.removesuffix(".prev").removesuffix(".last")
 
 

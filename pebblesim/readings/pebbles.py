@@ -1,8 +1,9 @@
 """`pebbles`: a program as the element-by-element moves of the red-blue pebble game.
 
-A tile of a schedule stands for vertices of a graph. Which ones follows from what was computed: the graph says of each
-of its tensors from which others it comes, and so does the program. The names in a schedule do not matter, and a
-schedule that computes what the graph does not hold is told so.
+A tile of a schedule stands for vertices of a graph. The graph says by which operation, and from which operands, each of
+its tensors is computed. The program says the same of each of its tiles. A tile stands for the tensor of the graph that
+has the same operation and operands, so the names of tiles in a schedule do not matter. A schedule that computes a
+tensor which the graph does not have is refused with an error.
 """
 
 from __future__ import annotations
@@ -31,20 +32,22 @@ def moves(
     chunk: int = CHUNK,
     mask: Mask | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """The moves of a program, packed (see `pebblesim.game.moves`), in arrays valid until the next one is asked for.
+    """Yield the moves of a program, packed (see `pebblesim.game.moves`), in arrays.
+
+    Each array is valid only until the next one is requested, because all share one buffer.
 
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
-        families: the numbering of the graph it is played on.
-        write_takes_red: the game's rules take the red pebble at a write, so that a tile just written need not be
-            deleted.
-        chunk: least length of the arrays' buffer.
-        mask: which pairs are allowed; the program and the graph are then under this mask.
+        families: the numbering of the graph that the program is played on.
+        write_takes_red: True if the rules of the game remove the red pebble at a write. A tile that was just written
+            is then not deleted again.
+        chunk: smallest length of the buffer, in moves.
+        mask: which pairs are allowed, or None. The program and the graph are both under this mask.
 
     Raises:
-        UsageError: the program computes something the graph does not hold, or moves a sum that is still spread over
-            several vertices.
+        UsageError: the program computes a tensor that the graph does not have, or reads, writes or deletes a sum while
+            several vertices hold its partial sums.
     """
     assembled = Assembler(program, sizes, families, write_takes_red, mask)
     tables, longest = assembled.tables(), assembled.longest
@@ -57,12 +60,12 @@ def moves(
 
 
 class Step(NamedTuple):
-    """A part of a game: the moves of one primitive, or a loop that begins an iteration, which moves nothing.
+    """A part of a game: moves of one primitive, or the beginning of an iteration of a loop, which has no moves.
 
     Attributes:
         node: the primitive or loop.
-        tile: of a loop, which of its tiles it is at; None of a primitive.
-        moves: packed; valid until the next step is asked for.
+        tile: for a loop, the number of its current tile, from 0; None for a primitive.
+        moves: the moves, packed; valid until the next step is requested.
     """
 
     node: ir.Node
@@ -78,10 +81,10 @@ def steps(
     write_takes_red: bool = False,
     mask: Mask | None = None,
 ) -> Iterator[Step]:
-    """The same moves as those of `moves`, with the primitives that they come from; some hundred times slower.
+    """Yield the same moves as `moves`, each with the primitive that it comes from; about a hundred times slower.
 
-    It is the same machine with the same tables: of its code only one instruction is in place at a time and all others
-    are halts, so that it stops behind each. A primitive may take several steps.
+    The same machine runs on the same tables, but in its code all instructions except the current one are replaced by
+    halts. So it stops after each instruction. A primitive may take several steps.
 
     Args, Raises:
         as for `moves`.
@@ -99,9 +102,9 @@ def source_of(
     write_takes_red: bool = False,
     mask: Mask | None = None,
 ) -> ir.Node | None:
-    """The primitive that a move comes from, counted from 1; None if there are fewer moves.
+    """Return the primitive that makes move `number`, counted from 1; None if there are fewer moves.
 
-    The moves in front of it are made again, in chunks; only its own chunk is made step by step.
+    The moves before it are made again, in chunks. Only the chunk that contains it is made step by step.
 
     Args, Raises:
         as for `moves`.
