@@ -30,6 +30,7 @@ BLOCKED = [
     "matmul-tiled",
     "small-cache-forward",
     "small-cache-forward-blocked",
+    "scores-stored-blocked",
     "flash2-forward",
     "small-cache-backward-blocked",
     "dS-stored-blocked",
@@ -115,7 +116,7 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
     )
 
 
-RECTANGLES = ["flash2-forward", "small-cache-forward-blocked", "dS-stored-blocked", "backward-two-pass-blocked"]
+RECTANGLES = ["flash2-forward", "small-cache-forward-blocked", "scores-stored-blocked", "dS-stored-blocked", "backward-two-pass-blocked"]
 
 
 @given(
@@ -147,7 +148,7 @@ def message(name: str, sizes: dict[str, int], dtype: str = "bfloat16", mask: str
 def test_what_no_kernel_can_do_is_said_in_a_sentence() -> None:
     assert "a power of two" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 48, "b": 16, "c": 16})
     assert "sides of 16" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 16, "b": 16, "c": 8})
-    assert "tiles of a tile" in message("matmul-stationary", {"m": 64, "k": 64, "n": 64, "p": 16})
+    assert "sides of 16" in message("matmul-stationary", {"m": 64, "k": 64, "n": 64, "p": 16})
     assert "bfloat16" in message("matmul-blocked", {"m": 64, "k": 64, "n": 64, "a": 16, "b": 16, "c": 16}, "bfloat")
     sizes = {"n": 64, "d": 32, "a": 16, "b": 16, "c": 32}
     assert "cuts tiles of a = 16" in message("small-cache-backward-blocked", sizes, mask="causal")
