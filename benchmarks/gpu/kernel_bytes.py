@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/kernel_bytes.py -o benchmarks/gpu/kernel_bytes.jsonl
 
-With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
+Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
 
 Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
 launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
@@ -42,6 +42,8 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ("flash2-forward", {"n": 4096, "d": 64}, 32, {"B_r": 128, "B_c": 64}, 8, 3, None),
     ("flash2-forward", {"n": 4096, "d": 128}, 16, {"B_r": 128, "B_c": 128}, 8, 3, "causal"),
     ("small-cache-forward-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
+    ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
+    ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
     (
         "backward-two-pass-blocked",
         {"n": 4096, "d": 64},
@@ -77,13 +79,19 @@ def main() -> None:
         output.write_text(text, encoding="utf-8")
         return
     rows: list[dict[str, Any]] = []
-    for number in range(len(CASES)):
-        rows.append(row := measured(number))
+    done = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+    known = {json.dumps(case_of(row)): row for row in map(json.loads, done)}
+    for number, case in enumerate(CASES):
+        rows.append(row := known.get(json.dumps(case)) or measured(number))
         output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
         ratios = ", ".join(
             f"{key} {row['measured'][key] / row['counted'][key]:.4f}" for key in ("sm_read", "sm_written")
         )
         print(f"{row['schedule']}, {row['dims']}, {row['blocks']}, {row['mask'] or 'no mask'}: {ratios}", flush=True)
+
+
+def case_of(row: dict[str, Any]) -> list[Any]:
+    return [row[key] for key in ("schedule", "dims", "heads", "blocks", "warps", "stages", "mask")]
 
 
 def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
