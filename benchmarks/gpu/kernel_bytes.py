@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/kernel_bytes.py -o benchmarks/gpu/kernel_bytes.jsonl
 
-Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
+Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in
+FILE what the model of L2 predicts for memory.
 
 Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
 launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
@@ -41,7 +42,10 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ("flash2-forward", {"n": 4096, "d": 128}, 16, {"B_r": 128, "B_c": 128}, 8, 3, None),
     ("flash2-forward", {"n": 4096, "d": 64}, 32, {"B_r": 128, "B_c": 64}, 8, 3, None),
     ("flash2-forward", {"n": 4096, "d": 128}, 16, {"B_r": 128, "B_c": 128}, 8, 3, "causal"),
-    ("small-cache-forward-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
+    *(
+        ("small-cache-forward-blocked", {"n": 4096, "d": d}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None)
+        for d in (384, 448, 512, 576)
+    ),
     ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
     ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
     (
@@ -118,6 +122,7 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
 def measured(number: int) -> dict[str, Any]:
     row, _, _ = counted(number)
     total: dict[str, int] = {}
+    launches: dict[str, dict[str, int]] = {}
     for metrics in METRICS:
         flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
         ncu = ["ncu", *flags.split(), ",".join(metrics)]
@@ -127,9 +132,12 @@ def measured(number: int) -> dict[str, Any]:
         total |= dict.fromkeys(metrics.values(), 0)
         for line in csv.DictReader(each for each in lines if each.startswith('"')):
             value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
-            if what == "hbm_written" or "reduce" not in line["Kernel Name"]:  # what the large read drives out is ours
-                total[what] += round(value * SCALE[line["Metric Unit"]])
-    return row | compiled | {"measured": total}
+            ours, moved = "reduce" not in line["Kernel Name"], round(value * SCALE[line["Metric Unit"]])
+            if ours:
+                launches.setdefault(line["Kernel Name"], {})[what] = moved
+            if ours or what == "hbm_written":  # what the large read drives out is ours
+                total[what] += moved
+    return row | compiled | {"measured": total, "launches": launches}
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
