@@ -6,9 +6,18 @@ from collections.abc import Callable
 
 
 def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest number ≤ `high` for which a condition holds. It holds at `low`, and up to some number."""
+    """Return the largest number ≤ `high` for which a condition holds. It holds at `low`, and up to some number.
+
+    Its distance from `low` is found by its number of binary digits first, then digit by digit: far above the result
+    there are hardly any steps.
+    """
     if low >= high or holds(high):
         return max(low, high)
+    few, many = 0, (high - low).bit_length()
+    while many - few > 1:
+        digits = (few + many) // 2
+        few, many = (digits, many) if holds(low + 2**digits - 1) else (few, digits)
+    low, high = low + 2**few - 1, min(high, low + 2**many - 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

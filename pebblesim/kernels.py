@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numba import njit
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.types import unliteral
 
 try:
@@ -19,30 +20,28 @@ except ImportError:  # Windows
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class _Shared(FunctionCache):
-    """numba's cache on disk, with a lock.
+_OURS: set[str] = set()
+"""Folders in which this process is the one that compiles."""
 
-    Without the lock, two processes that compile a function for different types at the same time use the same file name
-    for both results. Each process may then run the code of the other.
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Wait until no other process compiles a function of this folder, and keep others from it.
+
+    So each function is compiled once, and loaded by all other processes. Without this, two processes that compile a
+    function for different types at the same time use the same file name for both results, and each may then run the
+    code of the other.
     """
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with self._locked(exclusive=False):
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        with self._locked(exclusive=True):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def _locked(self, exclusive: bool) -> Iterator[None]:
-        with ExitStack() as stack:
+    with global_compiler_lock, ExitStack() as stack:
+        if folder not in _OURS:
+            _OURS.add(folder)
+            stack.callback(_OURS.remove, folder)
             with suppress(OSError):  # the folder is read-only, or does not support locks
-                os.makedirs(self.cache_path, exist_ok=True)
-                file = stack.enter_context(open(os.path.join(self.cache_path, "numba.lock"), "a"))
+                os.makedirs(folder, exist_ok=True)
+                file = stack.enter_context(open(os.path.join(folder, "numba.lock"), "a"))
                 if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            yield
+                    fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
@@ -60,7 +59,14 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
     def compiled(function: Function) -> Function:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
         result: Any = njit(**options)(function)
-        result._cache = _Shared(function)  # type: ignore[no-untyped-call]
+        result._cache = FunctionCache(function)  # type: ignore[no-untyped-call]
+        compile_or_load = result.compile
+
+        def alone(signature: Any) -> Any:
+            with _alone(result._cache.cache_path):
+                return compile_or_load(signature)
+
+        result.compile = alone
         # One kernel that calls another with a constant makes numba compile that one for the constant, and for the next.
         of_types = result.get_call_template
         result.get_call_template = lambda args, kws: of_types(tuple(map(unliteral, args)), kws)

@@ -1,9 +1,11 @@
 """Settings that all tests share."""
 
+import faulthandler
 import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,6 +22,27 @@ settings.register_profile("default", deadline=None, max_examples=10, derandomize
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
 settings.register_profile("full", parent=settings.get_profile("default"), max_examples=200)
 settings.load_profile("default")
+
+
+def crashes(config: pytest.Config) -> Path:
+    return config.cache.mkdir("crashes")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where Python is when a worker crashes, is written to a file of the worker's."""
+    name = os.environ.get("PYTEST_XDIST_WORKER")
+    if name is None:
+        for path in crashes(session.config).iterdir():
+            path.unlink()
+    else:
+        faulthandler.enable((crashes(session.config) / name).open("w"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for path in sorted(crashes(config).iterdir()):
+        if text := path.read_text():
+            terminalreporter.section(f"worker {path.name} crashed")
+            terminalreporter.write_line(text)
 
 
 def pytest_collection_finish() -> None:

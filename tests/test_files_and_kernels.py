@@ -111,7 +111,7 @@ def test_a_function_is_compiled_once_for_all_constants(tmp_path: Path, monkeypat
     assert len(called.next.signatures) == 1
 
 
-TWO_TYPES = """
+AT_ONCE = """
 import sys, time
 from pathlib import Path
 from numba.core.caching import IndexDataCacheFile
@@ -123,38 +123,49 @@ def meet(where, seconds):
     while time.monotonic() < end and len(list(Path(sys.argv[1]).glob(f"{where}-*"))) < 2:
         time.sleep(0.01)
 
-class Meeting(kernels._Shared):
-    def save_overload(self, sig, data):
-        meet("compiled", 60)
-        super().save_overload(sig, data)
-
 def save_index(self, overloads, known=IndexDataCacheFile._save_index):
-    meet("named", 0.5)
+    meet("named", 2)
     known(self, overloads)
 
-kernels._Shared, IndexDataCacheFile._save_index = Meeting, save_index
+IndexDataCacheFile._save_index = save_index
 
 @kernels.kernel()
 def halved(x):
     return x / 2
 
-print(halved(float(sys.argv[3]) if sys.argv[2] == "float" else int(sys.argv[3])))
+meet("ready", 60)
+print(halved(eval(sys.argv[3])), len(halved.stats.cache_misses))
 """
+
+
+def halved_at_once(folder: Path, *numbers: str) -> list[list[str]]:
+    """What two processes print that ask for a function at the same time: the result, and how often it was compiled."""
+    program = folder / "halved.py"
+    program.write_text(AT_ONCE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "cache")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, program, folder, str(which), number], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for which, number in enumerate(numbers)
+    ]
+    return [each.communicate()[0].split() for each in both]
+
+
+def compiled_in(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in (folder / "cache").rglob("halved*"))
 
 
 def test_processes_that_compile_at_once_keep_their_functions_apart(tmp_path: Path) -> None:
     """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers."""
-    program, cache = tmp_path / "halved.py", tmp_path / "cache"
-    program.write_text(TWO_TYPES)
+    assert halved_at_once(tmp_path, "3.0", "5") == [["1.5", "1"], ["2.5", "1"]]
+    assert compiled_in(tmp_path) == [".nbc", ".nbc", ".nbi"]
 
-    def start(kind: str, number: int) -> subprocess.Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(cache)}
-        command = [sys.executable, program, tmp_path, kind, str(number)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-    both = [start("float", 3), start("int", 5)]
-    assert [each.communicate()[0] for each in both] == ["1.5\n", "2.5\n"]
-    assert sorted(path.suffix for path in cache.rglob("halved*")) == [".nbc", ".nbc", ".nbi"]
+def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path: Path) -> None:
+    first, second = halved_at_once(tmp_path, "3.0", "5.0")
+    assert (first[0], second[0], int(first[1]) + int(second[1])) == ("1.5", "2.5", 1)
+    assert compiled_in(tmp_path) == [".nbc", ".nbi"]
 
 
 def foreign(tree: ast.Module) -> set[str]:

@@ -1,7 +1,8 @@
 """Block sizes: as printed in the paper, the largest that fit, or the best.
 
 Phases that share no block do not depend on each other, because the cache is empty between them: the blocks of each
-part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.block_costs`).
+part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.words_moved`,
+`pebblesim.jobs.cache_needed`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from math import isqrt, prod
 
 from pebblesim.bisection import last_that
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.jobs.block_costs import Room, Words
+from pebblesim.jobs.cache_needed import Room
+from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule

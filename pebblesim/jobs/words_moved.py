@@ -1,27 +1,21 @@
-"""The cost of block sizes: the words that a program moves and the cache that it needs, without running its loops.
+"""The words that a program moves, as a function of its block sizes, without running its loops.
 
-Both are closed forms, compiled once from the program, and evaluated in microseconds. They also give lower bounds for
-all sizes between two at once: on the words moved, and on the words held. A search of block sizes needs nothing else.
+The closed form is compiled once from the program, and evaluated in microseconds. It also gives lower bounds for all
+sizes between two at once. `pebblesim.jobs.cache_needed` does the same for the cache; a search of blocks needs no more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
-from typing import Any
 
+from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
+from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Band, Grid, Mask, TileRange
-from pebblesim.readings.peak import intermediates, peak_red
+from pebblesim.language.masks import Mask, TileRange
 from pebblesim.readings.totals import LoopContext, totals
-
-Sizes = Mapping[str, int]
-
-
-# -- words moved -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -91,8 +85,8 @@ class _Tiles:
         """Return the number of tiles of this number of indices, as a function of the block sizes `s`."""
         if self.first:
             return "1"
-        whole = str(length) if self.after is None else f"max(0, {length} - {_text(self.after)})"
-        return f"-(-{whole} // {_text(self.block)})"
+        whole = str(length) if self.after is None else f"max(0, {length} - {text_of(self.after)})"
+        return f"-(-{whole} // {text_of(self.block)})"
 
     def _settled(self, low: Sizes, high: Sizes) -> bool:
         if self.flat:
@@ -101,11 +95,6 @@ class _Tiles:
         return all(ir.length(cut, low) == ir.length(cut, high) for cut in cuts) and all(
             part._settled(low, high) for part in self.parts
         )
-
-
-def _text(size: str | int) -> str:
-    """A size as a function of the block sizes `s`."""
-    return f"s[{size!r}]" if isinstance(size, str) else str(size)
 
 
 @dataclass(frozen=True)
@@ -167,7 +156,7 @@ class Words:
     """
 
     def __init__(self, phases: list[ir.Phase], dims: Sizes, mask: Mask | None) -> None:
-        self.dims, self.mask = dims, None if mask is None else _Remembered(mask)
+        self.dims, self.mask = dims, None if mask is None else RememberedMask(mask)
         self.terms: Counter[_Term] = Counter()
         self.bounds: Counter[_Term] = Counter()  # no more than what is moved besides
         self.masked: list[list[ir.Node]] = []  # what is: it has to be summed loop by loop
@@ -179,7 +168,7 @@ class Words:
         falling = self._first_parts_pay() and all(t.flat or (t.first and not t.parts and t.power == 1) for t in every)
         self.falling = falling and not self.masked and not any(t.pairs for t in self.terms)
         plain = [(term, times) for term, times in self.terms.items() if term.plain]
-        self._plain = _compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
+        self._plain = compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
         self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
         paired = (node.range.pairs for phase in phases for node in ir.walk(phase.body) if isinstance(node, ir.Loop))
         pairs = next(filter(None, paired), None)
@@ -361,280 +350,3 @@ def _names(tiles: _Tiles) -> Iterator[str]:
     yield from (size for size in (tiles.block, tiles.after) if isinstance(size, str))
     for part in tiles.parts:
         yield from _names(part)
-
-
-class _Remembered(Mask):
-    """A mask that caches its answers, and gives lower bounds for tiles of many sizes."""
-
-    def __init__(self, mask: Mask) -> None:
-        self.mask, self.name = mask, mask.name
-        self._tiles: dict[tuple[Grid, TileRange, TileRange], int] = {}
-        self._pairs: dict[tuple[int, int | None], int] = {}
-
-    def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
-        key = grid, rows, columns
-        if key not in self._tiles:
-            self._tiles[key] = self.mask.tiles(grid, rows, columns)
-        return self._tiles[key]
-
-    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
-        return self.mask.met(grid, rows, columns, axis)
-
-    def pairs(self, n_q: int, n_k: int | None = None) -> int:
-        if (n_q, n_k) not in self._pairs:
-            self._pairs[n_q, n_k] = self.mask.pairs(n_q, n_k)
-        return self._pairs[n_q, n_k]
-
-    def _allowed(self, grid: Grid) -> Any:
-        return self.mask.allowed(*grid)
-
-    def grouped(self, rows: int, grid: Grid) -> Mask:
-        return self.mask.grouped(rows, grid)
-
-    def widths(self, grid: Grid, least: int, most: int) -> int:
-        """For tiles of `least` to `most` rows, the columns that each must see, added up."""
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            return _covered(grid[0], least, most, self.mask.before, self.mask.after)
-        return -(-self.pairs(*grid) // most)
-
-    def heights(self, grid: Grid, least: int, most: int) -> int:
-        """For tiles of `least` to `most` columns, the rows that must see each, added up."""
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            return _covered(grid[0], least, most, self.mask.after, self.mask.before)
-        return -(-self.pairs(*grid) // most)
-
-    def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
-        """The pairs of the tiles that meet, of sizes between these."""
-        n, found = grid[0], self.pairs(*grid)
-        if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
-            before, after = self.mask.before, self.mask.after
-            found = max(_area(n, *tall, before, after, found), _area(n, *wide, after, before, found))
-        return found
-
-
-def _covered(n: int, least: int, most: int, before: int | None, after: int | None) -> int:
-    """Σ of the columns that the tiles of rows see, for any number of rows between two: exact if these are one."""
-    more = -(-n // most) - 1  # tiles besides the first, or the last
-    first, second = _ahead(more, least, n if before is None else before), n if after is None else after
-    whole = min(more, max(0, (n - second) // most))  # tiles with so many columns behind them
-    return n + first + whole * second + (more - whole) * n - most * (more * (more + 1) - whole * (whole + 1)) // 2
-
-
-def _ahead(tiles: int, step: int, limit: int) -> int:
-    """Σ of min(limit, step·i) for 1 ≤ i ≤ tiles."""
-    short = min(tiles, limit // step)
-    return step * short * (short + 1) // 2 + (tiles - short) * limit
-
-
-def _area(n: int, least: int, most: int, before: int | None, after: int | None, pairs: int) -> int:
-    """Pairs of tiles of rows, between two numbers of them, and of the columns that they see; of `pairs`, or more.
-
-    Besides the pairs that are allowed these are, of a tile of r rows, r(r - 1)/2 on each side that no edge cuts off.
-    """
-    ahead, behind = (n if limit is None else limit for limit in (before, after))
-    whole = max(0, (n - behind) // most) + max(0, n // most - -(-ahead // least))
-    found = pairs + whole * least * (least - 1) // 2
-    if least < most:
-        return found
-    full, last = (n - 1) // least, (n - 1) % least + 1
-    area = full * least**2 + last**2
-    if full:
-        area += least * _ahead(full - 1, least, ahead) + last * min(ahead, full * least)
-        whole = min(full, max(0, (n - behind) // least))
-        area += least * (whole * behind + (full - whole) * n)
-        area -= least * least * (full * (full + 1) - whole * (whole + 1)) // 2
-    return max(found, area)
-
-
-# -- cache needed ----------------------------------------------------------------------------------------------------
-
-_Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
-_Sum = Counter[tuple[_Length, ...]]  # words as a sum of products
-
-
-class Room:
-    """The peak of red pebbles of some phases, for block sizes, on summation trees of one shape."""
-
-    def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
-        self.program, self.dims, self.summation = program, dims, summation
-        phases = [_levels(phase) for phase in program.phases]
-        self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
-        self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
-        self._known: dict[tuple[int, ...], int] = {}
-
-    def least(self, blocks: Sizes) -> int:
-        """Return a lower bound on the pebbles of games with blocks of these sizes or larger."""
-        return self._low(blocks)
-
-    def most(self, blocks: Sizes) -> int | None:
-        """Return an upper bound on the pebbles of games with blocks of these sizes or smaller; None if not known."""
-        return self._high(blocks) if self.summation == "chain" else None
-
-    def __call__(self, blocks: Sizes) -> int:
-        """Return the largest number of red pebbles at any time of the game."""
-        key = tuple(blocks[name] for name in self.program.blocks)
-        if key not in self._known:
-            self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
-        return self._known[key]
-
-
-def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
-    """The largest of sums of products of lengths, and a number each, as a function of the block sizes.
-
-    Each only counts where the loops that it is for have two whole tiles.
-    """
-    names: dict[str, str] = {}
-
-    def name(length: _Length) -> str:
-        dim, cuts = length
-        if not cuts:
-            return str(dims[dim])
-        return names.setdefault(f"min({dims[dim]}, {', '.join(map(_text, cuts))})", f"x{len(names)}")
-
-    def twice(rng: ir.Range) -> str:
-        assert rng.parent is not None
-        before = "" if rng.after is None else f" - {_text(rng.after)}"
-        return f"{name(_first(rng.parent))}{before} >= 2 * {_text(rng.block)}"
-
-    texts: dict[str, None] = {}
-    for words, more, loops in levels:
-        products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
-        conditions = " and ".join(sorted(map(twice, loops)))
-        texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
-    return _compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
-
-
-def _compiled(text: str) -> Callable[[Sizes], int]:
-    """A function of the block sizes, `s` in its text."""
-    function: Callable[[Sizes], int] = eval(f"lambda s: {text}", {"min": min, "max": max, "__builtins__": {}})
-    return function
-
-
-@lru_cache(maxsize=1024)
-def _levels(phase: ir.Phase) -> _Levels:
-    """The tiles that a phase holds, which are the same for all sizes."""
-    return _Levels(phase.body)
-
-
-class _Levels:
-    """The tiles that a phase holds in the first iterations of its loops, where tiles are largest.
-
-    Attributes:
-        high: the words of all that is resident, after each primitive that brings a tile or computes.
-        low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
-            and, where a loop has two whole tiles, in second ones. What is held at once, and the loops that it is for.
-        passing: most pebbles besides, on intermediates.
-    """
-
-    def __init__(self, body: list[ir.Node]) -> None:
-        self.resident: dict[ir.Tile, _Sum] = {}
-        self.full: set[ir.Tile] = set()
-        self.partly: dict[ir.Tile, ir.Ranges] = {}  # of a sum, the part that has got terms
-        self.passing = 0
-        self.high: list[_Sum] = []
-        self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
-        self._seen: set[object] = set()  # tiles that were resident at once, and those of them with a pebble a word
-        self._walk(body, frozenset())
-        self.high = _outermost(self.high)
-        self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
-        for loops in sorted(self._low, key=len):
-            others = [words for words, fewer in self.low if fewer <= loops]
-            self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
-
-    def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
-        for node in body:
-            match node:
-                case ir.Loop(range=ir.Range(first=True), body=inner):
-                    self._walk(inner, second)
-                    continue
-                case ir.Loop(range=rng, body=inner) if rng.after is not None:  # which may not run at all
-                    full, partly = set(self.full), dict(self.partly)
-                    for _ in range(2):
-                        self._walk(inner, second | {rng})
-                    self.full, self.partly = full, partly
-                    continue
-                case ir.Loop(range=rng, body=inner):
-                    self._walk(inner, second)
-                    full, partly = set(self.full), dict(self.partly)
-                    self._walk(inner, second | {rng})
-                    self.full, self.partly = full, partly
-                    self._covered(rng)
-                    continue
-                case ir.Init():
-                    self.passing = max(self.passing, 1)
-                    continue
-                case ir.Move(tile=tile, source=source):
-                    (self.full.add if source in self.full else self.full.discard)(tile)
-                case ir.Compute(target=target):
-                    self.passing = max(self.passing, _passing(node))
-                    if node.mode == "add":
-                        self.partly[target.tile] = target.ranges
-                        self._fill(target.tile)
-                case _:
-                    pass
-            if entered := ir.entering(node):
-                self.resident[entered] = _words(entered.ranges)
-                (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
-            if left := ir.leaving(node):
-                self.resident.pop(left, None)
-            resident = frozenset(self.resident)
-            if resident not in self._seen:
-                self._seen.add(resident)
-                self.high.append(_added(self.resident.values()))
-            held = resident & self.full
-            if (second, held) not in self._seen:
-                self._seen.add((second, held))
-                words = _added(words for tile, words in self.resident.items() if tile in held)
-                self._low.setdefault(second, []).append(words)
-
-    def _covered(self, rng: ir.Range) -> None:
-        """A loop over the parts of a range has gone through all of it."""
-        for tile, ranges in self.partly.items():
-            if rng in ranges and rng.parent is not None:
-                self.partly[tile] = tuple(rng.parent if each is rng else each for each in ranges)
-                self._fill(tile)
-
-    def _fill(self, tile: ir.Tile) -> None:
-        if self.partly[tile] == tile.ranges:
-            self.full.add(tile)
-
-
-def _words(ranges: ir.Ranges) -> _Sum:
-    return Counter({tuple(sorted(map(_first, ranges), key=repr)): 1})
-
-
-def _first(rng: ir.Range) -> _Length:
-    if rng.parent is None:
-        return rng.name, ()
-    dim, blocks = _first(rng.parent)
-    return dim, tuple(dict.fromkeys((*blocks, rng.block)))
-
-
-def _added(parts: Iterable[_Sum]) -> _Sum:
-    total: _Sum = Counter()
-    for part in parts:
-        total.update(part)
-    return total
-
-
-def _outermost(sums: list[_Sum]) -> list[_Sum]:
-    """Those that no other exceeds term by term."""
-    kept: list[_Sum] = []
-    for each in sums:
-        if not _below(each, kept):
-            kept = [other for other in kept if not other <= each] + [each]
-    return kept
-
-
-def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
-    return any(words <= other for other in others)
-
-
-def _passing(node: ir.Compute) -> int:
-    """Most pebbles on intermediates while a node computes, besides the words of its target."""
-    match node.expr:
-        case ir.Elementwise():
-            return intermediates(node.expr)
-        case ir.RowReduction(operand=operand):
-            return max(2, 1 + (not isinstance(operand, ir.Ref)), intermediates(operand))
-    return 2
