@@ -19,15 +19,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import MOST_THREADS, RESERVED
+from pebblesim.caches.l2 import behind, launched, order_of, turns
+from pebblesim.caches.policies import lru_counts
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.l2 import l2
+from pebblesim.jobs.l2 import kernels_of, l2
 from pebblesim.jobs.launch_costs import launch_costs
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
+from pebblesim.readings.accesses import Stream
+from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
 
 BACKWARD = "small-cache-backward-blocked"
@@ -68,6 +74,9 @@ METRICS = (
 )
 """What is measured together, in one pass: a second one would find in L2 what the profiler has restored."""
 
+LRU = (45, 52, 60)
+"""MiB of plain LRU caches that launches are also predicted with."""
+
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
@@ -79,7 +88,9 @@ def main() -> None:
     output: Path = asked.output
     if asked.predict:
         known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-        text = "".join(json.dumps(row | {"predicted": predicted(row)}) + "\n" for row in known)
+        rows = [row | {"predicted": predicted(row)} for row in known]
+        rows = [row | ({"by_launch": by_launch(row)} if "launches" in row else {}) for row in rows]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
         return
     rows: list[dict[str, Any]] = []
@@ -122,7 +133,7 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
 def measured(number: int) -> dict[str, Any]:
     row, _, _ = counted(number)
     total: dict[str, int] = {}
-    launches: dict[str, dict[str, int]] = {}
+    each: dict[str, dict[str, int]] = {}
     for metrics in METRICS:
         flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
         ncu = ["ncu", *flags.split(), ",".join(metrics)]
@@ -130,14 +141,14 @@ def measured(number: int) -> dict[str, Any]:
         lines = done.stdout.splitlines()
         compiled = json.loads(next(line for line in lines if line.startswith("{")))
         total |= dict.fromkeys(metrics.values(), 0)
-        for line in csv.DictReader(each for each in lines if each.startswith('"')):
+        for line in csv.DictReader(text for text in lines if text.startswith('"')):
             value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
             ours, moved = "reduce" not in line["Kernel Name"], round(value * SCALE[line["Metric Unit"]])
             if ours:
-                launches.setdefault(line["Kernel Name"], {})[what] = moved
+                each.setdefault(line["Kernel Name"], {})[what] = moved
             if ours or what == "hbm_written":  # what the large read drives out is ours
                 total[what] += moved
-    return row | compiled | {"measured": total, "launches": launches}
+    return row | compiled | {"measured": total, "launches": each}
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
@@ -154,6 +165,23 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
     found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
     return {"hbm_read": found.read, "hbm_written": found.written}
+
+
+def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Bytes that each launch by itself reads from memory, as the model of L2 says, and with plain LRU caches."""
+    program, order = get(row["schedule"]).program, order_of(f"grouped:{GROUP}")
+    kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, None)
+    found, card = {}, cards.card("H200")
+    for launch, kernel, resident in zip(launches(program), kernels, row["resident"], strict=True):
+        blocks, head = launched(kernel, row["heads"], order)
+        who, what = turns(kernel.forth, 2, blocks, resident * card.size("multiprocessors"))
+        items, ids = len(kernel.forth.sizes), kernel.forth.ids[what]
+        sizes, kept = np.tile(kernel.forth.sizes, row["heads"]) * 2, np.zeros(items * row["heads"], bool)
+        stream = Stream((head[who] * items + ids).astype(np.int32), kernel.forth.kinds[what], sizes, kept)
+        _, fetched, _ = lru_counts(stream, np.array([size * 2**20 for size in LRU]))
+        caches = {f"LRU, {size} MiB": round(read) for size, read in zip(LRU, fetched, strict=True)}
+        found[launch.name] = {"model": behind(stream, card.size("l2"))[0]} | caches
+    return found
 
 
 def profiled(number: int) -> None:

@@ -179,6 +179,17 @@ def traffic() -> str:
     return table(columns, lines)
 
 
+def memory() -> str:
+    """What launches read from memory."""
+    rows = [row for row in load_plain("kernel_bytes") if "by_launch" in row]
+    lines = []
+    for name in ("L", "O"):
+        for row in rows:
+            figures = (row["launches"][name]["hbm_read"], *row["by_launch"][name].values())
+            lines.append((name, str(row["dims"]["d"]), *(f"{each / 1e6:,.0f}" for each in figures)))
+    return table(("launch", "d", "read, MB", *rows[0]["by_launch"]["L"]), lines)
+
+
 def ratio(these: dict[str, int], those: dict[str, int], what: str, digits: int = 5) -> str:
     return f"{these[what] / those[what]:.{digits}f}"
 
@@ -272,6 +283,7 @@ def main() -> None:
                 named(grid),
                 causal(races),
                 traffic(),
+                memory(),
                 attention(),
                 workspace(),
                 front(grid),
