@@ -22,7 +22,7 @@ from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.plots.race import crossing, race as draw
-from pebblesim.readings.kernels.triton import triton
+from pebblesim.readings.kernels.triton import triton, workspace
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 BLOCKED = [
@@ -114,6 +114,20 @@ def test_the_same_under_a_mask(name: str, n: int, d: int, mask: str, data: st.Da
         heads=1,
         mask=mask,
     )
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "window:20"])
+@pytest.mark.parametrize("n", [64, 70, 100])
+def test_tiles_of_a_tile(n: int, mask: str | None) -> None:
+    """Four of them, between two of which something else is done; some tile has fewer at the edge."""
+    run("scores-stored-blocked", {"n": n, "d": 40}, {"a": 32, "b": 64, "c": 16}, heads=2, mask=mask)
+
+
+def test_the_workspace_is_all_that_is_kept_between_launches_for_each_pair_or_tile() -> None:
+    """Scores in two bytes, and of 5 tiles a factor of four bytes for each query; the plain vectors L and l are none."""
+    dims, blocks = {"n_q": 33, "n_k": 70, "d_k": 16, "d_v": 32}, dict.fromkeys("abc", 16)
+    program = get("scores-stored-blocked").in_dims(dims).program
+    assert workspace(program, dims | blocks, "float16") == 33 * (2 * 70 + 4 * 5)
 
 
 RECTANGLES = [
