@@ -5,6 +5,7 @@ if __name__ != "pebblesim.schedules":
 
 from pebblesim.schedules import (
     activation,
+    activation_forward,
     backward_qkv,
     blocked,
     flash,
@@ -18,6 +19,7 @@ from pebblesim.schedules import (
     matmul,
     no_cache,
     partly_resident,
+    partly_stored,
     projected,
     regrouped,
     resident,
@@ -31,6 +33,7 @@ from pebblesim.schedules import (
 
 __all__ = [
     "activation",
+    "activation_forward",
     "backward_qkv",
     "blocked",
     "flash",
@@ -44,6 +47,7 @@ __all__ = [
     "matmul",
     "no_cache",
     "partly_resident",
+    "partly_stored",
     "projected",
     "regrouped",
     "resident",

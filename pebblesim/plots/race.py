@@ -36,7 +36,6 @@ def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
         _way(ax, [row for row in fine if row["way"] == way], styles)
         ax.set_title(f"{way}, n = {n:,}", fontsize=11)
     figure.axes[0].set_ylabel("useful TFLOP/s")
-    figure.axes[0].set_ylim(0, 1.35 * max(row["tflops"] for row in fine))  # of both: legends are above the lines
     return figure
 
 
@@ -95,4 +94,5 @@ def _way(ax: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Mappi
         if points:
             ax.plot(*zip(*points, strict=True), **style, markersize=5, linewidth=1.3, label=name)
     _widths(ax, sorted({row["d"] for row in rows}))
-    ax.legend(fontsize=8, frameon=False, loc="upper left", ncols=2)
+    ax.set_ylim(0, None)
+    ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
