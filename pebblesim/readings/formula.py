@@ -77,7 +77,7 @@ class Formula(Result):
 
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
-        """Function `evaluate(n=…, d=…, B=…)` that returns the I/O: an exact integer, or an array for arrays of sizes."""
+        """The I/O as a function: `evaluate(n=…, d=…, B=…)` is an exact integer, or an array for arrays of sizes."""
         return compile_exact(self.io, self.variables)
 
     def latex(self) -> str:
