@@ -38,7 +38,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         faulthandler.enable((crashes(session.config) / name).open("w"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
     for path in sorted(crashes(config).iterdir()):
         if text := path.read_text():
             terminalreporter.section(f"worker {path.name} crashed")

@@ -1,6 +1,7 @@
-"""The least I/O by a search of states: what is red and blue before each computation.
+"""The least I/O by a search of states: the red and blue vertices before each computation.
 
-The states and their order are `pebblesim.dags.optimum_kernel`'s; here it gets its room, and its path becomes a game.
+`pebblesim.dags.optimum_kernel` defines the states and their order. This module allocates the memory for the kernel, and
+turns the path that it finds into a game.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> An
         costs=np.empty(room, dtype=np.int32),
         closed=np.empty(room, dtype=np.uint8),
         table=np.full(size, -1, dtype=np.int32),
-        # None yet: each at a cost that no state has. A larger tree starts anew, for what did not fit has been noted.
+        # Empty: each entry has a cost that no state has. A larger tree starts empty again, because states that did not
+        # fit into the old tree are recorded in its table.
         seen=np.full((SEEN, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
@@ -81,7 +83,7 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> An
 
 
 def _larger(kernel: Any, old: Any, room: int) -> Any:
-    """The same tree with room for more states."""
+    """Return the same tree with room for more states."""
     new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads), old.keys is not old.states)
     nodes, free = int(old.count[0]), int(old.count[1])
     for name in ("states", "keys", "parents", "vias", "costs", "closed"):
@@ -95,7 +97,7 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
 
 
 def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
-    """What the kernel searches: the vertices that matter, renumbered in topological order; and their old numbers."""
+    """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
     from pebblesim.dags.optimum_kernel import Game
 
     graph = task.graph
@@ -156,7 +158,7 @@ def _inverse(image: Permutation) -> list[int]:
 
 
 def _moves(game: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The moves between states, from the first to this one."""
+    """Return the moves of the path from the first state to this one."""
     path: list[tuple[int, int, int]] = []
     words = len(game.inputs)
     while last >= 0:
