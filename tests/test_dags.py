@@ -399,6 +399,7 @@ def test_ctrl_c_ends_a_search_with_an_interval() -> None:
     threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
     found = optimum(graph, 4, seconds=60)
     assert found.ended == "interrupted"
+    assert "words (interrupted)" in str(found)
     assert found.seconds < 30
     assert 32 <= found.bound < found.io
 
@@ -423,7 +424,7 @@ def test_a_graph_that_is_too_large_to_search_gets_an_interval_in_time() -> None:
     assert found.ended == "size"
     assert found.states == 0
     assert 2 * 512 <= found.bound < found.io
-    assert "(ended by size)" in str(found)
+    assert "words (too large to be searched)" in str(found)
     assert chain(Digraph([[v - 1] if v else [] for v in range(3000)], [0] * 3000), 0.0) == []
 
 

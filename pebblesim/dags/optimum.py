@@ -32,6 +32,14 @@ RULES: Final = ("hong-kung", "no-recompute", "partial")
 
 MEMORY: Final = 4 * 2**30
 
+ENDED: Final = {
+    "time": "out of time",
+    "memory": "out of memory",
+    "interrupted": "interrupted",
+    "size": "too large to be searched",
+}
+"""Why a search ended without a proof, in words."""
+
 Progress = Callable[[float, int, int, int], None]
 """Called with the fraction of time used (0 without a limit), the bound, the best I/O and the number of states."""
 
@@ -88,7 +96,7 @@ class Optimum(Result):
         lines = {
             "rules": self.rules,
             "M": f"{self.M:,} words",
-            "least I/O": least + ("" if self.proven else f" (ended by {self.ended})"),
+            "least I/O": least + ("" if self.proven else f" ({ENDED[self.ended]})"),
             "proof": self.proof,
             "game": f"{len(self.moves):,} moves; {self.states:,} states kept",
         }
