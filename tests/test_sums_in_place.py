@@ -24,7 +24,7 @@ from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
 from pebblesim.jobs.play import set_up
-from pebblesim.language import rowsum
+from pebblesim.language import exp, rowsum
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.readings.pebbles import moves
@@ -156,22 +156,23 @@ def test_every_game_is_as_predicted_and_needs_at_most_two_pebbles_less(schedule:
 
 @pytest.fixture
 def row_sums():
-    """v = (A ∘ B) 1, in one block of rows of a row of words."""
+    """v = (exp(A) ∘ B) 1, by blocks of rows, of columns of one word."""
 
     def declare(n, d, summation="chain", *, mask=None):
         b = Builder(summation, mask)
         b.outputs = ("v",)
         for name in ("A", "B"):
             b.input(name, (n, d))
-        b.elementwise("C", "mul", "A", "B")
-        b.rowsum("v", "C")
+        b.elementwise("C", "exp", "A")
+        b.elementwise("D", "mul", "C", "B")
+        b.rowsum("v", "D")
         return b
 
     ps.problem(
         "row-sums",
         inputs=dict.fromkeys("AB", ("n", "d")),
         outputs={"v": ("n",)},
-        values=lambda x, allowed=None: {"v": (x["A"] * x["B"]).sum(axis=1)},
+        values=lambda x, allowed=None: {"v": (np.exp(x["A"]) * x["B"]).sum(axis=1)},
         graph=declare,
         dims=("n", "d"),
         from_nd={"n": "n", "d": "d"},
@@ -185,7 +186,7 @@ def row_sums():
         for i in m.tiles(n, b):
             v_i = m.zeros(i)
             for k in m.tiles(d, 1):
-                v_i += rowsum(m.read(A[i, k]) * m.read(B[i, k]))
+                v_i += rowsum(exp(m.read(A[i, k])) * m.read(B[i, k]))
             m.write(v[i], v_i)
 
     yield "sums-of-products"
@@ -193,9 +194,9 @@ def row_sums():
     PROBLEMS.pop("row-sums")
 
 
-@pytest.mark.parametrize(("b", "d", "peak"), [(1, 1, 4), (1, 3, 4), (2, 3, 7), (3, 2, 10)])
+@pytest.mark.parametrize(("b", "d", "peak"), [(1, 1, 4), (1, 3, 5), (2, 3, 8), (3, 2, 11)])
 def test_a_term_that_is_computed_from_others_has_a_pebble(row_sums: str, b: int, d: int, peak: int) -> None:
-    """b words of A, of B and of v, and that of the product; of one term, that and its place in the sum."""
+    """b words of A, of B and of v, an exponential and its product; a first term takes the place of the sum."""
     asked: dict[str, Any] = {"n": 3, "d": d, "blocks": {"b": b}}
     played = ps.play(row_sums, M=peak, summation="in-place", **asked)
     assert played.passed

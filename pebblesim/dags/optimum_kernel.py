@@ -525,9 +525,11 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
 
 @kernel()
 def search(game: Game, tree: Tree, budget: int) -> Any:
-    """Continue the search for a number of states; return (result, last state).
+    """Continue the search for a number of states, expanded or estimated; return (result, last state).
 
-    States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room for more states.
+    A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
+    skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
+    for more states.
     """
     n, words = game.degree.size, game.inputs.size
     inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
@@ -584,7 +586,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 continue
         _of_use(game, undone, done, worth, useful)
         only = _forced(game, worth, red, blue, held)
-        full = False
+        full, why = False, FULL
         for v in range(n):
             if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
                 continue
@@ -642,6 +644,9 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         bet += 1
                 # Without recomputation each deleted value is written; otherwise it may be lost and computed again.
                 for writes in range((1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    if budget <= 0:
+                        full, why = True, GOES_ON
+                        break
                     written = bet
                     for k in range(words):
                         b[k] = new_blue[k] | stake[k]
@@ -662,6 +667,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
+                    budget -= 1
                     rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
@@ -694,7 +700,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 break
         if full:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return FULL, 0
+            return why, 0
         closed[node] = CLOSED
     tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
     return NONE, 0
