@@ -107,6 +107,15 @@ def test_bands_have_closed_forms(name: str, mask: str, data: st.DataObject) -> N
     assert closed.evaluate_peak_words(**sizes) == counted.peak_words
 
 
+@pytest.mark.parametrize("mask", ["window:1", "blocks"])
+def test_a_tile_of_terms_may_have_none_for_a_row_before_others_have_some(mask: str) -> None:
+    """O of the second query starts with the second key: until then it is the rescaled sum of earlier tiles."""
+    allowed = of(mask) if mask != "blocks" else from_array(np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1]], bool), (1, 1))
+    sizes = {"n": 3, "d": 2, "blocks": {"a": 1, "b": 2, "c": 1}, "M": 100}
+    played = ps.play("scores-stored-blocked", mask=allowed, **sizes)
+    assert played.io == ps.count("scores-stored-blocked", mask=allowed, **sizes).io
+
+
 def test_where_rows_are_cut_twice_there_is_no_closed_form_under_a_mask() -> None:
     for name in ("small-cache-forward-in-rows", "small-cache-backward-in-rows"):
         with pytest.raises(UsageError, match="a closed form under a mask needs traffic that is linear in the sizes"):

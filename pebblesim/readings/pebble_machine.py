@@ -477,6 +477,8 @@ def run(
                     if ins[FRESH] or ins[ONTO] >= 0:
                         cells[place] = cell(number, block, 0)
                     continue
+                if now == 0 and ins[ONTO] >= 0:  # no term in this tile: still the value that the sum will be added to
+                    continue
                 cells[place] = cell(number, block, now) if now > 0 or started else EMPTY
                 scripted = ins[LAST] > ins[FIRST]
                 vertex = value
