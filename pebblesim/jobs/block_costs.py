@@ -458,7 +458,10 @@ class Room:
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
         phases = [_levels(phase) for phase in program.phases]
-        self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
+        low = [level for phase in phases for level in phase.low]
+        if summation == "chain":  # where a sum grows, its next term and the new sum
+            low += [(words + Counter({(): 2}), loops) for phase in phases for words, loops in phase.growing]
+        self._low = _largest([(words, 0, loops) for words, loops in low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
         self._known: dict[tuple[int, ...], int] = {}
 
@@ -523,6 +526,7 @@ class _Levels:
         high: the words of all that is resident, after each primitive that brings a tile or computes.
         low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
             and, where a loop has two whole tiles, in second ones. What is held at once, and the loops that it is for.
+        growing: the same while a sum that has terms gets one more.
         passing: most pebbles besides, on intermediates.
     """
 
@@ -530,16 +534,15 @@ class _Levels:
         self.resident: dict[ir.Tile, _Sum] = {}
         self.full: set[ir.Tile] = set()
         self.partly: dict[ir.Tile, ir.Ranges] = {}  # of a sum, the part that has got terms
+        self.since: dict[ir.Tile, frozenset[ir.Range]] = {}  # the loops in second iterations when a tile was made
         self.passing = 0
         self.high: list[_Sum] = []
         self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._growing: dict[frozenset[ir.Range], list[_Sum]] = {}
         self._seen: set[object] = set()  # tiles that were resident at once, and those of them with a pebble a word
         self._walk(body, frozenset())
         self.high = _outermost(self.high)
-        self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
-        for loops in sorted(self._low, key=len):
-            others = [words for words, fewer in self.low if fewer <= loops]
-            self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
+        self.low, self.growing = _least(self._low), _least(self._growing)
 
     def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
         for node in body:
@@ -565,15 +568,19 @@ class _Levels:
                     continue
                 case ir.Move(tile=tile, source=source):
                     (self.full.add if source in self.full else self.full.discard)(tile)
+                    self.since[tile] = self.since[source]
                 case ir.Compute(target=target):
                     self.passing = max(self.passing, _passing(node))
                     if node.mode == "add":
+                        if target.tile in self.full and _terms(node) in second - self.since[target.tile]:
+                            words = _added(words for tile, words in self.resident.items() if tile in self.full)
+                            self._growing.setdefault(second, []).append(words)
                         self.partly[target.tile] = target.ranges
                         self._fill(target.tile)
                 case _:
                     pass
             if entered := ir.entering(node):
-                self.resident[entered] = _words(entered.ranges)
+                self.resident[entered], self.since[entered] = _words(entered.ranges), second
                 (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
             if left := ir.leaving(node):
                 self.resident.pop(left, None)
@@ -617,6 +624,15 @@ def _added(parts: Iterable[_Sum]) -> _Sum:
     return total
 
 
+def _least(held: Mapping[frozenset[ir.Range], list[_Sum]]) -> list[tuple[_Sum, frozenset[ir.Range]]]:
+    """What is held in second iterations of some loops, without what says no more than another."""
+    kept: list[tuple[_Sum, frozenset[ir.Range]]] = []
+    for loops in sorted(held, key=len):
+        others = [words for words, fewer in kept if fewer <= loops]
+        kept += [(words, loops) for words in _outermost(held[loops]) if not _below(words, others)]
+    return kept
+
+
 def _outermost(sums: list[_Sum]) -> list[_Sum]:
     """Those that no other exceeds term by term."""
     kept: list[_Sum] = []
@@ -628,6 +644,14 @@ def _outermost(sums: list[_Sum]) -> list[_Sum]:
 
 def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
     return any(words <= other for other in others)
+
+
+def _terms(node: ir.Compute) -> ir.Range | None:
+    """What a sum that a node adds to goes over."""
+    match node.expr:
+        case ir.MatMul(left=operand) | ir.RowReduction(operand=operand):
+            return operand.shape[1]
+    return None
 
 
 def _passing(node: ir.Compute) -> int:
