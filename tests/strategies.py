@@ -24,7 +24,12 @@ def summations(schedule: Schedule) -> st.SearchStrategy[str]:
 
 def draws(few: int, many: int) -> settings:
     """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
-    return settings(max_examples=many if settings.default is settings.get_profile("full") else few)
+    return settings(max_examples=amount(few, many))
+
+
+def amount(few: int, many: int) -> int:
+    """A size or number: few by default, many in the full profile."""
+    return many if settings.default is settings.get_profile("full") else few
 
 
 def some(items: Sequence[Item], few: int) -> Sequence[Item]:
@@ -48,6 +53,17 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
                 schedule if argument == "schedule" else name, id=name, marks=[pytest.mark.slow] * (name in late)
             )
             for name, schedule in schedules.items()
+        ],
+    )
+
+
+def few(schedules: Mapping[str, Schedule]) -> pytest.MarkDecorator:
+    """Runs a test for every fourth schedule by default: where it costs much, and another test says nearly the same."""
+    return pytest.mark.parametrize(
+        "schedule",
+        [
+            pytest.param(schedule, id=name, marks=[pytest.mark.slow] * bool(number % 4))
+            for number, (name, schedule) in enumerate(schedules.items())
         ],
     )
 

@@ -127,8 +127,8 @@ def test_where_it_is_not_proved() -> None:
     ("problem", "M", "most"),
     [
         ("forward", 2**23, 1.36),
-        ("forward", 2**24, 1.26),
-        ("forward", 16, 1.31),
+        pytest.param("forward", 2**24, 1.26, marks=pytest.mark.slow),
+        pytest.param("forward", 16, 1.31, marks=pytest.mark.slow),
         ("backward", 2**23, 1.40),
         ("backward-qkv", 2**23, 1.62),
         ("backward-qkv", 2**24, 1.49),
