@@ -23,7 +23,11 @@ def summations(schedule: Schedule) -> st.SearchStrategy[str]:
 
 
 def draws(few: int, many: int) -> settings:
-    """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
+    """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile.
+
+    The first draw is always the simplest, with all sizes 1; so one is never enough.
+    """
+    assert few > 1
     return settings(max_examples=amount(few, many))
 
 

@@ -398,7 +398,7 @@ def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st
 
 @strategies.every({name: each for name, each in SCHEDULES.items() if each.maskable})
 @given(data=st.data())
-@strategies.draws(1, 5)
+@strategies.draws(2, 5)
 def test_no_schedule_moves_fewer_words_under_a_mask(schedule: Schedule, data: st.DataObject) -> None:
     n, d = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 9))
     mask = from_array(data.draw(strategies.allowed_pairs(n)))
