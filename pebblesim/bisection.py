@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest number ≤ `high` for which a condition holds. It holds at `low`, and up to some number."""
+def last_that(holds: Callable[[int], bool], low: int, high: int, guess: int | None = None) -> int:
+    """Return the largest number ≤ `high` for which a condition holds. It holds at `low`, and up to some number.
+
+    A good `guess` of it saves steps.
+    """
     if low >= high or holds(high):
         return max(low, high)
+    if guess is not None and low < guess < high:
+        step = 1 + guess // 8
+        if holds(guess):
+            low = guess
+            while low + step < high and holds(low + step):
+                low, step = low + step, 2 * step
+            high = min(high, low + step)
+        else:
+            high = guess
+            while high - step > low and not holds(high - step):
+                high, step = high - step, 2 * step
+            low = max(low, high - step)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

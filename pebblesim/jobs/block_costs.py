@@ -7,7 +7,7 @@ all sizes between two at once: on the words moved, and on the words held. A sear
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -450,6 +450,7 @@ def _area(n: int, least: int, most: int, before: int | None, after: int | None, 
 
 _Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
 _Sum = Counter[tuple[_Length, ...]]  # words as a sum of products
+_Where = tuple[frozenset[ir.Range], ir.Range | None]  # loops in second iterations, and a range of several indices
 
 
 class Room:
@@ -458,11 +459,11 @@ class Room:
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
         phases = [_levels(phase) for phase in program.phases]
-        low = [level for phase in phases for level in phase.low]
+        low = [(words, 0, *where) for phase in phases for words, where in phase.low]
         if summation == "chain":  # where a sum grows, its next term and the new sum
-            low += [(words + Counter({(): 2}), loops) for phase in phases for words, loops in phase.growing]
-        self._low = _largest([(words, 0, loops) for words, loops in low], dims)
-        self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
+            low += [(words, 2, *where) for phase in phases for words, where in phase.growing]
+        self._low = _largest(low, dims)
+        self._high = _largest([(words, phase.passing, (), None) for phase in phases for words in phase.high], dims)
         self._known: dict[tuple[int, ...], int] = {}
 
     def least(self, blocks: Sizes) -> int:
@@ -481,10 +482,12 @@ class Room:
         return self._known[key]
 
 
-def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
+def _largest(
+    levels: Sequence[tuple[_Sum, int, Iterable[ir.Range], ir.Range | None]], dims: Sizes
+) -> Callable[[Sizes], int]:
     """The largest of sums of products of lengths, and a number each, as a function of the block sizes.
 
-    Each only counts where the loops that it is for have two whole tiles.
+    Each only counts where the loops that it is for have two whole tiles, and the range that it is for two indices.
     """
     names: dict[str, str] = {}
 
@@ -500,9 +503,10 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
         return f"{name(_first(rng.parent))}{before} >= 2 * {_text(rng.block)}"
 
     texts: dict[str, None] = {}
-    for words, more, loops in levels:
+    for words, more, loops, terms in levels:
         products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
-        conditions = " and ".join(sorted(map(twice, loops)))
+        several = [] if terms is None else [f"{name(_first(terms))} >= 2"]
+        conditions = " and ".join([*sorted(map(twice, loops)), *several])
         texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
     return _compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
 
@@ -525,8 +529,8 @@ class _Levels:
     Attributes:
         high: the words of all that is resident, after each primitive that brings a tile or computes.
         low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
-            and, where a loop has two whole tiles, in second ones. What is held at once, and the loops that it is for.
-        growing: the same while a sum that has terms gets one more.
+            and, where a loop has two whole tiles, in second ones. What is held at once, and where.
+        growing: the same while a sum that has a term gets one more: where its terms are several, or it had some before.
         passing: most pebbles besides, on intermediates.
     """
 
@@ -537,8 +541,8 @@ class _Levels:
         self.since: dict[ir.Tile, frozenset[ir.Range]] = {}  # the loops in second iterations when a tile was made
         self.passing = 0
         self.high: list[_Sum] = []
-        self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
-        self._growing: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._low: dict[_Where, list[_Sum]] = {}
+        self._growing: dict[_Where, list[_Sum]] = {}
         self._seen: set[object] = set()  # tiles that were resident at once, and those of them with a pebble a word
         self._walk(body, frozenset())
         self.high = _outermost(self.high)
@@ -571,10 +575,9 @@ class _Levels:
                     self.since[tile] = self.since[source]
                 case ir.Compute(target=target):
                     self.passing = max(self.passing, _passing(node))
+                    if terms := _terms(node):
+                        self._grows(target, terms, second)
                     if node.mode == "add":
-                        if target.tile in self.full and _terms(node) in second - self.since[target.tile]:
-                            words = _added(words for tile, words in self.resident.items() if tile in self.full)
-                            self._growing.setdefault(second, []).append(words)
                         self.partly[target.tile] = target.ranges
                         self._fill(target.tile)
                 case _:
@@ -592,7 +595,15 @@ class _Levels:
             if (second, held) not in self._seen:
                 self._seen.add((second, held))
                 words = _added(words for tile, words in self.resident.items() if tile in held)
-                self._low.setdefault(second, []).append(words)
+                self._low.setdefault((second, None), []).append(words)
+
+    def _grows(self, target: ir.Ref, terms: ir.Range, second: frozenset[ir.Range]) -> None:
+        """Terms are added to a sum, which has none yet, or as many as its words."""
+        held = [words for tile, words in self.resident.items() if tile in self.full]
+        if target.tile not in self.resident or target.tile not in self.full:
+            self._growing.setdefault((second, terms), []).append(_added([*held, _words(target.ranges)]))
+        elif not _within(terms).isdisjoint(second - self.since[target.tile]):
+            self._growing.setdefault((second, None), []).append(_added(held))
 
     def _covered(self, rng: ir.Range) -> None:
         """A loop over the parts of a range has gone through all of it."""
@@ -624,12 +635,12 @@ def _added(parts: Iterable[_Sum]) -> _Sum:
     return total
 
 
-def _least(held: Mapping[frozenset[ir.Range], list[_Sum]]) -> list[tuple[_Sum, frozenset[ir.Range]]]:
-    """What is held in second iterations of some loops, without what says no more than another."""
-    kept: list[tuple[_Sum, frozenset[ir.Range]]] = []
-    for loops in sorted(held, key=len):
-        others = [words for words, fewer in kept if fewer <= loops]
-        kept += [(words, loops) for words in _outermost(held[loops]) if not _below(words, others)]
+def _least(held: Mapping[_Where, list[_Sum]]) -> list[tuple[_Sum, _Where]]:
+    """What is held where, without what says no more than another."""
+    kept: list[tuple[_Sum, _Where]] = []
+    for loops, terms in sorted(held, key=lambda where: (len(where[0]), where[1] is not None)):
+        others = [words for words, (fewer, of) in kept if fewer <= loops and of in (None, terms)]
+        kept += [(words, (loops, terms)) for words in _outermost(held[loops, terms]) if not _below(words, others)]
     return kept
 
 
@@ -652,6 +663,11 @@ def _terms(node: ir.Compute) -> ir.Range | None:
         case ir.MatMul(left=operand) | ir.RowReduction(operand=operand):
             return operand.shape[1]
     return None
+
+
+def _within(rng: ir.Range) -> set[ir.Range]:
+    """A range, and those that it is a part of."""
+    return {rng} if rng.parent is None else {rng} | _within(rng.parent)
 
 
 def _passing(node: ir.Compute) -> int:

@@ -161,9 +161,9 @@ class _Part:
         most = self.room.most(blocks)
         return (most is not None and most <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
 
-    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
+    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int, guess: int | None = None) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
-        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
+        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap, guess)
         if self.room.summation != "chain":  # larger blocks may need fewer pebbles there
             return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
         sure = last_that(lambda size: self._surely_fits(M, grown(size)), 0, top)
@@ -320,7 +320,7 @@ class _Search:
         return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
 
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
-        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
+        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name], self.best[name])
         return blocks | {name: max(1, size)}
 
     def _steps(self, divisor: int | None) -> Iterator[Blocks]:
