@@ -188,9 +188,11 @@ class Cdag:
             names: names of the vertices.
 
         Raises:
-            UsageError: a vertex is out of range, an edge is not a pair or is given twice, there is a cycle, or a weight
-                is not a positive whole number.
+            UsageError: a vertex is out of range or has no name, an edge is not a pair or is given twice, there is a
+                cycle, or a weight is not a positive whole number.
         """
+        if names is not None and len(names) != n:
+            raise UsageError(f"{len(names)} names were given for {n} vertices; give each vertex a name.")
         source, target = checked_edges(n, edges, names)
         indegree, outdegree = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
         return cls(

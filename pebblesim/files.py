@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ def whole_file(path: Path, saying: str | None = None) -> Iterator[Path]:
     Raises:
         UsageError: the file cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         yield unfinished
         if unfinished.exists():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +167,8 @@ def format_of(path: Path) -> Callable[[Table, Path], None]:
 
 
 def _csv(table: Table, path: Path) -> None:
+    import csv
+
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(table.columns)
@@ -182,6 +182,8 @@ def _csv(table: Table, path: Path) -> None:
 
 
 def _json(table: Table, path: Path) -> None:
+    import json
+
     encode = json.JSONEncoder(ensure_ascii=False).encode
     with path.open("w", encoding="utf-8") as file:
         before = "["

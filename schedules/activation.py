@@ -1,7 +1,6 @@
-"""Attention with relu or sigmoid instead of the softmax: tight schedules for small and large caches, forward and
-backward.
+"""Attention with relu or sigmoid instead of the softmax: forward and backward schedules for small and large caches.
 
-There is no normalisation, so neither O nor row sums are kept, and each column of scores is used immediately.
+There is no normalisation. So neither O nor row sums are kept, and each column of scores is used at once.
 """
 
 from pebblesim.language import relu, sigmoid, step
@@ -26,7 +25,7 @@ ROW_STATIONARY = f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + 
 
 
 def become_slope(Z, activation):
-    """Replace Z by the activation's derivative at Z."""
+    """Replace Z by the derivative of the activation at Z."""
     if activation == "relu":
         Z[:] = step(Z)
     else:
@@ -91,7 +90,7 @@ def define(activation):
         closed=CLOSED_STREAMED,
     )
     def small_cache(m, A1, A2, A3, dO, X, Y, *, a, b):
-        """Small cache, streamed: the slope goes through memory."""
+        """Small cache, streamed: the derivatives of the activation go through memory."""
         (n_q, d), (n_k, _) = A1.shape, A2.shape
         S, h, dQ = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("dQ", n_q, d)
         slope, p, g = m.tensor("slope", n_q, n_k), m.tensor("p", n_q, n_k), m.tensor("g", d, d)

@@ -1,7 +1,4 @@
-"""Gradients of attention with respect to Q, K and V:
-
-FlashAttention-1 and -2, and our schedules for large and small caches.
-"""
+"""Gradients of attention with respect to Q, K and V: FlashAttention-1 and -2, and our schedules."""
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
@@ -20,7 +17,7 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
     graph={"kept": "m", "dQ_block": "B_c"},
 )
 def flash1_backward(machine, Q, K, V, dO, O, l_m, m, *, B_r, B_c):
-    """FlashAttention-1: outer loop over columns, dQ in memory, v computed again for every tile."""
+    """FlashAttention-1: outer loop over columns, dQ in memory, v recomputed for every tile."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV = machine.tensor("dQ", n_q, d_k), machine.tensor("dK", n_k, d_k), machine.tensor("dV", n_k, d_v)
     machine.write(dQ, 0)
@@ -82,7 +79,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: rows stationary for dQ, columns for dK and dV",
+    source="ours: one pass with rows stationary for dQ, one with columns stationary for dK and dV",
     io=(
         "2*n_q*(d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
         " + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
@@ -92,7 +89,7 @@ def flash2_backward(m, Q, K, V, dO, O, L, *, B_r, B_c):
     graph={"kept": "l"},
 )
 def backward_two_pass(m, Q, K, V, dO, O, l, *, B_r, B_c):
-    """Two passes: 14n²d²/M against 16 with dQ in memory."""
+    """Two passes: 14n²d²/M; with dQ in memory it would be 16n²d²/M."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 

@@ -1,8 +1,8 @@
 """Small-cache schedules with a depth block: the operands of a product are read in a x c and c x b tiles.
 
-A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Matrix units multiply tiles,
-so these schedules hold a depth c > 1 of both operands: ab + ac + cb words instead of ab + a + 1. The number of words
-moved is the same.
+A streamed product (`gemm_streamed`) holds a column of one operand and a word of the other. Matrix units multiply tiles.
+So these schedules hold tiles with a depth c > 1 of both operands, in ab + ac + cb words instead of ab + a + 1. The
+number of words moved is the same.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
@@ -45,7 +45,7 @@ def gemm_blocked(m, C, A, B, a, b, c, *, A_T=False, B_T=False, within=None):
 
 
 def write_L(m, L, Q, K, a, b, c):
-    """L = log Σ exp(Q Kᵀ) by running sums and maxima over a x b tiles of scores."""
+    """Compute L = log Σ exp(Q Kᵀ) by running sums and maxima over a x b tiles of scores."""
     for i in m.tiles(L.shape[0], a, independent=True, queries_of=K.shape[0], otherwise={L: -INFINITY}):
         l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
         for j in m.tiles(K.shape[0], b, keys_of=i):
@@ -64,18 +64,18 @@ def write_L(m, L, Q, K, a, b, c):
 
 @schedule(
     problem="matmul",
-    source="ours: a x b tiles of C, depth c",
+    source="ours: a x b tiles of C, from tiles of A and B with depth c",
     io=streamed("m", "k", "n"),
     fit=[("a", "b"), "c"],
 )
 def matmul_blocked(m, A, B, *, a, b, c):
-    """Tiles of A and B of depth c are streamed past a tile of C, as on matrix units."""
+    """Tiles of A and B with depth c are streamed while a tile of C stays, as on matrix units."""
     gemm_blocked(m, m.tensor("C", A.shape[0], B.shape[1]), A, B, a, b, c)
 
 
 @schedule(
     problem="forward",
-    source="ours: scores made twice with a depth block, for L and for f, and f through memory",
+    source="ours: tiles with a depth block; scores computed twice, for L and for f; f through memory",
     io=(f"2*{streamed('n_q', 'd_k', 'n_k')} - n_q*n_k + n_q + n_q*ceiling(n_k/b) + {streamed('n_q', 'n_k', 'd_v')}"),
     fit=[("a", "b"), "c"],
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
@@ -102,7 +102,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: the small-cache schedule with a depth block, P and dS through memory",
+    source="ours: small-cache-backward-streamed with a depth block; P and dS through memory",
     io=(
         f"2*n_q*d_v + n_q + {streamed('n_q', 'd_k', 'n_k')} + {streamed('n_q', 'd_v', 'n_k')} + 2*n_q*ceiling(n_k/b)"
         f" + n_q*n_k + {streamed('n_q', 'n_k', 'd_k')}"
@@ -112,7 +112,7 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
     graph={"kept": "L"},
 )
 def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
-    """Small cache for matrix units: five products of depth c, fused with what is done to each element."""
+    """Small cache for matrix units: five products of depth c, fused with the elementwise operations."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
@@ -150,7 +150,7 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: two passes, rows stationary for dQ and columns for dK and dV, with tiles for matrix units",
+    source="ours: backward-two-pass with tiles for matrix units",
     io=(
         "2*n_q*d_v + n_q + n_q*(2*d_k + d_v) + 2*n_q + n_k*(d_k + d_v)*ceiling(n_q/B_r)"
         " + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
@@ -159,7 +159,7 @@ def small_cache_backward_blocked(m, Q, K, V, dO, O, L, *, a, b, c):
     graph={"kept": "L"},
 )
 def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
-    """Two passes for matrix units: b_c columns are streamed past B_r rows, then b_r rows past B_c columns."""
+    """Two passes for matrix units: b_c columns are streamed for B_r rows, then b_r rows for B_c columns."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
@@ -198,7 +198,7 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: columns stationary for dK and dV, dS through memory, with tiles for matrix units",
+    source="ours: ds-stored with tiles for matrix units",
     name="dS-stored-blocked",
     io=(
         "2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2) + n_q*n_k"

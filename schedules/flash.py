@@ -1,4 +1,4 @@
-"""The backward problem in common practice: project, run FlashAttention's backward pass for dQ, project back.
+"""The backward problem in common practice: projections, then FlashAttention's backward pass for dQ, then g = A1ᵀ dQ.
 
 S = A1 X, A2 and h = A3 Y have the roles of Q, K and V; O and l are kept from the forward pass. The middle part follows
 FlashAttention-2 (Dao 2023, Algorithm 2): the outer loop is over columns, dQ is accumulated in memory, and v = rowsum(dO

@@ -6,7 +6,7 @@ from pebblesim.schedules.matmul import CLOSED_STREAMED, rank_one_updates, stream
 
 CLOSED_ROWS = {"B_r": "floor((M - 3)/(2*d + 4))"}
 BY_ROWS = "n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v + n_q"
-"""Words where rows of Q and O stay and each block of them reads all keys and values."""
+"""I/O of schedules that keep blocks of rows of Q and O in cache and read all keys and values for each block."""
 
 
 @schedule(
@@ -65,7 +65,7 @@ def divided_product(m, O, A, V, l, a, b):
     graph={"softmax": "late"},
 )
 def small_cache_forward_streamed(m, Q, K, V, *, a, b):
-    """Small cache, streamed: 4n²d/√M + n², half of Saha & Ye's."""
+    """Small cache, streamed: 4n²d/√M + n², half of the I/O of Saha & Ye."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
@@ -86,7 +86,7 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
 
 @schedule(
     problem="forward",
-    source="ours: FlashAttention-2's order, columns of width 1, K and V streamed word by word",
+    source="ours: FlashAttention-2's order with columns of width 1; K and V are read word by word",
     io=BY_ROWS,
     closed=CLOSED_ROWS,
     graph={"softmax": "late"},

@@ -1,8 +1,9 @@
-"""Small-cache schedules for matrix units that compute C rows at a time, so tables need C x n words instead of n x n.
+"""Small-cache schedules for matrix units that process C rows at a time: an n x n table needs only C x n words.
 
-The tiles fit the cache of a multiprocessor; the groups of rows fit the memory behind it, or a workspace. Sums over all
-rows, dK and dV, are kept in memory from one group to the next. C rows of O or dQ have few tiles, so these tiles have
-their own width e. Under a mask, C rows are multiplied with all keys to which at least one of them may attend.
+The tiles fit into the cache of a multiprocessor. The groups of C rows fit into the L2 cache, or into a workspace. The
+sums over all rows, dK and dV, stay in memory from one group to the next. C rows of O or dQ have few tiles, so these
+tiles have their own width e. Under a mask, C rows are multiplied with all keys to which at least one of them may
+attend.
 """
 
 from pebblesim.language import exp
@@ -53,7 +54,7 @@ def add_rows(m, C, A, B, r, b, a, c):
 
 @schedule(
     problem="forward",
-    source="ours: small-cache-forward-blocked, C rows after C rows",
+    source="ours: small-cache-forward-blocked, for C rows at a time",
     io=(
         f"n_q*d_k*ceiling(n_k/b) + n_k*d_k*ceiling(n_q/a) + n_q"
         f" + n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*ceiling(n_k/b) + n_q*n_k"
@@ -63,7 +64,7 @@ def add_rows(m, C, A, B, r, b, a, c):
     graph={"softmax": "logsumexp", "column_block": "b", "row_block": "a"},
 )
 def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
-    """Small cache for matrix units with C x n words of f: L first, then f and O of C rows after C rows."""
+    """Small cache for matrix units with C x n words of f: first L, then f and O for C rows at a time."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, L, f = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("f", n_q, n_k)
 
@@ -82,7 +83,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: small-cache-backward-blocked, C rows after C rows, with sums of dK and dV in memory",
+    source="ours: small-cache-backward-blocked, for C rows at a time; dK and dV are summed in memory",
     io=(
         "2*n_q*d_v + n_q + n_k*(d_k + d_v)"
         f" + n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*ceiling(n_k/b) + n_q*n_k"
@@ -95,7 +96,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
     graph={"kept": "L", "rows_block": "C"},
 )
 def small_cache_backward_in_rows(m, Q, K, V, dO, O, L, *, C, a, b, c, e):
-    """Small cache for matrix units with C x n words of P, and of dS, which can have the same place."""
+    """Small cache for matrix units with C x n words of P; dS can use the same C x n words."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     P, dS, v = m.tensor("P", n_q, n_k), m.tensor("dS", n_q, n_k), m.tensor("v", n_q)
     dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)

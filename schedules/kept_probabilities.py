@@ -7,7 +7,7 @@ from pebblesim.schedules.matmul import gemm_streamed, rank_one_updates, streamed
 
 @schedule(
     problem="backward-qkv",
-    source="ours: streamed operands, P kept, dP and dS through memory",
+    source="ours: streamed operands; P is kept; dP and dS through memory",
     io=(
         f"{streamed('n_q', 'd_v', 'n_k')} + 4*n_q*n_k + {streamed('n_q', 'n_k', 'd_k')}"
         f" + {streamed('n_k', 'n_q', 'd_k', 'b', 'a')} + {streamed('n_k', 'n_q', 'd_v', 'b', 'a')}"

@@ -27,7 +27,7 @@ def by_rows(m, C, A, B, B_r, B_c):
     graph={"kept": True, "row_block": "B_r"},
 )
 def large_cache(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_c):
-    """Large cache: each block of rows meets all columns; g is resident."""
+    """Large cache: for each block of rows all columns are read; g is resident."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     S, h, g = m.tensor("S", n_q, d), m.tensor("h", n_k, d), m.tensor("g", d, d)
 

@@ -61,7 +61,7 @@ def add_keys(m, O_i, l_i, Q_C_i, Q_R_i, C, R, j):
 
 @schedule(
     problem="forward-latent",
-    source="ours: FlashAttention-2's order, columns of width 1, without a maximum",
+    source="ours: FlashAttention-2's order with columns of width 1, without a maximum",
     io=BY_ROWS,
     closed={"B_r": "floor((M - d - 3)/(3*d + 6))"},
     graph={"softmax": "late"},
@@ -82,7 +82,7 @@ def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
 
 @schedule(
     problem="forward-latent",
-    source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
+    source="ours: row-stationary with FlashDecoding's splits, without a maximum",
     io=(
         "n_q*(d_v + d_r)*ceiling(n_k/S) + n_k*(d_v + d_r)*ceiling(n_q/B_r)"
         " + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
@@ -90,7 +90,7 @@ def row_stationary_latent(m, Q_C, Q_R, C, R, *, B_r):
     graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
 )
 def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
-    """Row-stationary, a worker for each S keys; sums through memory."""
+    """Row-stationary, one worker for each split of S keys; the workers' sums go through memory."""
     (n_q, d_v), (n_k, _) = Q_C.shape, C.shape
     splits = m.quotient(n_k, S)
     AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
@@ -112,7 +112,7 @@ def row_stationary_split_latent(m, Q_C, Q_R, C, R, *, B_r, S):
 
 @schedule(
     problem="forward-latent",
-    source="ours: Saha & Ye's order with streamed operands; C is read for the scores and again as values",
+    source="ours: Saha & Ye's order with streamed operands; C is read once for the scores and once for the values",
     io=(
         f"{streamed('n_q', '(d_v + d_r)', 'n_k')} + n_q"
         f" + {streamed('n_q', 'n_k', 'd_v', 'a', 'q')} + n_q*ceiling(d_v/q)"

@@ -20,7 +20,7 @@ from pebblesim.schedules.matmul import (
     graph={"order": "linear"},
 )
 def linear(m, A1, A2, A3, X, Y, *, a, b, c):
-    """A2ᵀ A3 first: nd + nd²/√M, below every bound for the softmax."""
+    """A2ᵀ A3 first: nd + nd²/√M, less than every lower bound with a softmax."""
     n, d = A1.shape
     W, XW, XWY = (m.tensor(name, d, d) for name in ("W", "XW", "XWY"))
     O = m.tensor("O", n, d)
@@ -40,13 +40,13 @@ def linear(m, A1, A2, A3, X, Y, *, a, b, c):
 
 @schedule(
     problem="linear",
-    source="ours: the order that a softmax forces, (A1 X A2ᵀ) (A3 Y)",
+    source="ours: (A1 X A2ᵀ) (A3 Y), the only order that is possible with a softmax",
     io=f"2*{streamed('n', 'd', 'd')} + 2*n*d + 2*n*d*ceiling(n/B_r)",
     fit=[("a", "b"), "B_r"],
     graph={"order": "quadratic"},
 )
 def linear_quadratic(m, A1, A2, A3, X, Y, *, a, b, B_r):
-    """Row-stationary, in the order that a softmax forces: 4n²d²/M."""
+    """Row-stationary, in the only order that is possible with a softmax: 4n²d²/M."""
     n, d = A1.shape
     S, h, O = m.tensor("S", n, d), m.tensor("h", n, d), m.tensor("O", n, d)
 

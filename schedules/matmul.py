@@ -83,7 +83,7 @@ def resident(rows, terms, columns, b="b"):
 CLOSED_TILE = "floor(sqrt((M - 2)/3))"
 CLOSED_STREAMED = {"a": "floor(sqrt(M/2)) - 1", "b": "floor(sqrt(M/2)) - 1"}
 CLOSED_RESIDENT = {"b": "floor((M - 3)/(d + 2))"}
-"""Block sizes of the three functions; a product and a new sum need two pebbles besides the words of the tiles."""
+"""Block sizes of the three functions. Besides the words of the tiles, a product and a new sum need two pebbles."""
 
 
 @schedule(

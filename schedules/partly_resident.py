@@ -1,7 +1,7 @@
-"""Part of a matrix stays: near M = nd, the cache has space for blocks of rows and for some of the streamed rows.
+"""Part of a matrix stays in cache: near M = nd there is room for a block of rows and for some of the streamed rows.
 
-With k blocks of rows, the streamed rows are read k times. The first B_s of them are read before, stay, and are read
-only once: each of their words saves k - 1 words, or 2(k - 1) if a sum would be read and written for every block.
+With k blocks of rows, the streamed rows are read k times. The first B_s of them are read once, before the loop, and
+stay. Each of their words saves k - 1 words, or 2(k - 1) for a sum that would be read and written for every block.
 """
 
 from pebblesim.language import exp, rowsum
@@ -11,7 +11,7 @@ from pebblesim.schedules.row_sums import add_row_sums
 
 
 def passing(rows="n", keys="n"):
-    """Return how many rows of keys are read for blocks of other rows, as text; the first B_s rows are read once."""
+    """Return the number of rows of keys that are read in all blocks of rows, as text; the first B_s are read once."""
     return f"(Min({keys}, B_s) + ({keys} - Min({keys}, B_s))*ceiling({rows}/B_r))"
 
 
@@ -23,7 +23,7 @@ def passing(rows="n", keys="n"):
     graph={"softmax": "late"},
 )
 def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
-    """Keys partly resident: row-stationary, B_s keys and values stay."""
+    """Keys partly resident: row-stationary, and B_s keys and values stay in cache."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
 
@@ -57,7 +57,7 @@ def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
     graph=GRAPH,
 )
 def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
-    """Keys partly resident: regrouped, with h made on the way, B_s rows of A2 and h stay."""
+    """Keys partly resident: regrouped, h is recomputed, and B_s rows of A2 and h stay in cache."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)
@@ -82,7 +82,7 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: FlashAttention-2's order, v made and dQ begun by the first columns, the first rows of dQ resident",
+    source="ours: FlashAttention-2's order; the first columns compute v and start dQ; some rows of dQ are resident",
     io=(
         "2*n_k*(d_k + d_v) + n_q*d_v + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2)"
         " + d_k*Min(n_q, B_s) + d_k*(n_q - Min(n_q, B_s))*(2*ceiling(n_k/B_c) - 1)"
@@ -91,12 +91,12 @@ def keys_partly_resident(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, B_s):
     graph={"kept": "l"},
 )
 def queries_partly_resident(m, Q, K, V, dO, O, l, *, B_c, B_s):
-    """Queries partly resident: columns outside, B_s rows of dQ stay, the others wait in memory; on chains of sums."""
+    """Queries partly resident: outer loop over columns; B_s rows of dQ stay, the others are in memory. Chains only."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     dQ, dK, dV, v = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v), m.tensor("v", n_q)
 
     def row(i, dQ_i, columns, begin):
-        """Process a row with a block of columns; `begin`: it is the first block, and v is computed, too."""
+        """Process a row with a block of columns; `begin`: it is the first block, which also computes v."""
         K_j, V_j, dK_j, dV_j = columns
         dO_i, v_i = m.read(dO[i, :]), m.zeros(i) if begin else m.read(v[i])
         if begin:

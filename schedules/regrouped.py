@@ -31,7 +31,7 @@ def past_rows(m, g_, A1_i, dO_i, l_i, v_i, X_, A2_j, h_j):
 
 @schedule(
     problem="backward",
-    source="ours: Algorithm 8's sum over rows, rows of A1 and dO stationary, S made again",
+    source="ours: Algorithm 8's sum over rows; rows of A1 and dO stationary; S recomputed",
     io=f"{resident('n', 'd', 'd')} + 2*d**2 + 3*n*d + n + 2*n*d*ceiling(n/B_r)",
     fit=["B_r", "b"],
     graph=GRAPH,
@@ -56,13 +56,13 @@ def regrouped(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 
 @schedule(
     problem="backward",
-    source="ours: Algorithm 8's sum over rows, rows of A1 and dO stationary, S and h made again",
+    source="ours: Algorithm 8's sum over rows; rows of A1 and dO stationary; S and h recomputed",
     io="3*d**2 + 3*n*d + n + 2*n*d*ceiling(n/B_r)",
     fit=["B_r"],
     graph=GRAPH,
 )
 def regrouped_h(m, A1, A2, A3, dO, X, Y, O, l, *, B_r):
-    """Regrouped, with h computed on the fly: only the compulsory words for M ≥ 2nd + 3d²."""
+    """Regrouped, with h recomputed: only the compulsory words for M ≥ 2nd + 3d²."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     X_, Y_, g_ = m.read(X), m.read(Y), m.zeros(d, d)

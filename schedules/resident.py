@@ -10,7 +10,7 @@ from pebblesim.schedules.row_sums import add_row_sums
 
 @schedule(
     problem="backward",
-    source="ours: A2, h, X and g resident, rows pass by once",
+    source="ours: A2, h, X and g resident; each row is read once",
     io="5*n*d + 3*d**2 + n",
     graph={"order": "U", "kept": True, "centred": True},
 )
@@ -62,7 +62,7 @@ def columns_past(m, Q_, dO_, l_, v_, K, V, dK, dV, dQ_=None):
 
 @schedule(
     problem="backward-qkv",
-    source="ours: Q, dO and dQ resident, columns pass by once",
+    source="ours: Q, dO and dQ resident; each column is read once",
     io="2*n_q*(d_k + d_v) + n_q + 2*n_k*(d_k + d_v)",
     graph={"kept": "l"},
 )

@@ -1,5 +1,4 @@
-"""Row-stationary schedules for a large cache: rows of S, dO and dQ stay in the cache; the rows of A2 and h are
-streamed.
+"""Row-stationary schedules for a large cache: rows of S, dO and dQ stay; the rows of A2 and h are streamed.
 
 As in FlashAttention-2's forward pass the outer loop is over rows. Single columns of scores are enough, so a row needs
 3d + 4 words of cache, and no d x d matrix is resident: about 6n²d²/M words of I/O. `row-stationary` keeps S and dQ in
@@ -74,7 +73,7 @@ def row_stationary(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b, a_g, b_g):
 
 @schedule(
     problem="backward",
-    source="ours: row-stationary, S_i from A1_i and g in memory",
+    source="ours: row-stationary; S_i is computed from A1_i; g is summed in memory",
     io=f"{resident('n', 'd', 'd')} + 4*n*d + n + d**2 + ceiling(n/B_r)*(3*d**2 + 2*n*d)",
     fit=["B_r", "b"],
     closed=CLOSED_ROWS | CLOSED_RESIDENT,
@@ -113,7 +112,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
 
 @schedule(
     problem="backward",
-    source="ours: row-stationary, with the row sums divided out at the end",
+    source="ours: row-stationary; the division by the row sums comes at the end",
     io=f"2*{resident('n', 'd', 'd')} + 3*n*d + 2*n*d*ceiling(n/B_r) + {streamed('d', 'n', 'd', 'a_g', 'b_g')}",
     fit=["B_r", "b", ("a_g", "b_g")],
     closed={"B_r": "floor((M - d - 3)/(4*d + 6))"} | CLOSED_RESIDENT | CLOSED_OF_G,

@@ -1,8 +1,8 @@
 """A tighter small-cache schedule: rank-1 updates of a x b tiles, O and l kept from the forward pass.
 
-Every product is `gemm_streamed`; The softmax is applied to a tile of scores before it leaves the cache. Its gradient is
-applied to a tile of q while f is streamed. About 6(n²d + nd²)/√M + 3n² words; Algorithm 6 has factors 12 and 9 instead
-of 6 and 3.
+Every product is a `gemm_streamed`. The softmax is applied to a tile of scores before it leaves the cache. Its gradient
+is applied to a tile of q while f is streamed. The I/O is about 6(n²d + nd²)/√M + 3n² words; Algorithm 6 has factors 12
+and 9 instead of 6 and 3.
 """
 
 from pebblesim.language import exp
@@ -13,7 +13,7 @@ from pebblesim.schedules.row_sums import write_row_sums
 
 @schedule(
     problem="backward",
-    source="ours: Algorithm 6 with streamed operands and fused epilogues",
+    source="ours: Algorithm 6 with streamed operands and fused elementwise operations",
     io=(
         f"2*{streamed('n', 'd', 'd')} + 2*{streamed('n', 'd', 'n')} + {streamed('n', 'n', 'd')}"
         f" + {streamed('d', 'n', 'd')} + n**2 + 2*n*ceiling(n/b) + 2*n*d + n"

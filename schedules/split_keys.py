@@ -1,7 +1,7 @@
-"""Keys cut into splits of S keys, one worker for each, and a merge: for few queries and many keys, as in decoding.
+"""Splits of S keys, one worker for each split, and a merge: for few queries and many keys, as in decoding.
 
-With one query, only the keys can be divided among parallel workers. For each query, a worker writes its own O_s and one
-word for its weight to memory, d_v + 1 words; the merge reads all of them.
+With one query, only the keys can be divided among parallel workers. For each query a worker writes d_v + 1 words to
+memory: its own O_s and one word for its weight. The merge reads all of them.
 """
 
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
@@ -19,7 +19,7 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
     graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
 )
 def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
-    """FlashDecoding: a worker for each S keys, O_s and L_s of each through memory.
+    """FlashDecoding: one worker for each split of S keys; O_s and L_s of each split go through memory.
 
     Deviation: the scores of a split stay in the cache until their maximum is known, B_r·S words; FlashDecoding uses an
     online softmax over a split instead. Both move the same words.
@@ -78,13 +78,13 @@ def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
 
 @schedule(
     problem="forward",
-    source="ours: row-stationary, as FlashDecoding splits it, with sums that need no maximum",
+    source="ours: row-stationary with FlashDecoding's splits, without a maximum",
     io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
     fit=["B_r", "S"],
     graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
 )
 def row_stationary_split(m, Q, K, V, *, B_r, S):
-    """Row-stationary, a worker for each S keys: splits of any length, the words of FlashDecoding."""
+    """Row-stationary, one worker for each split of S keys: splits of any length, with the I/O of FlashDecoding."""
     (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)
     AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)

@@ -60,7 +60,7 @@ def backward_from(m, g, A1, A2, S, qv, l, *, B_r, a, b):
 
 @schedule(
     problem="backward",
-    source="ours: q - v through memory, rows of dO stationary for q, rows of S and dQ for the rest",
+    source="ours: q - v through memory; rows of dO stationary for q; rows of S and dQ stationary for the rest",
     io=(
         f"2*{streamed('n', 'd', 'd')} + 2*n*d + n*d*ceiling(n/B_q) + n**2"
         f" + 2*n*d + n + n*d*ceiling(n/B_r) + n**2 + {streamed('d', 'n', 'd')}"
@@ -95,7 +95,7 @@ def q_stored(m, A1, A2, A3, dO, X, Y, O, l, *, B_q, B_r, a, b):
 
 @schedule(
     problem="backward",
-    source="ours: q - v through memory, made by tiles; rows of S and dQ stationary for the rest",
+    source="ours: q - v through memory, computed in tiles; rows of S and dQ stationary for the rest",
     io=(
         f"2*{streamed('n', 'd', 'd')} + 2*n*d + n + {streamed('n', 'd', 'n')} + n*ceiling(n/b)"
         f" + 2*n*d + n + n*d*ceiling(n/B_r) + n**2 + {streamed('d', 'n', 'd')}"
@@ -131,7 +131,7 @@ def q_tiled(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, a, b):
 
 @schedule(
     problem="forward",
-    source="ours: exp(S) through memory, made with rows of Q stationary",
+    source="ours: exp(S) through memory, computed with rows of Q stationary",
     io=(f"n_q*d_k + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k + n_q + {streamed('n_q', 'n_k', 'd_v')} + n_q*ceiling(d_v/b)"),
     fit=["B_r", ("a", "b")],
     graph={"softmax": "late"},
@@ -159,13 +159,13 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
 
 @schedule(
     problem="forward",
-    source="ours: exp(S) through memory, its row sums in a pass of their own; found by `pebblesim search`",
+    source="ours: exp(S) through memory; a separate pass for its row sums; found by `pebblesim search`",
     io=f"{streamed('n_q', 'd_k', 'n_k')} + n_q*n_k + n_q + {streamed('n_q', 'n_k', 'd_v')} + n_q*ceiling(d_v/b)",
     fit=[("a", "b"), "B_l"],
     graph={"softmax": "late"},
 )
 def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
-    """Row sums apart: no word of them stays beside a tile, which is larger for that; best for a handful of words."""
+    """Row sums in a separate pass: no word of them is beside a tile, so the tile is larger; best for very small M."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
     A, l, O = m.tensor("A", n_q, n_k), m.tensor("l", n_q), m.tensor("O", n_q, d_v)
 
@@ -191,7 +191,7 @@ def row_sums_apart_forward(m, Q, K, V, *, a, b, B_l):
 @schedule(
     problem="backward-qkv",
     name="P-stored",
-    source="ours: P and dS through memory, columns of V and dV stationary between them",
+    source="ours: P and dS through memory; columns of V and dV stationary in the pass between",
     io=(
         "2*n_q*d_v + n_q + n_q*d_k + n_q + n_k*d_k*ceiling(n_q/B_r) + n_q*n_k"
         " + 2*n_k*d_v + ceiling(n_k/B_c)*n_q*(d_v + 1) + 2*n_q*n_k"
@@ -241,7 +241,7 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
 @schedule(
     problem="backward-qkv",
     name="dS-stored",
-    source="ours: FlashAttention-2's order with dS through memory in place of dQ",
+    source="ours: FlashAttention-2's order; dS goes through memory instead of dQ",
     io=(
         "2*n_q*d_v + n_q + 2*n_k*(d_k + d_v) + ceiling(n_k/B_c)*n_q*(d_k + d_v + 2) + n_q*n_k"
         f" + {streamed('n_q', 'n_k', 'd_k')}"

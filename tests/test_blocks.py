@@ -12,9 +12,12 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.jobs import cache_needed
 from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.block_costs import Room, Words, _area, _covered
 from pebblesim.jobs.blocks import _parts, _Search, choose
+from pebblesim.jobs.cache_needed import Room
+from pebblesim.jobs.mask_answers import _area, _covered
+from pebblesim.jobs.words_moved import Words
 from pebblesim.language import Block, Machine, Tensor, masks
 from pebblesim.language.masks import Band, Mask, TileRange
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
@@ -523,3 +526,18 @@ def test_a_long_list_of_names_is_cut() -> None:
     names = [f"schedule-{number:02}" for number in range(30)]
     assert str(UnknownName("schedule", "8192", names)).endswith("schedule-22, schedule-23, and 6 more.")
     assert str(UnknownName("schedule", "8192", names[:24])).endswith("schedule-22, schedule-23.")
+
+
+@pytest.mark.parametrize("name", IN_ROWS)
+def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact peak takes milliseconds, and blocks that compete for the cache have it asked thousands of times."""
+    asked = []
+
+    def counted(*arguments: Any) -> int:
+        asked.append(arguments)
+        return peak_red(*arguments)
+
+    monkeypatch.setattr(cache_needed, "peak_red", counted)
+    schedule = SCHEDULES[name].in_dims({"n": 2**256, "d": 64})
+    choose(schedule, {"n": 2**256, "d": 64}, 2**20)
+    assert len(asked) < 50

@@ -322,12 +322,15 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
             f"{SIZES} it got n = 8, d = 4, q = 3.",
         ),
         (f"{SMALL} -M 24 --size n", "--size 'n' was given; it takes NAME=VALUE."),
+        (f"{SMALL} -n 9 -M 24", "-n was given twice; it takes one value."),
+        (f"{SMALL} -M 24 -M 25", "-M was given twice; it takes one value."),
+        ("sweep small-cache -n 8 -n 9 -d 4 -M 24", "-n was given twice; it takes one value."),
         ("count small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("formula small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("show small-cash", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("play small-cash -n 8 -d 4 -M 24", "no schedule is called 'small-cash'; did you mean 'small-cache'?"),
         ("count -p backwards -n 8 -d 4 -M 24", "no problem is called 'backwards'; did you mean 'backward'?"),
-        ("graph backwards -n 8 -d 4", "no problem is called 'backwards'; did you mean 'backward'?"),
+        ("graph backwards -n 8 -d 4", "no file, generator or problem is called 'backwards'; did you mean 'backward'?"),
         (
             "count small-cache matmul-tiled -n 8 -d 4 -M 24",
             "matmul-tiled solves 'matmul', not 'backward'; add ",
@@ -461,6 +464,17 @@ def test_a_graph_is_exported(suffix: str, pebblesim: Pebblesim, tmp_path: Path) 
     assert f"written   product.{suffix}" in ran.out
     assert [path.name for path in tmp_path.iterdir()] == [f"product.{suffix}"]
     assert (tmp_path / f"product.{suffix}").stat().st_size > 100
+
+
+def test_any_graph_is_exported(pebblesim: Pebblesim) -> None:
+    made = pebblesim("graph fft -n 8 -o fft.hdag --json").json
+    assert (made["vertices"], made["edges"], made["inputs"], made["outputs"]) == (32, 48, 8, 8)
+    assert made["literature"] == {"bound": "Θ(n log n / log M)", "source": "Hong & Kung 1981, Theorem 2.1"}
+    ran = pebblesim("graph fft.hdag -o fft.graphml")
+    assert "edges     48\n" in ran.out and "known" not in ran.out
+    assert pebblesim("graph fft.graphml --json").json["edges"] == 48
+    assert "known     Θ(n log n / log M) (Hong & Kung 1981" in pebblesim("pebble fft -n 4 -M 12 --seconds 0").out
+    assert pebblesim("pebble matmul -n 4 -M 99 --seconds 0 --json").json["io"] == 3 * 4 * 4
 
 
 # -- as a program of its own -----------------------------------------------------------------------------------------

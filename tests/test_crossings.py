@@ -16,9 +16,8 @@ import pebblesim as ps
 from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overtakes
-from pebblesim.jobs import crossings
 from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossings import Curve, crossover, sweep
+from pebblesim.jobs.crossover import Curve, crossover, regimes, sweep
 from pebblesim.language.registry import SCHEDULES, get, of_problem
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.style import save
@@ -196,7 +195,7 @@ def test_the_exponent_is_measured() -> None:
 
 def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
-    found = list(crossings.regimes(backward, dims))
+    found = list(regimes(backward, dims))
     assert [name for _, name in found][:3] == ["D1r", "D4r", "D3"] and found[-1][1] == "compulsory"
     for (_, before), (M, name) in pairwise(found):
         assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)
@@ -301,7 +300,7 @@ def test_the_picture_along_a_dimension() -> None:
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossings, "OVER_D", (8, 16))
+    monkeypatch.setattr("pebblesim.jobs.crossover.OVER_D", (8, 16))
     run = CliRunner().invoke(
         app, ["crossover", "small-cache-streamed", "row-stationary", "-n", "256", "-d", "16", "--json"]
     )

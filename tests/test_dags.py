@@ -1,6 +1,7 @@
 """Any DAG: the best game found, bounds and optimum against an independent search, and what is refused."""
 
 import itertools
+import json
 import math
 import random
 import signal
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from oracle_games import least_io
 from strategies import amount
+from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.cli.main import app
 from pebblesim.dags import optimum_kernel
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
+from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
@@ -457,6 +461,26 @@ def test_a_sum_is_complete_only_with_all_its_terms() -> None:
     assert referee(partial, 2, [moves(*stale)], "partial").missing_outputs == 1  # and this is out of date
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("5", "6", "7", "9"),
+        ("3", "2", "1", "0"),
+        ("x", "x", "y", "x"),
+        ("a%b", " a", "a\nb", "#1"),
+        ("", "#0", "a  b", "é"),
+    ],
+)
+def test_a_game_in_text_is_judged_whatever_the_vertices_are_called(names: tuple[str, ...], tmp_path: Path) -> None:
+    graph = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)], names=names)
+    save_graph(graph, tmp_path / "g.json")
+    path, game = str(tmp_path / "g.json"), str(tmp_path / "game.txt")
+    for words in (["pebble", path, "-M", "3", "--seconds", "0", "--save", game], ["judge", path, game, "-M", "3"]):
+        answer = CliRunner().invoke(app, [*words, "--json"])
+        assert answer.exit_code == 0, answer.output
+        assert json.loads(answer.output)["complete"], answer.output
+
+
 def test_a_game_of_others_is_judged(tmp_path: Path) -> None:
     path = tmp_path / "game.txt"
     path.write_text(
@@ -589,6 +613,45 @@ def test_sizes_of_the_families(matrix: Path) -> None:
         elif name != "transformer":
             assert (graph.vertices, graph.edges, len(graph.inputs), len(graph.outputs)) == counts, name
         assert GENERATORS[name].source
+
+
+def test_a_matrix_is_a_file_or_an_array(matrix: Path, tmp_path: Path) -> None:
+    entries = np.array([[2.0, 0, 0], [1, 1e-3, 0], [5, 7, -4]])
+    for name in ("spmv", "triangular-solve"):
+        from_file, from_array = generate(name, matrix=str(matrix)), generate(name, matrix=entries)
+        assert (from_file.vertices, from_file.edges) == (from_array.vertices, from_array.edges)
+    whole = tmp_path / "A.mtx"
+    whole.write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n1 1 4\n2 1 3\n3 2 1\n")
+    nonzeros = 5  # one on the diagonal, two below it and their images above it; 2 + 2 + 1 in the rows
+    graph = generate("spmv", matrix=whole)
+    assert (graph.vertices, graph.edges) == (nonzeros + 3 + nonzeros + 2, 2 * nonzeros + 2 * 2)
+    for refused, says in (
+        (whole, "above the diagonal"),
+        ([[1, 0]], "1 × 2"),
+        ([1, 2], r"shape \(2,\)"),
+        ("no", "read no"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            generate("triangular-solve", matrix=refused)
+    with pytest.raises(UsageError, match="an array of numbers"):
+        generate("spmv", matrix=[["a"]])
+    whole.write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 1\n2 3 4\n")
+    with pytest.raises(UsageError, match="line 3: a symmetric matrix stores its lower triangle"):
+        generate("spmv", matrix=whole)
+
+
+def test_numbers_of_numpy_are_sizes() -> None:
+    assert generate("fft", n=np.int64(8)).vertices == 32
+    assert ps.optimum("fft", n=4, M=4).io == ps.optimum(generate("fft", n=4), M=4).io
+    with pytest.raises(UnknownName, match="no problem or generator is called 'ftf'"):
+        ps.optimum("ftf", n=4, M=4)
+    for search in (pebble, ps.optimum):
+        with pytest.raises(UsageError, match="seconds = 'soon' was given"):
+            search(SUM, M=3, seconds="soon")  # type: ignore[operator]
+    with pytest.raises(UsageError, match="n must be the number of vertices"):
+        Cdag.from_edges([(0, 1)], 2)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="1 names were given for 2 vertices"):
+        Cdag.from_edges(2, [(0, 1)], names=["a"])
 
 
 @given(n=st.integers(1, 9), seed=st.integers(0, 99))

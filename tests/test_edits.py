@@ -34,15 +34,15 @@ RIGHT_BUT_REFUSED = (
     # It reads what nobody has written yet, and does it again when it has been.
     r"reads nothing yet from \w+, where",
     # It does again in place what changes nothing when done twice, such as max(x, 0).
-    r"uses \w+, which holds .*, where .* is meant",
+    r"uses \w+, which holds .*, where .* is needed",
     # It computes the same numbers in another way than its graph.
-    r"computes .*, which the graph it is played on does not have",
+    r"computes .*, which is not in the graph of the problem",
     # A sum moves or leaves while it is spread over several pebbles, which a chain's never is.
-    r"that is still spread over several partial sums; choose summation 'chain'",
+    r"that still consists of several partial sums; choose summation 'chain'",
     # It writes a sum that has no term yet, under a mask, and writes it again when it is complete.
-    r"writes \w+ to \w+, but nothing was computed in",
+    r"writes \w+ to \w+, but \w+ holds no value at",
     # It fills with zeros what is not made from them in the graph, and nobody reads it.
-    r"writes 0 to \w+, which does not start from that constant in the graph",
+    r"writes the constant 0 to \w+, which does not start from that constant in its graph",
     # It computes in pieces what is in cache already as a whole.
     r"has a red pebble already: it is in the cache",
 )

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 import pebblesim as ps
 from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossings import Crossing, Crossover, sweep
+from pebblesim.jobs.crossings import Crossing, Crossover
+from pebblesim.jobs.crossover import sweep
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
@@ -96,7 +97,7 @@ def test_a_schedule_that_computes_in_another_way_than_it_says_is_found_out() -> 
                 use()
         with pytest.raises(BelowBound):
             ps.compare("backward", n=65536, d=128, M=2**18).to_dict()
-        with pytest.raises(UsageError, match=r"the graph it is played on keeps 1 apart; choose its row_block"):
+        with pytest.raises(UsageError, match=r"its graph has 1; choose row_block of the graph"):
             ps.play("direct-it-says", n=5, d=3, M=60)
 
 

@@ -46,21 +46,21 @@ def refused(message: str, *marks: Any) -> Callable[[Function], Function]:
 # -- tensors that are kept apart for tiles ---------------------------------------------------------------------------
 
 
-@refused("T has shape (⌈k/b⌉, m, n); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m, n); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_of_no_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0], B.shape[1])
     for k in m.tiles(A.shape[1], b):
         m.write(T, m.compute(m.read(A[:, k]) @ m.read(B[k, :])))  # here
 
 
-@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_by_a_loop_with_another_block(m: Machine, A: Tensor, B: Tensor, *, b: Block, c: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for k in m.tiles(A.shape[1], c):
         m.write(T[k, :], m.compute(rowsum(m.read(A[:, k]))))  # here
 
 
-@refused("T has shape (⌈k/b⌉, m); its first index is that of an open loop over the tiles of k by b.")
+@refused("T has shape (⌈k/b⌉, m); its first index must be that of an open loop over the tiles of k by b.")
 def a_part_by_a_tile_of_a_tile(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     T = m.tensor("T", m.quotient(A.shape[1], b), A.shape[0])
     for j in m.tiles(A.shape[1], b):
@@ -531,7 +531,7 @@ def delete_a_tile_in_every_iteration(m: Machine, A: Tensor, B: Tensor, *, b: Blo
         m.delete(A_)  # here
 
 
-@refused("a part of A_ by index i outlives its loop.")
+@refused("a part of A_ by index i is used after its loop.")
 def a_part_of_a_tile_after_the_loop_of_its_index(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     A_, B_ = m.read(A), m.read(B)
     for i in m.tiles(A.shape[0], b):
@@ -606,7 +606,45 @@ def _fails(m: Machine, A: Tensor) -> None:
     m.read(A)[0, 0]
 
 
-@refused("NameError: name 'C' is not defined")
+@refused("'Aa' is not defined; did you mean 'A'? The schedule has the inputs A, B and the block b.")
+def an_input_that_is_misspelt(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
+    for i in m.tiles(A.shape[0], b):
+        m.read(Aa[i, :])  # type: ignore[name-defined] # noqa: F821 # here
+
+
+@refused("'Tile_of_a' is not defined; did you mean 'tile_of_A'? The schedule has the input A.")
+def a_variable_in_other_case(m: Machine, A: Tensor) -> None:
+    tile_of_A = m.read(A)
+    m.delete(Tile_of_a)  # type: ignore[name-defined] # noqa: F821 # here
+    m.delete(tile_of_A)
+
+
+@refused("'A' is not defined; the schedule has no inputs.")
+def an_input_that_is_not_named(m: Machine) -> None:
+    m.read(A)  # type: ignore[name-defined] # noqa: F821 # here
+
+
+@refused("'Machine' object has no attribute 'raed'; did you mean 'read'?")
+def a_primitive_that_is_misspelt(m: Machine, A: Tensor) -> None:
+    m.raed(A)  # type: ignore[attr-defined] # here
+
+
+@refused("'Tile' object has no attribute 'largest'.")
+def a_method_that_is_unlike_any(m: Machine, A: Tensor) -> None:
+    m.read(A).largest()  # type: ignore[attr-defined] # here
+
+
+@refused("'a' is not defined; did you mean 'A'? The schedule has the inputs A, B.")
+def an_input_in_other_case(m: Machine, A: Tensor, B: Tensor) -> None:
+    m.read(a)  # type: ignore[name-defined] # noqa: F821 # here
+
+
+@refused("'sigmoid' is not defined; import it: from pebblesim.language import sigmoid.")
+def a_function_that_is_not_imported(m: Machine, A: Tensor) -> None:
+    m.compute(sigmoid(m.read(A)))  # type: ignore[name-defined] # noqa: F821 # here
+
+
+@refused("'C' is not defined; the schedule has the inputs A, B and the block b.")
 def an_exception_inside_phase_and_loop(m: Machine, A: Tensor, B: Tensor, *, b: Block) -> None:
     with m.phase("first"):
         for i in m.tiles(A.shape[0], b):

@@ -209,10 +209,14 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     assert hits == []
 
 
-def test_a_cold_start_loads_no_heavy_library() -> None:
+@pytest.mark.parametrize(
+    "what", ["", "pebblesim.count('small-cache', n=64, d=8, M=256); pebblesim.compare(n=64, d=8, M=256)"]
+)
+def test_a_cold_start_loads_no_heavy_library(what: str) -> None:
     heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
     code = (
-        f"import sys, json, pebblesim, pebblesim.cli.main; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+        f"import sys, json, pebblesim, pebblesim.cli.main; {what}\n"
+        f"print(json.dumps([m for m in {heavy} if m in sys.modules]))"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

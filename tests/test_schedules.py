@@ -281,7 +281,7 @@ def test_what_is_kept_apart_cannot_wait_in_memory() -> None:
             m.write(largest, m.compute(rowmax(S)))
         m.write(O, m.read(V))
 
-    with pytest.raises(UsageError, match="writes m_block, of which the graph it is played on keeps 3 blocks apart"):
+    with pytest.raises(UsageError, match="writes m_block, which has 3 separate blocks in its graph"):
         ps.play(spilled, n=6, d=2, M=200, blocks={"b": 2})
 
 

@@ -252,8 +252,8 @@ def test_the_scale_of_practice_has_a_name() -> None:
         ("forward", "1/d", "scale = '1/d' was given; it is a finite number, or 1/sqrt"),
         ("forward", float("nan"), "scale = nan was given"),
         ("forward", None, "scale = None was given"),
-        ("matmul", 2, "problem 'matmul' has no scores that could be scaled; leave the scale out"),
-        ("linear", "1/sqrt(d_k)", "problem 'linear' has no scores that could be scaled"),
+        ("matmul", 2, "problem 'matmul' has no scores that could be multiplied; leave the scale out"),
+        ("linear", "1/sqrt(d_k)", "problem 'linear' has no scores that could be multiplied"),
     ],
 )
 def test_what_is_no_scale(name: str, scale: Any, says: str) -> None:

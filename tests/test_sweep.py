@@ -21,7 +21,7 @@ from hypothesis import example, given, strategies as st
 import pebblesim as ps
 from pebblesim import tables
 from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import sweeps
+from pebblesim.jobs import sweep_rows
 from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.program import fingerprint
@@ -317,7 +317,7 @@ def test_rows_of_other_bounds_are_not_taken(tmp_path: Path, monkeypatch: pytest.
     store = tmp_path / "rows.sqlite"
     for number, of in enumerate(("bounds as they are", "other bounds"), 1):
         if number == 2:
-            monkeypatch.setattr(sweeps, "_bounds", lambda of=of: of)
+            monkeypatch.setattr(sweep_rows, "_bounds", lambda of=of: of)
         for _ in range(2):
             ps.sweep("small-cache", n=8, d=4, M=99, store=store)
             assert len(stored(store)) == number
@@ -497,12 +497,14 @@ def test_a_cluster_that_loses_a_worker_computes_the_same_rows(cluster: tuple[str
 
 def test_no_scheduler_at_an_address_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(sweeps, "PATIENCE", 0.5)
+    monkeypatch.setattr(sweep_rows, "PATIENCE", 0.5)
     with pytest.raises(UsageError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
         ps.sweep("small-cache", n=8, d=4, M=99, dask="tcp://127.0.0.1:9")
 
 
 def test_a_worker_of_another_version_computes_nothing() -> None:
-    point = sweeps.Point("count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", "")
-    _, row, failure = sweeps._work("0.0.0", point.key(), point)
+    point = sweep_rows.Point(
+        "count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", ""
+    )
+    _, row, failure = sweep_rows._work("0.0.0", point.key(), point)
     assert row is None and "install the same" in failure

@@ -303,7 +303,7 @@ def test_an_output_lies_in_its_own_tensor() -> None:
         m.write(dK, m.compute(dS @ K_))
         m.write(dQ, m.compute(dS.T @ Q_))
 
-    message = r"exchanged ends with dK\[0,0\] in dQ, where dQ\[0,0\] must be written"
+    message = r"exchanged ends with dK\[0,0\] in dQ; dQ\[0,0\] must be there at the end"
     with pytest.raises(UsageError, match=message):
         ps.play(unregistered(exchanged, "backward-qkv", kept="l"), M=MANY, n=4, d=3, blocks={"b": 1})
 
@@ -359,7 +359,7 @@ def test_memory_that_changed_meanwhile_is_not_what_it_was() -> None:
     schedule = unregistered(rounds, "forward")
     assert ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 3}).passed
     assert not all(np.allclose(*pair) for pair in run(schedule, n=4, d=3, b=2).values())
-    with pytest.raises(UsageError, match=r"uses A, which holds A\[0,0\], where S\[0,0\] is meant"):
+    with pytest.raises(UsageError, match=r"uses A, which holds A\[0,0\], where S\[0,0\] is needed"):
         ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 2})
 
 
@@ -390,7 +390,7 @@ def test_the_right_pebble_in_another_tile_does_not_help() -> None:
     schedule = unregistered(rounds, "forward", softmax="late")
     assert ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 3}).passed
     assert not all(np.allclose(*pair) for pair in run(schedule, n=4, d=3, b=2).values())
-    with pytest.raises(UsageError, match=r"reads S\[0,0\] from T, where A\[0,0\] is meant"):
+    with pytest.raises(UsageError, match=r"reads S\[0,0\] from T, where A\[0,0\] is needed"):
         ps.play(schedule, M=MANY, n=4, d=3, blocks={"b": 2})
 
 

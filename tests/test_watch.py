@@ -552,7 +552,7 @@ def test_a_game_is_won(by: str, opened: Any, tiny: Recording) -> None:
     assert "short of cache" in tab.text_content("#board-choice option:checked") and "is 7" in tab.text_content("#par")
     best = ps.optimum("matmul", m=1, k=2, n=1, M=3)
     for number, (kind, vertex) in enumerate(unpack(move) for move in best.moves.tolist()):
-        assert "least!" not in says(tab)
+        assert "least!" not in says(tab) and "changes nothing" not in says(tab)
         choose(tab, vertex)
         if by == "keys":
             tab.keyboard.press(KEYS[kind])
@@ -591,6 +591,11 @@ def test_rules_are_kept_and_moves_taken_back(opened: Any, tiny: Recording) -> No
     assert says(tab) == "Taken back: read A[0,1]."
     tab.click("#undo")
     assert counters(tab) == {"io": 2, "reads": 2, "writes": 0, "red": 2, "peak": 2}
+    choose(tab, 0)
+    tab.keyboard.press("w")  # it is in memory already
+    assert says(tab).strip() == "A[0,0] is written from the cache to memory: 1 word of I/O. " \
+        "The same value was in memory already: this write changes nothing."  # fmt: skip
+    assert counters(tab) == {"io": 3, "reads": 2, "writes": 1, "red": 2, "peak": 2}
     tab.click("#restart")
     assert counters(tab)["io"] == 0 and tab.is_disabled("#undo")
 

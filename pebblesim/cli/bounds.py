@@ -208,7 +208,7 @@ def crossover(
     as_json: AsJson = False,
 ) -> None:
     """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
-    from pebblesim.jobs.crossings import crossover as find, sweep
+    from pebblesim.jobs.crossover import crossover as find, sweep
 
     if output is not None:
         from pebblesim.plots.style import check

@@ -95,7 +95,7 @@ def cards() -> Iterable[str]:
 
 
 def results() -> Iterable[str]:
-    from pebblesim.jobs.sweeps import RESULTS
+    from pebblesim.jobs.sweep_rows import RESULTS
 
     return RESULTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -65,6 +65,12 @@ class _GraphOptions(Group):
 class GraphChoice(_GraphOptions, Sizes):
     """A graph from a file, a generator or a problem."""
 
+    def is_file(self, name: str) -> bool:
+        """Whether a graph of this name is read from a file."""
+        from pebblesim.dags.formats import SUFFIXES
+
+        return self.format is not None or Path(name).suffix.lower() in SUFFIXES or Path(name).is_file()
+
     def graph(self, name: str) -> tuple[str, Cdag]:
         """Return (the graph's title, the graph).
 
@@ -72,18 +78,17 @@ class GraphChoice(_GraphOptions, Sizes):
             UnknownName: `name` is not a file, a generator or a problem.
         """
         import pebblesim as ps
-        from pebblesim.dags.formats import SUFFIXES
         from pebblesim.dags.generators import GENERATORS
         from pebblesim.language.problems import PROBLEMS
 
         options: dict[str, Any] = {key: option_value(value) for key, value in pairs(self.option, "--option")}
         options |= self.dims
         path = Path(name)
-        if self.format is not None or path.suffix.lower() in SUFFIXES or path.is_file():
+        if self.is_file(name):
             if options or self.mask or self.summation != "chain":
                 raise UsageError(f"{name} is a file; leave out sizes and the options of problems.")
             return path.name, ps.load_graph(path, self.format)
-        if name in PROBLEMS:
+        if name in PROBLEMS and not (name in GENERATORS and set(options) == {"n"}):
             graph = ps.graph(name, summation=self.summation, mask=self.mask, **options)
         elif name in GENERATORS:
             if self.mask or self.summation != "chain":
@@ -92,6 +97,26 @@ class GraphChoice(_GraphOptions, Sizes):
         else:
             raise UnknownName("file, generator or problem", name, {*PROBLEMS, *GENERATORS})
         return ", ".join([name, *(f"{key} = {value}" for key, value in options.items())]), graph
+
+
+class Known(NamedTuple):
+    """A bound of the literature on the I/O of a family of graphs."""
+
+    bound: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.bound} ({self.source})"
+
+
+def literature(name: str, made: GraphChoice) -> Known | None:
+    """The bound of the literature for a generator's graphs; None for a file or a problem."""
+    from pebblesim.dags.generators import GENERATORS
+    from pebblesim.language.problems import PROBLEMS
+
+    if name in PROBLEMS or name not in GENERATORS or made.is_file(name):
+        return None
+    return Known(GENERATORS[name].bound, GENERATORS[name].source)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -108,6 +133,7 @@ def _seconds(text: str | None) -> float | None:
 
 def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
     """Save a game, if a file was named."""
+    from pebblesim.dags.judging import names_in_text
     from pebblesim.game.moves import saving
     from pebblesim.game.referee import BY_TERM
 
@@ -117,7 +143,7 @@ def _save(path: Path | None, graph: Cdag, moves: Any, rules: str) -> None:
         raise UsageError(
             f"moves under {rules!r} add single terms, which a .txt file cannot name; save to .npy instead."
         )
-    with saving(path, [moves], graph.describe):
+    with saving(path, [moves], names_in_text(graph).__getitem__ if path.suffix == ".txt" else str):
         pass
 
 
@@ -155,6 +181,8 @@ def pebble(
     say(f"{name}: {graph}\n{found}")
     for bound in found.bounds:
         say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
+    if known := literature(source, made):
+        say(f"known     {known}")
     if save is not None:
         say(f"written   {save}")
     print_rules(rules)

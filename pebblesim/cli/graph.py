@@ -1,24 +1,14 @@
-"""Graphs of problems: `graph`."""
+"""Graphs of problems, of generators and in files: `graph`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pebblesim.cli.options import (
-    AsJson,
-    MaskText,
-    Option,
-    Sizes,
-    Summation,
-    command,
-    complete_problem,
-    family,
-    option_value,
-    pairs,
-)
+from pebblesim.cli.dags import GraphChoice, SourceName, literature
+from pebblesim.cli.options import AsJson, command, family, option_value, pairs
 from pebblesim.cli.printing import print_json, say
 from pebblesim.errors import UsageError
 
@@ -27,12 +17,9 @@ app = family()
 
 @command(app, example="pebblesim graph backward -n 4 -d 2 --summation balanced -o backward.dot")
 def graph(
-    problem: Annotated[str, typer.Argument(help="A problem (see `pebblesim list`).", autocompletion=complete_problem)],
+    source: SourceName,
     *,
-    sizes: Sizes,
-    summation: Summation = "chain",
-    mask: MaskText = None,
-    option: Option = None,
+    made: GraphChoice,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -43,31 +30,58 @@ def graph(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the size of a computational DAG with its summation trees, or export it."""
+    """Print the size of a computational DAG, or export it: that of a problem, a generator, or a file."""
+    from pebblesim.dags.formats import save_graph
+    from pebblesim.language.problems import PROBLEMS
+
+    if source in PROBLEMS and made.format is None:
+        _of_problem(source, made, output, as_json)
+        return
+    name, built = made.graph(source)
+    if output is not None:
+        save_graph(built, output)
+    known = literature(source, made)
+    sizes = {
+        "vertices": built.vertices,
+        "edges": built.edges,
+        "inputs": len(built.inputs),
+        "outputs": len(built.outputs),
+    }
+    if as_json:
+        print_json({"graph": name, **sizes, **({} if known is None else {"literature": known._asdict()})})
+        return
+    say(name, *(f"{what:<10}{count:,}" for what, count in sizes.items()))
+    if known is not None:
+        say(f"known     {known}")
+    if output is not None:
+        say(f"written   {output}")
+
+
+def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: bool) -> None:
+    """Print the size of a problem's graph, which is known before it is built."""
     from pebblesim import graphs
+    from pebblesim.dags.formats import save_graph
     from pebblesim.jobs.arguments import problem_dims
     from pebblesim.language import masks
     from pebblesim.language.problems import problem as find
 
     solves = find(problem)
-    dims = problem_dims(solves, sizes.dims)
-    options = {name: option_value(value) for name, value in pairs(option, "--option")}
+    dims = problem_dims(solves, made.dims)
+    options: dict[str, Any] = {name: option_value(value) for name, value in pairs(made.option, "--option")}
     for name in options:
         if name in (*dims, "summation", "outputs"):
             raise UsageError(
                 f"--option {name}=… is not allowed; sizes, summation trees and the output file have their own options."
             )
-    seen, solves = masks.of(mask), solves.in_dims(dims)
+    seen, solves = masks.of(made.mask), solves.in_dims(dims)
     allowed = None if seen is None else seen.allowed(*solves.grid(dims))
-    plan = graphs.plan(problem, summation, mask=allowed, **dims, **options)
+    plan = graphs.plan(problem, made.summation, mask=allowed, **dims, **options)
     if output is not None:
-        from pebblesim.dags.formats import save_graph
-
-        save_graph(graphs.build(problem, summation, mask=allowed, **dims, **options), output)
+        save_graph(graphs.build(problem, made.summation, mask=allowed, **dims, **options), output)
     if as_json:
-        print_json({"problem": problem, **dims, "summation": summation, **options, **plan._asdict()})
+        print_json({"problem": problem, **dims, "summation": made.summation, **options, **plan._asdict()})
         return
-    say(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {summation}")
+    say(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {made.summation}")
     say(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
     if output is not None:
         say(f"written   {output}")

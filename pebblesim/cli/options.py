@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from pebblesim.cli.completion import BY_NAME, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
@@ -202,6 +203,18 @@ class HeadChoice(Group):
         return {"heads": self.heads, "kv_heads": self.kv_heads, "batch": self.batch, "separate": self.separate}
 
 
+class _EachOnce(TyperCommand):
+    """A command that refuses an option with one value that is given twice; Typer would keep the last value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            given: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+            for each in given:
+                if each.param_type_name == "option" and not (each.multiple or each.is_flag) and given.count(each) > 1:
+                    raise UsageError(f"{each.opts[0]} was given twice; it takes one value.")
+        return super().parse_args(ctx, args)
+
+
 def command(app: typer.Typer, name: str | None = None, *, example: str) -> Callable[[Callable[..., None]], Any]:
     """Register a command; a parameter that is annotated with a `Group` stands for all options of the group.
 
@@ -233,7 +246,7 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
 
         run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         run.__annotations__ = {option.name: option.annotation for option in options}
-        app.command(name, epilog=f"Example: [bold]{example}[/bold]")(run)
+        app.command(name, cls=_EachOnce, epilog=f"Example: [bold]{example}[/bold]")(run)
         return function
 
     return register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,8 @@ def one_way(latex: bool, as_json: bool) -> None:
 
 def print_json(result: Mapping[str, Any]) -> None:
     plain = "utf" not in (sys.stdout.encoding or "utf").lower()  # then escape what the encoding may lack
+    import json
+
     print(json.dumps(result, ensure_ascii=plain))
 
 

@@ -61,8 +61,10 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
     """Generate a graph of a family.
 
     Args:
-        name: the family, such as "fft"; `pebblesim generate` lists them.
-        parameters: its sizes and choices.
+        name: the family, a key of `pebblesim.dags.generators.GENERATORS`, such as "fft".
+        parameters: its sizes and choices. A matrix is the name of a MatrixMarket file, a two-dimensional array, or a
+            sparse matrix of scipy; the nonzeros of an array count. One triangle in a file stands for the whole of a
+            symmetric matrix.
 
     Returns:
         The graph.
@@ -77,9 +79,10 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
     if name not in GENERATORS:
         raise UnknownName("generator", name, GENERATORS)
     known = GENERATORS[name].parameters
-    for parameter in parameters:
+    for parameter, value in parameters.items():
         if parameter not in known:
             raise UnknownName(f"parameter of {name!r}", parameter, known)
+        parameters[parameter] = int(value) if isinstance(value, np.integer) else value
     for parameter, default in known.items():
         if default is None and parameter not in parameters:
             raise UsageError(f"{name!r} needs {parameter}; its parameters are {', '.join(known)}.")
@@ -241,8 +244,8 @@ def _quarters(X: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
 @_generator(
     "triangular-solve", "at least one word for each nonzero; a wavefront bound of the given graph", "Elango et al. 2014"
 )
-def triangular_solve(matrix: str) -> Cdag:
-    """Solve L x = b for the sparse lower triangular matrix in a MatrixMarket file, term by term.
+def triangular_solve(matrix: Any) -> Cdag:
+    """Solve L x = b for a sparse lower triangular matrix, term by term.
 
     Inputs are the entries of L and b. x_r is b_r minus one product for each entry left of the diagonal, divided by
     L_rr.
@@ -250,7 +253,8 @@ def triangular_solve(matrix: str) -> Cdag:
     height, r, c = _entries(matrix, square=True)
     if (r < c).any():
         raise UsageError(
-            f"{matrix}: a triangular solve needs a lower triangular matrix; this one has entries above the diagonal."
+            f"{_called(matrix)}: a triangular solve needs a lower triangular matrix; this one has entries above the "
+            "diagonal."
         )
     diagonal = np.full(height, -1)
     below = r > c
@@ -283,8 +287,8 @@ def triangular_solve(matrix: str) -> Cdag:
 @_generator(
     "spmv", "Θ(min(nnz · (1 + log(n / max(nnz/n, M)) / log(M)), nnz)) for the worst matrices", "Bender et al. 2010"
 )
-def spmv(matrix: str) -> Cdag:
-    """y = A x for the sparse matrix in a MatrixMarket file: a product for each entry, and chains of sums."""
+def spmv(matrix: Any) -> Cdag:
+    """y = A x for a sparse matrix: a product for each entry, and chains of sums."""
     (_, width), r, c = _matrix(matrix)
     order = np.lexsort((c, r))
     r, c = r[order] - 1, c[order] - 1
@@ -300,21 +304,37 @@ def spmv(matrix: str) -> Cdag:
     return _graph(entries + width + entries + len(later), *pairs)
 
 
-def _matrix(path: str) -> tuple[tuple[int, int], Ints, Ints]:
+def _matrix(matrix: Any) -> tuple[tuple[int, int], Ints, Ints]:
+    """Return the size of a matrix, and row and column of each entry, from 1."""
     from pebblesim.dags.numbered_formats import matrix_entries
 
-    try:
-        return matrix_entries(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}.") from error
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    if isinstance(matrix, str | Path):
+        try:
+            return matrix_entries(Path(matrix).read_bytes(), whole=True)
+        except OSError as error:
+            raise UsageError(f"cannot read {matrix}: {error.strerror}.") from error
+        except UsageError as error:
+            raise UsageError(f"{matrix}: {error}") from None
+    if hasattr(matrix, "toarray"):  # sparse, of scipy
+        shape, (r, c) = matrix.shape, matrix.nonzero()
+    else:
+        entries = np.asarray(matrix)
+        if entries.dtype.kind not in "biufc":
+            raise UsageError(f"matrix = {matrix!r} was given; it takes the name of a file, or an array of numbers.")
+        shape, (r, c) = entries.shape, np.nonzero(entries) if entries.ndim == 2 else (None, None)
+    if len(shape) != 2 or 0 in shape:
+        raise UsageError(f"the matrix has shape {tuple(shape)}; it must have rows and columns.")
+    return shape, r.astype(np.int64) + 1, c.astype(np.int64) + 1
 
 
-def _entries(path: str, square: bool) -> tuple[int, Ints, Ints]:
-    (height, width), r, c = _matrix(path)
+def _called(matrix: Any) -> str:
+    return str(matrix) if isinstance(matrix, str | Path) else "the matrix"
+
+
+def _entries(matrix: Any, square: bool) -> tuple[int, Ints, Ints]:
+    (height, width), r, c = _matrix(matrix)
     if square and height != width:
-        raise UsageError(f"{path}: the matrix is {height} × {width}; a solve needs a square matrix.")
+        raise UsageError(f"{_called(matrix)} is {height} × {width}; a solve needs a square matrix.")
     return height, r - 1, c - 1
 
 

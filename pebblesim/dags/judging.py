@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from pebblesim.graphs.cdag import Cdag
 from pebblesim.sizes import whole
 
 _OTHER: Final = re.compile(r"(Compute|Evict|Send up|Send down) (\d+)\b(?:.*?\bproc(?:essor)? (\d+))?.*", re.IGNORECASE)
+_PLAIN: Final = re.compile(r"(?!#)[^\s%]+( [^\s%]+)*")
 _MEANS: Final = {"compute": COMPUTE, "evict": DELETE, "send up": WRITE, "send down": READ}
 
 
@@ -53,6 +55,19 @@ def saved(path: Path, graph: Cdag) -> NDArray[np.int64]:
     return load(path) if path.suffix == ".npy" else _text(path, graph)
 
 
+def names_in_text(graph: Cdag) -> list[str]:
+    """Return a name for each vertex that no other has, as a `.txt` file of moves needs them.
+
+    It is that of `Cdag.describe`; #7 stands for a vertex 7 that a user gave a name of several lines, with a % (where
+    comments begin), or of another vertex.
+    """
+    names = [graph.describe(v) for v in range(graph.vertices)]
+    if graph.names is None:
+        return names
+    times = Counter(names)
+    return [name if times[name] == 1 and _PLAIN.fullmatch(name) else f"#{v}" for v, name in enumerate(names)]
+
+
 def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -64,23 +79,24 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
         text = line.split("%", 1)[0].strip()
         if not text:
             continue
-        if match := _OTHER.fullmatch(text):
-            if match[3] not in (None, "0"):
-                raise UsageError(
-                    f"{path}, line {at}: processor {match[3]} moves; only games of one processor can be judged."
-                )
-            if len(match[2]) > 18:
-                raise UsageError(f"{path}, line {at}: vertex {match[2][:20]}… does not exist.")
-            found.append((_MEANS[match[1].lower()], int(match[2])))
-            continue
         kind, _, name = text.partition(" ")
-        if not number:
-            number = {graph.describe(v): v for v in range(graph.vertices)}
-        if kind not in KINDS or name not in number:
+        if kind in KINDS and not number:
+            number = {name: v for v, name in enumerate(names_in_text(graph))}
+        if kind in KINDS and name in number:
+            found.append((KINDS.index(kind), number[name]))
+            continue
+        match = _OTHER.fullmatch(text)
+        if match is None:
             raise UsageError(
                 f"{path}, line {at}: {text[:60]!r} is not a move on this graph; a move is one of "
                 f"{', '.join(KINDS)} and "
                 "the name of a vertex, or a line of OneStopParallel."
             )
-        found.append((KINDS.index(kind), number[name]))
+        if match[3] not in (None, "0"):
+            raise UsageError(
+                f"{path}, line {at}: processor {match[3]} moves; only games of one processor can be judged."
+            )
+        if len(match[2]) > 18:
+            raise UsageError(f"{path}, line {at}: vertex {match[2][:20]}… does not exist.")
+        found.append((_MEANS[match[1].lower()], int(match[2])))
     return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)

@@ -118,7 +118,7 @@ class _Dot:
             raise self._error(place, f"expected the end of the file, found {word!r}")
         if not nodes:
             raise UsageError("it has no vertices; a graph has at least one.")
-        return Cdag.from_nodes({key: _meaning(node, "mem_weight") for key, node in nodes.items()}, edges)
+        return Cdag.from_nodes({key: _meaning(key, node, "mem_weight") for key, node in nodes.items()}, edges)
 
     def _vertex(self, name: str) -> Any:
         while self._is(":"):
@@ -142,21 +142,23 @@ class _Dot:
         return found
 
 
-def _meaning(node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
+def _meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
     """Return the used attributes of a vertex: name, words, and whether it is an input or an output.
 
     Raises:
-        UsageError: the number of words is not a whole number.
+        UsageError: the number of words is not a whole number, 1 or more.
     """
     kept: dict[str, Any] = {}
     if "label" in node:
         kept["label"] = str(node["label"])
     words = node.get("words", node.get(weight))
     if words is not None:
-        try:
-            kept["words"] = int(words) if isinstance(words, int | str) and len(str(words)) < 19 else int("no number")
-        except ValueError:
-            raise UsageError(f"a vertex has {str(words)[:40]!r} words; the number must be a whole number.") from None
+        text = str(words).strip()
+        if isinstance(words, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text[:18]) < 2**31):
+            raise UsageError(
+                f"vertex {str(name)[:40]!r} has {text[:40]!r} words; the number must be a whole number, 1 or more."
+            )
+        kept["words"] = int(text)
     for end in ("input", "output"):
         if end in node:
             kept[end] = node[end] in (True, "true", "True", "1")
@@ -172,7 +174,7 @@ def graphml(data: bytes) -> Cdag:
             graph = nx.read_graphml(io.BytesIO(data))
     except Exception as error:  # the library raises many kinds of errors for broken files
         raise UsageError(f"it is not GraphML: {_line(error)}.") from None
-    nodes = {_key(v): _meaning(node) for v, node in graph.nodes(data=True)}
+    nodes = {_key(v): _meaning(v, node) for v, node in graph.nodes(data=True)}
     return _checked(graph, nodes, [(_key(u), _key(v)) for u, v in graph.edges()])
 
 
@@ -194,7 +196,7 @@ def node_link(data: bytes) -> Cdag:
             raise UsageError(f'entry {number} of "nodes" has no "id" that is a number or a text.')
         if key in nodes:
             raise UsageError(f"vertex {key!r} is given twice.")
-        nodes[key] = _meaning(node)
+        nodes[key] = _meaning(key, node)
     pairs = []
     for number, edge in enumerate(edges):
         pair = (edge.get("source"), edge.get("target")) if isinstance(edge, dict) else (None, None)

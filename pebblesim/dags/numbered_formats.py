@@ -120,8 +120,11 @@ def matrix_market(data: bytes) -> Cdag:
     return Cdag.from_edges(size[0], np.column_stack([c[below] - 1, r[below] - 1]))
 
 
-def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
-    """Return (size, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file."""
+def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], NDArray[Any], NDArray[Any]]:
+    """Return (size, row of each entry, column of each entry) of a sparse matrix in a MatrixMarket file.
+
+    The file of a symmetric matrix holds one triangle; if `whole`, the other one is added.
+    """
     head = data.split(b"\n", 1)[0].decode("utf-8", "replace").lower().split()
     if head[:3] != ["%%matrixmarket", "matrix", "coordinate"]:
         raise UsageError(
@@ -142,6 +145,14 @@ def matrix_entries(data: bytes) -> tuple[tuple[int, int], NDArray[Any], NDArray[
     rows.check(c, 1, "column", width, 1)
     if twice := rows.once(r * (width + 1) + c, 1):
         raise UsageError(f"line {rows.line[twice[0]]}: the entry is already in line {rows.line[twice[1]]}.")
+    if whole and head[4:5] not in ([], ["general"]):
+        upper = r < c
+        if upper.any():
+            rows.refuse(
+                1 + int(np.argmax(upper)),
+                f"a {head[4]} matrix stores its lower triangle, 'row column' with row ≥ column",
+            )
+        r, c = np.append(r, c[r > c]), np.append(c, r[r > c])
     return (height, width), r, c
 
 

@@ -133,8 +133,8 @@ def optimum(
             "the exact search does not support vertices of several words; use `pebble`, or a graph without weights."
         )
     M = whole("M", M)
-    if seconds is not None and not seconds > 0:
-        raise UsageError(f"seconds = {seconds} was given; give more than 0.")
+    if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
+        raise UsageError(f"seconds = {seconds!r} was given; give a number, more than 0.")
     task = Task(graph, M, rules)
     parts = [] if rules == "partial" else _parts(task)
     if len(parts) > 1:

@@ -164,8 +164,8 @@ def pebble(
     if rules not in RULES:
         raise UnknownName("rule set", rules, RULES)
     M = whole("M", M)
-    if not 0 <= seconds < float("inf"):
-        raise UsageError(f"seconds = {seconds} was given; give 0 or more.")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
     task = Task(graph, M, rules)
     _compile()
     began = time.monotonic()

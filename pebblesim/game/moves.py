@@ -78,7 +78,8 @@ def load(path: str | os.PathLike[str]) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read moves from {os.fspath(path)!r}: {why}") from error
     return as_chunk(array)
 
 

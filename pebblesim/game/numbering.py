@@ -4,7 +4,7 @@ A graph is a list of *families*. A family holds all vertices of one tensor: the 
 elementwise operation, or, for a sum, its terms and every partial sum. The numbering is stated here in words. The graph
 builder and the player implement it independently, so that the referee can find a mistake in either one.
 
-Numbering --------- A family owns the consecutive vertices `base`, `base + 1`, ... Its elements are in row-major order.
+A family owns the consecutive vertices `base`, `base + 1`, ... Its elements are in row-major order.
 
 *Inputs and elementwise families* (`terms == 0`): one vertex for each element.
 
@@ -40,19 +40,25 @@ interleaved: the first blocks of all families, then the second blocks, and so on
 
 *Under a mask* a score of row i and column j exists only if the mask allows the pair (i, j). Elements then differ in
 their number of vertices, so a family has a `VertexTable` instead of strides. Elements are still in row-major order,
-block after block. Each element owns consecutive vertices as above, for its own number of terms. - A tensor over pairs,
-such as S, A, f and p, keeps all its n x n elements. An element that is not allowed is one vertex: a constant 0 without
-predecessors. Inputs over pairs do not change. - A sum over pairs, such as l = A·1, O = P V or dV = Pᵀ dO, has only the
-allowed terms of its line (its row or column of pairs), in their order. A sum without terms is one vertex, a constant:
-0, or -inf for a maximum. With `start` it is the constant of `start`. With `onto` it has no vertex; its value is the
-value that the sum would be added to. - For a sum that is regrouped over pairs (T with `row_block`), this holds for each
-block. A sum over a regrouped operand leaves out the operand's sums without terms, for one block and for several. A sum
-over rows in memory (g with `g_block`) leaves out rows without an allowed pair. - In a loop over columns, rows are also
-cut into tiles (`row_block`). Block s of a running value, and of each value computed in the loop, exists only for rows
-of tiles with an allowed pair in block s. "m.prev" is the last block before s that exists for the row, or the constant
-if there is none; "m.last" is the last block that exists, or the constant. - Values can be constant because the row has
-no allowed pair. Outside of loops, an elementwise result whose operands are all such constants is itself a constant, 0
-or -inf: 0/0 = 0, (-inf) - (-inf) = 0, log 0 = -inf.
+block after block. Each element owns consecutive vertices as above, for its own number of terms.
+
+A tensor over pairs, such as S, A, f and p, keeps all its n x n elements. An element that is not allowed is one vertex:
+a constant 0 without predecessors. Inputs over pairs do not change.
+
+A sum over pairs, such as l = A·1, O = P V or dV = Pᵀ dO, has only the allowed terms of its line (its row or column of
+pairs), in their order. A sum without terms is one vertex, a constant: 0, or -inf for a maximum. With `start` it is the
+constant of `start`. With `onto` it has no vertex; its value is the value that the sum would be added to.
+
+For a sum that is regrouped over pairs (T with `row_block`), this holds for each block. A sum over a regrouped operand
+leaves out the operand's sums without terms, for one block and for several. A sum over rows in memory (g with `g_block`)
+leaves out rows without an allowed pair.
+
+In a loop over columns, rows are also cut into tiles (`row_block`). Block s of a running value, and of each value
+computed in the loop, exists only for rows of tiles with an allowed pair in block s. "m.prev" is the last block before s
+that exists for the row, or the constant if there is none; "m.last" is the last block that exists, or the constant.
+
+Values can be constant because the row has no allowed pair. Outside of loops, an elementwise result whose operands are
+all such constants is itself a constant, 0 or -inf: 0/0 = 0, (-inf) - (-inf) = 0, log 0 = -inf.
 """
 
 from __future__ import annotations

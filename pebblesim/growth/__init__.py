@@ -1,1 +1,1 @@
-"""Θ decided: growth of closed forms on cones of exponents, in exact arithmetic."""
+"""Decide O, Ω and Θ between closed forms, on cones of exponents and in exact arithmetic."""

@@ -1,7 +1,7 @@
 """Cones of exponents, in exact integers: n = t^x1, d = t^x2, … with x ≥ 0, cut by linear inequalities.
 
-A cone is kept both by its inequalities and by its extreme rays (the double description method, Motzkin et al. 1953),
-so that a linear function's sign on the whole cone is its signs on finitely many rays.
+A cone is stored both by its inequalities and by its extreme rays (the double description method, Motzkin et al. 1953).
+So the sign of a linear function on the whole cone follows from its signs on finitely many rays.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Ray = tuple[int, ...]
 
 
 def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction:
-    """The inner product."""
+    """Return the inner product of two vectors."""
     return Fraction(sum(x * y for x, y in zip(a, b, strict=True) if x and y))
 
 
 def primitive(vector: Sequence[Fraction | int]) -> Ray:
-    """The shortest integer vector of the same direction."""
+    """Return the shortest integer vector in the same direction."""
     scale = lcm(*(Fraction(x).denominator for x in vector))
     whole = [int(x * scale) for x in vector]
     divisor = gcd(*whole) or 1
@@ -34,8 +34,8 @@ class Cone:
     """{x : h·x ≥ 0 for all halfspaces h}, inside x ≥ 0.
 
     Attributes:
-        halfspaces: the inequalities, each as its h; those of x ≥ 0 among them.
-        rays: its extreme rays; none means that it holds the origin alone.
+        halfspaces: the inequalities, each as its vector h, including those of x ≥ 0.
+        rays: its extreme rays; an empty tuple means that the cone contains only the origin.
     """
 
     halfspaces: tuple[Ray, ...]
@@ -43,13 +43,13 @@ class Cone:
 
     @staticmethod
     def orthant(dimension: int) -> Cone:
-        """All x ≥ 0."""
+        """Return the cone of all x ≥ 0."""
         units = tuple(tuple(int(i == j) for j in range(dimension)) for i in range(dimension))
         return Cone(units, units)
 
     @cached_property
     def _tight(self) -> dict[Ray, frozenset[int]]:
-        """For each ray the inequalities that hold with equality."""
+        """For each ray, the inequalities that hold with equality on it."""
         return {ray: frozenset(i for i, h in enumerate(self.halfspaces) if not dot(h, ray)) for ray in self.rays}
 
     def signs(self, form: Sequence[Fraction | int]) -> tuple[bool, bool]:
@@ -58,7 +58,7 @@ class Cone:
         return any(value > 0 for value in values), any(value < 0 for value in values)
 
     def cut(self, form: Sequence[Fraction | int]) -> Cone:
-        """The part where a linear function is not negative."""
+        """Return the part of the cone where a linear function is ≥ 0."""
         h = primitive(form)
         values = {ray: dot(h, ray) for ray in self.rays}
         if all(value >= 0 for value in values.values()):
@@ -78,13 +78,13 @@ class Cone:
         return common
 
     def _adjacent(self, a: Ray, b: Ray) -> bool:
-        """Whether two extreme rays span a face: no third ray satisfies all equations that both satisfy."""
+        """Whether two extreme rays span a face: no other ray is tight in all inequalities in which both are tight."""
         common = self._tight[a] & self._tight[b]
         return not any(common <= self._tight[ray] for ray in self.rays if ray not in (a, b))
 
     @cached_property
     def dimension(self) -> int:
-        """That of the space that it spans."""
+        """The dimension of the space that the cone spans."""
         rows = [list(map(Fraction, ray)) for ray in self.rays]
         rank = 0
         for column in range(len(self.rays[0]) if self.rays else 0):
@@ -100,12 +100,12 @@ class Cone:
 
     @property
     def inside(self) -> Ray:
-        """A direction in the relative interior."""
+        """A direction in the relative interior of the cone."""
         return primitive(tuple(sum(entries) for entries in zip(*self.rays, strict=True)))
 
     @property
     def facets(self) -> tuple[Ray, ...]:
-        """The inequalities that are needed, and the equations, each once."""
+        """The inequalities without redundant ones, each face once."""
         faces: dict[frozenset[Ray], Ray] = {}
         for i, h in enumerate(self.halfspaces):
             faces.setdefault(frozenset(ray for ray in self.rays if i in self._tight[ray]), h)

@@ -1,4 +1,4 @@
-"""The exponent at which one growth overtakes another: b falls below a at M = Θ(d^x), proved on cones of exponents."""
+"""The exponent x of a crossover: b falls below a at M = Θ(d^x), with a proof on cones of exponents."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
-    """(x, proof) where b overtakes a at M = Θ(d^x) for n ≥ d and M ≤ nd; (None, reason) where that is not so.
+    """Return (x, proof) if b overtakes a at M = Θ(d^x), for n ≥ d and M ≤ nd; (None, reason) if there is no such x.
 
-    The block sizes are the schedules' closed ones, within a constant factor of the largest.
+    The block sizes are those that the schedules state in closed form, within a constant factor of the largest that fit.
     """
     from sympy import Symbol
 
@@ -55,10 +55,10 @@ def bound_exponent() -> tuple[Fraction | None, str]:
 def overtakes(
     a: Expression, b: Expression, region: str = "", rules: Mapping[str, Expression] | None = None
 ) -> tuple[Fraction | None, str]:
-    """(x, proof) if b/a grows without bound inside M ≤ d^x, and a/b inside M ≥ d^x; else (None, reason).
+    """Return (x, proof) if b/a is unbounded inside M ≤ d^x and a/b is unbounded inside M ≥ d^x; else (None, reason).
 
-    The region falls into cones where b grows faster and cones where a does; the lead changes on the faces between them.
-    Where b has no upper bound because it has no blocks, it counts as larger.
+    The region is divided into cones where b grows faster and cones where a grows faster. The lead changes on the common
+    faces of such cones. Where no block sizes of b fit, b counts as larger.
     """
     return _overtakes(a, b, region, tuple((rules or {}).items()))
 
@@ -75,7 +75,7 @@ def _overtakes(
     below: list[Cell] = []
     for cone, of_a, of_b in cells:
         if of_a is None and of_b is None:
-            return None, "somewhere neither has blocks"
+            return None, "in a part of the region no block sizes fit, for neither of the two"
         if of_a is None or of_b is None:
             (below if of_a is None else above).append((cone, of_a, of_b))
             continue
@@ -93,13 +93,13 @@ def _overtakes(
     x = exponents.pop() if len(exponents) == 1 else None
     if x is None:
         return None, "the lead changes at no single power of d"
-    side = [-x if i == d else Fraction(i == M) for i in range(len(names))]  # of M against d^x
+    side = [-x if i == d else Fraction(i == M) for i in range(len(names))]  # > 0 where M > d^x, < 0 where M < d^x
     if any(one.signs(side)[0] for one, *_ in above) or any(other.signs(side)[1] for other, *_ in below):
         return None, f"the first overtakes the second at M = d^{x}"
 
     def forms(parts: list[Cell]) -> str:
         pairs = dict.fromkeys((of_a, of_b) for _, of_a, of_b in parts)
-        words = (["no blocks" if form is None else monomial(form, names) for form in pair] for pair in pairs)
+        words = (["(no block fits)" if form is None else monomial(form, names) for form in pair] for pair in pairs)
         return ", ".join(" against ".join(pair) for pair in words)
 
     plain = region.replace(">=", "≥").replace("<=", "≤").replace("*", "")

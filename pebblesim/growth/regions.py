@@ -1,4 +1,4 @@
-"""Regions of sizes, with their constants: what they imply, to the last integer.
+"""Regions of sizes, with their constants: which inequalities hold at every integer size of a region.
 
 A region is given by comparisons of monomials, such as M ≥ 2d² and M ≥ d² + 7d + 10; all sizes are integers ≥ 1. The
 logarithms of its sizes are within a bounded distance of a cone of directions, so constants do not affect the growth of
@@ -31,17 +31,17 @@ MARGIN = sympy.Rational(1, 2**30)
 
 
 class NotComparable(UsageError):
-    """A comparison of anything else than sums of monomials."""
+    """A comparison whose sides are not sums of monomials."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Whole sizes ≥ 1 at which 1 ≥ Σ c·m for each of some sums of monomials.
+    """All integer sizes ≥ 1 at which Σ c·m ≤ 1 for each of the given sums of monomials.
 
     Attributes:
-        names: of the sizes, in the order of exponents.
+        names: names of the sizes, in the order of the exponents.
         limits: the sums that are at most 1.
-        cone: the directions, n = t^x1, d = t^x2, …, along which the region goes on for ever.
+        cone: the directions x for which n = t^x1, d = t^x2, … stays in the region for ever, up to constant factors.
     """
 
     names: tuple[str, ...]
@@ -50,10 +50,10 @@ class Region:
 
     @staticmethod
     def of(names: tuple[str, ...], comparisons: Iterable[tuple[sympy.Expr, sympy.Expr]]) -> Region:
-        """Sizes at which in each pair the first is at least the second.
+        """Return the region of sizes at which the first expression of each pair is at least the second one.
 
         Raises:
-            NotComparable: what is larger is no monomial, nor can be made one.
+            NotComparable: the larger side of a comparison is not a monomial, and cannot be rewritten as one.
         """
         region = Region(names, (), Cone.orthant(len(names)))
         for larger, smaller in comparisons:
@@ -63,19 +63,20 @@ class Region:
         return region
 
     def where(self, larger: sympy.Expr, smaller: sympy.Expr) -> Region:
-        """The part where one expression is at least another."""
+        """Return the part of the region where one expression is at least another."""
         positive, negative = self.difference(larger, smaller)
         if len(positive) != 1:
             if not positive and not negative:
                 return self
             raise NotComparable(
-                f"{larger} ≥ {smaller} is no comparison with a monomial on its larger side, such as M >= d**2 + 4*d."
+                f"the larger side of {larger} ≥ {smaller} is not a monomial; write a comparison such as "
+                "M >= d**2 + 4*d."
             )
         ((m, c),) = positive.items()
         return self._limited(tuple((minus(k, m), e / c) for k, e in negative.items()))
 
     def limited(self, larger: tuple[Vector, Fraction], smaller: Vector) -> Region:
-        """The part where a monomial with its coefficient is at least another."""
+        """Return the part of the region where one monomial, times its coefficient, is at least another monomial."""
         m, c = larger
         return self._limited(((minus(smaller, m), 1 / c),))
 
@@ -89,11 +90,11 @@ class Region:
 
     @property
     def one(self) -> Vector:
-        """The exponents of 1."""
+        """The exponents of the monomial 1."""
         return (Fraction(0),) * len(self.names)
 
     def cut(self, form: Vector) -> Region:
-        """The part where a monomial is at least 1."""
+        """Return the part of the region where a monomial is at least 1."""
         return self.limited((form, Fraction(1)), self.one)
 
     def goes_along(self, x: Sequence[int]) -> bool:
@@ -105,14 +106,14 @@ class Region:
                 return False
         return True
 
-    # --- what it implies ---------------------------------------------------------------------------------------------
+    # --- inequalities that hold on the whole region ------------------------------------------------------------------
 
     def implies(self, larger: sympy.Expr, smaller: sympy.Expr, *, strictly: bool = False) -> bool:
-        """Whether one expression is at least another at every size of the region; `strictly`, by a constant factor.
+        """Whether one expression is at least another at every size of the region; `strictly`: by a constant factor.
 
-        A proof if true; false says nothing.
+        True is proved. False means only that no proof was found.
         """
-        if strictly:  # before anything cancels: (n + 1)d exceeds nd, and by no constant factor
+        if strictly:  # this must come before terms cancel: (n + 1)d exceeds nd, but not by a constant factor
             smaller = smaller * (1 + MARGIN)
         try:
             positive, negative = self.difference(larger, smaller)
@@ -121,14 +122,14 @@ class Region:
         return self._dominates(positive, negative)
 
     def exceeds(self, larger: tuple[Vector, Fraction], smaller: Vector) -> bool:
-        """Whether a monomial with its coefficient is more than another at every size; false says nothing."""
+        """Whether one monomial, times its coefficient, exceeds another at every size; False if there is no proof."""
         return self._dominates(dict([larger]), {smaller: 1 + Fraction(1, 2**30)})
 
     def _dominates(self, positive: Sum, negative: Sum) -> bool:
-        """Σ positive ≥ Σ negative: every unit of what is negative is charged to a larger unit of what is positive.
+        """Whether Σ positive ≥ Σ negative: each negative term is charged to positive terms that are at least as large.
 
-        A positive term p may be replaced by p times any limit, which is at most 1, or by itself; a monomial is at least
-        another if the quotient is at least 1 on the cone of all limits with coefficients of 1 or more.
+        A positive term p may be replaced by p times a limit, because a limit is at most 1. One monomial is at least
+        another if their quotient is at least 1 on the cone `_plain`.
         """
         if not negative:
             return True
@@ -136,13 +137,17 @@ class Region:
 
     @cached_property
     def _useful(self) -> tuple[Limit, ...]:
-        """The limit 1 ≤ 1, and all others but those that compare two monomials as they are, which the cone knows."""
+        """The trivial limit 1 ≤ 1, and all limits except m ≤ 1 for a monomial m, which the cone contains already."""
         one = ((self.one, Fraction(1)),)
         return tuple(dict.fromkeys((one, *(limit for limit in self.limits if len(limit) > 1 or limit[0][1] != 1))))
 
     @cached_property
     def _plain(self) -> Cone:
-        """Directions along which all limits with coefficients of 1 or more fall: there monomials compare plainly."""
+        """The cone on which each monomial with a coefficient ≥ 1 in some limit has an exponent ≤ 0.
+
+        The logarithms of all sizes of the region lie in this cone. So one monomial is at least another on the region if
+        the exponent of their quotient is ≥ 0 on this cone.
+        """
         cone = Cone.orthant(len(self.names))
         for limit in self.limits:
             for m, c in limit:
@@ -153,10 +158,12 @@ class Region:
     # --- expressions as sums of monomials ----------------------------------------------------------------------------
 
     def difference(self, larger: sympy.Expr, smaller: sympy.Expr) -> tuple[Sum, Sum]:
-        """Positive and negative part of larger - smaller, or of what has its sign, roots and roundings taken off.
+        """Return the positive and the negative part of larger - smaller, as sums of monomials.
+
+        Roots and roundings are removed first if possible; the result then has the sign of larger - smaller.
 
         Raises:
-            NotComparable: no sums of monomials are left.
+            NotComparable: the result is not a sum of monomials.
         """
         while smaller.is_Rational:
             constant, rest = larger.as_coeff_Add()
@@ -172,7 +179,7 @@ class Region:
         return {m: c for m, c in numerator.items() if c > 0}, {m: -c for m, c in numerator.items() if c < 0}
 
     def _fraction(self, expr: sympy.Expr) -> tuple[Sum, Sum]:
-        """Numerator and denominator, sums of monomials, the denominator positive."""
+        """Return numerator and denominator as sums of monomials; the denominator is positive."""
         one: Sum = {self.one: Fraction(1)}
         if expr.is_Rational:
             return ({self.one: Fraction(int(expr.p), int(expr.q))} if expr else {}), one
@@ -206,13 +213,13 @@ class Region:
                     ((m, c),), ((u, k),) = above.items(), under.items()
                     if c > 0 and (root := _root(c / k, power)) is not None:
                         return {tuple(power * (x - y) for x, y in zip(m, u, strict=True)): root}, one
-        raise NotComparable(f"{expr} is no sum of monomials.")
+        raise NotComparable(f"{expr} is not a sum of monomials.")
 
 
 @cache
 def _charged(plain: Cone, limits: tuple[Limit, ...], positive: Limit, negative: Limit) -> bool:
-    """Whether what is positive can pay for what is negative, as `Region._dominates` says."""
-    sources = []  # of each: the positive term, the limit, its own coefficient, the sinks that it may pay for
+    """Whether the negative terms can be charged to the positive ones, as in `Region._dominates`."""
+    sources = []  # of each: positive term, limit, coefficient in the limit, negative terms that may be charged to it
     for p, (m, _) in enumerate(positive):
         for i, limit in enumerate(limits):
             for offset, c in limit:
@@ -222,7 +229,7 @@ def _charged(plain: Cone, limits: tuple[Limit, ...], positive: Limit, negative: 
                     sources.append((p, i, c, pays))
     if {j for *_, pays in sources for j in pays} != set(range(len(negative))):
         return False
-    shares = list(dict.fromkeys((p, i) for p, i, *_ in sources))  # how much of p goes through limit i
+    shares = list(dict.fromkeys((p, i) for p, i, *_ in sources))  # the part of term p that is replaced by limit i
     flows = [(s, j) for s, (*_, pays) in enumerate(sources) for j in pays]
     rows: list[tuple[dict[int, Fraction], Fraction]] = []  # Σ a x ≤ b
     for p, (_, have) in enumerate(positive):
@@ -236,12 +243,12 @@ def _charged(plain: Cone, limits: tuple[Limit, ...], positive: Limit, negative: 
 
 
 def plus(a: Vector, b: Vector) -> Vector:
-    """Exponents of a product."""
+    """Return the exponents of a product of two monomials."""
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def minus(a: Vector, b: Vector) -> Vector:
-    """Exponents of a quotient."""
+    """Return the exponents of a quotient of two monomials."""
     return tuple(x - y for x, y in zip(a, b, strict=True))
 
 
@@ -265,7 +272,7 @@ def _power(a: Sum, exponent: int, one: Sum) -> Sum:
 
 
 def _degree(expr: sympy.Expr) -> int:
-    """The least power of a product that has no roots; 1 if it may be negative."""
+    """Return the least power of a product that is free of roots; 1 if the product may be negative."""
     degree = 1
     for factor in sympy.Mul.make_args(expr):
         base, power = factor.as_base_exp()
@@ -276,20 +283,20 @@ def _degree(expr: sympy.Expr) -> int:
 
 
 def _root(c: Fraction, power: Fraction) -> Fraction | None:
-    """c^power if that is rational."""
+    """Return c^power if it is rational, else None."""
     found = sympy.Rational(c.numerator, c.denominator) ** sympy.Rational(power.numerator, power.denominator)
     return Fraction(int(found.p), int(found.q)) if found.is_Rational else None
 
 
 def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: int) -> bool:
-    """Whether some x ≥ 0 has Σ a x ≤ b in each row: the simplex method in rationals, by the least index (Bland 1977).
+    """Whether some x ≥ 0 satisfies Σ a x ≤ b in each row: the simplex method in rationals, with Bland's rule (1977).
 
     >>> feasible([({0: Fraction(1)}, Fraction(2)), ({0: Fraction(-1)}, Fraction(-2))], 1)
     True
     >>> feasible([({0: Fraction(1)}, Fraction(2)), ({0: Fraction(-1)}, Fraction(-3))], 1)
     False
     """
-    # One artificial x, taken from every row, makes all rows feasible; then it is driven out.
+    # One artificial variable, subtracted in every row, makes all rows feasible; then it is made as small as possible.
     artificial, zero = columns, Fraction(0)
     basis = [columns + 1 + r for r in range(len(rows))]
     table = [{**row, artificial: Fraction(-1), basis[r]: Fraction(1)} for r, (row, _) in enumerate(rows)]
@@ -299,7 +306,7 @@ def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: i
         return True
     _pivot(table, right, basis, worst, artificial)
     while artificial in basis:
-        objective = basis.index(artificial)  # the artificial x = right - Σ a x over columns outside of the basis
+        objective = basis.index(artificial)  # the artificial variable is right - Σ a x over columns not in the basis
         if right[objective] == 0:
             return True
         entering = min((c for c, a in table[objective].items() if a > 0 and c not in basis), default=None)
@@ -320,7 +327,7 @@ def _pivot(table: list[dict[int, Fraction]], right: list[Fraction], basis: list[
     right[row] /= scale
     for r, other in enumerate(table):
         if r != row and (factor := other.get(column)):
-            for c, a in table[row].items():  # the other columns of a row stay as they are
+            for c, a in table[row].items():  # other columns of the row do not change
                 other[c] = other.get(c, zero) - factor * a
                 if not other[c]:
                     del other[c]

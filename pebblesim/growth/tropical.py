@@ -1,15 +1,16 @@
-"""Is f = O(g), Ω(g) or Θ(g)? Decided in exact arithmetic, with a certificate either way.
+"""Decide whether f = O(g), Ω(g) or Θ(g), in exact arithmetic, with a proof or a counterexample.
 
 Put n = t^x1, d = t^x2, M = t^x3 and let t grow. Up to constant factors a sum is its largest term, a product adds
 exponents, ⌈y⌉ is max(1, y) for y > 0, and ⌊y⌋ is y where y ≥ 1. An expression thus becomes a function of the exponents
-that is linear on each of finitely many cones. On a region that is given by comparing monomials f = O(g) iff the
-exponent of f nowhere exceeds that of g.
+that is linear on each of finitely many cones. On a region that is given by comparisons of monomials, f = O(g) if and
+only if the exponent of f nowhere exceeds the exponent of g.
 
-What can cancel is bounded, never guessed. |P - N| is at most max(P, N), and at most P where P ≥ N; it is at least a
-constant part of P where P exceeds N by a constant factor. ⌊y⌋ is at least y/2 where y ≥ 1. Each of these conditions is
-proved for every size of the region, its constants included (`pebblesim.growth.regions`), or the region is divided by
-it. What is left of the region when nothing is known there is tried on curves, n = d = t, where terms cancel exactly.
-If that refutes nothing either, `Undecided` is raised, with the conditions that would have to be part of the region.
+Terms that may cancel are bounded, never guessed. |P - N| is at most max(P, N), and at most P where P ≥ N. It is at
+least a constant part of P where P exceeds N by a constant factor. ⌊y⌋ is at least y/2 where y ≥ 1. Each of these
+conditions is either proved for every size of the region, with its constants (`pebblesim.growth.regions`), or used to
+divide the region into parts. In parts where neither is possible, curves such as n = d = t are tried; on a curve, terms
+cancel exactly. If no curve gives a counterexample, `Undecided` is raised. Its message names the conditions that would
+have to be added to the region.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pebblesim.growth.verdicts import Piece, Verdict, Witness
 from pebblesim.notation import Expression, comparisons_in, parse, written
 
 Cells = list[tuple[Region, Vector | None]]
-"""A function on a region: parts of it, with a linear function on each; None where there is no bound on that side."""
+"""A bound on a function: parts of a region, each with a linear function of the exponents, or None for no bound."""
 
 RELATIONS = {"O": "O", "Ω": "Ω", "Θ": "Θ", "Omega": "Ω", "Theta": "Θ"}
 
@@ -91,10 +92,11 @@ def decide(
 def growths(
     f: Expression, g: Expression, region: str = "", where: Mapping[str, Expression] | None = None
 ) -> tuple[tuple[str, ...], list[tuple[Cone, Vector | None, Vector | None]]]:
-    """The names of the symbols, and cones that cover a region, with the exponents of f and of g inside of each.
+    """Return the names of the symbols, and cones that cover a region, with the exponents of f and of g in each cone.
 
-    They are those of the growth along every direction inside of a cone; on its faces, where terms may cancel, f and g
-    may grow otherwise. None stands for no upper bound, as where a floor that is divided by is 0.
+    The exponents give the growth along every direction inside a cone. On the faces of a cone terms may cancel, and f
+    and g may grow differently there. None means that there is no upper bound, for example because a floor in a
+    denominator is 0.
 
     Raises:
         Undecided, UsageError: as for `decide`.
@@ -110,7 +112,7 @@ def growths(
 
 @dataclass
 class _Problem:
-    """Two expressions on a region, and what would have to be known of it besides."""
+    """Two expressions on a region, and in `unknown` the conditions that could not be proved."""
 
     f: sympy.Expr
     g: sympy.Expr
@@ -118,7 +120,7 @@ class _Problem:
     text: str
     region: Region
     unknown: dict[str, None] = field(default_factory=dict)
-    least_dimension: int = 0  # parts of fewer dimensions are left out
+    least_dimension: int = 0  # parts with fewer dimensions are ignored
     known: dict[tuple[sympy.Expr, tuple[Limit, ...], bool, bool], Cells] = field(default_factory=dict)
 
     @staticmethod
@@ -126,7 +128,9 @@ class _Problem:
         comparisons = [*comparisons_in(text)]
         for rule in where.values():
             if nested := {s.name for s in rule.free_symbols} & set(where):
-                raise UsageError(f"the rule {rule} uses {', '.join(nested)}, which has a rule too; write it out.")
+                raise UsageError(
+                    f"the rule {rule} uses {', '.join(nested)}, which has a rule too; substitute it by hand."
+                )
         rules = {sympy.Symbol(name): rule for name, rule in where.items()}
         f, g = f.xreplace(rules), g.xreplace(rules)
         comparisons = [(larger.xreplace(rules), smaller.xreplace(rules)) for larger, smaller in comparisons]
@@ -135,23 +139,25 @@ class _Problem:
         ordered = tuple(sorted(names, key=lambda name: (name not in "nd", name != "n", name)))
         region = Region.of(ordered, comparisons)
         if not region.cone.rays:
-            raise UsageError(f"{f}, {g} and region {text!r} leave no size that grows; there is nothing to compare.")
+            raise UsageError(
+                f"with {f}, {g} and region {text!r} there is no size that grows, so there is no growth to compare."
+            )
         if not region.goes_along(region.cone.inside):
             raise UsageError(
-                f"region {text!r} holds no sizes {', '.join(f'{name} = t^…' for name in ordered)}; leave constants out "
-                "of what is an equation."
+                f"region {text!r} holds no sizes {', '.join(f'{name} = t^…' for name in ordered)} for large t; if it "
+                "contains an equation, use one without constant factors."
             )
         problem = _Problem(f, g, ordered, text, region)
         for expr in (f, g):
             if problem._at_least_zero(-expr, region):
-                raise UsageError(f"{expr} is not positive, so that it has no growth to compare.")
+                raise UsageError(f"{expr} is not positive; only positive expressions can be compared.")
         return problem
 
     def verdict(self, relation: str, pieces: Iterable[Piece] = (), witness: Witness | None = None) -> Verdict:
         return Verdict(relation, witness is None, self.names, self.text, tuple(pieces), witness)
 
     def compare(self, f: sympy.Expr, g: sympy.Expr, ratio: str, pieces: list[Piece]) -> Witness | None:
-        """None and the pieces if f = O(g), else where f/g diverges."""
+        """Fill `pieces` and return None if f = O(g), else return where f/g diverges."""
         open_parts = []
         for part, above in self.bound(f, self.region, upper=True):
             for cell, below in self.bound(g, part, upper=False):
@@ -176,7 +182,7 @@ class _Problem:
         raise Undecided(f"{ratio} cannot be decided on {self.text or 'all sizes'}: {reasons}.")
 
     def _is_defined(self, expr: sympy.Expr) -> bool:
-        """Whether no denominator is 0, and nothing under a root is negative, at any size; false if not known."""
+        """Whether at every size no denominator is 0 and no root is taken of a negative value; False if not proved."""
         for part in sympy.preorder_traversal(expr):
             if not isinstance(part, sympy.Pow) or part.base.is_Symbol or part.base.is_number:
                 continue
@@ -191,13 +197,13 @@ class _Problem:
         return True
 
     def _along(self, f: sympy.Expr, g: sympy.Expr, x: Ray, ratio: str) -> Witness | None:
-        """A witness on the curve n = t^x1, d = t^x2, …, where what cancels is left out before it is bounded."""
-        # What sympy knows of t lets roots of powers cancel; of Max and Min it is not asked.
+        """Return a witness on the curve n = t^x1, d = t^x2, …, if there is one; terms cancel there before bounding."""
+        # If sympy knows that t > 0, roots of powers cancel. With Max and Min this is left out.
         t = sympy.Symbol("t", positive=None if f.has(sympy.Max, sympy.Min) or g.has(sympy.Max, sympy.Min) else True)
         curve = {sympy.Symbol(name): t**power for name, power in zip(self.names, x, strict=True)}
         try:
             on_curve = [parse(sympy.expand(expr.xreplace(curve))) for expr in (f, g)]
-        except ValueError:  # the root of a negative number is no size
+        except ValueError:  # the root of a negative number
             return None
         if not all(expr.free_symbols <= {sympy.Symbol("t")} for expr in on_curve):
             return None
@@ -211,7 +217,11 @@ class _Problem:
         return None
 
     def tight(self, expr: sympy.Expr, region: Region) -> Cells:
-        """The exponents of an expression, where both bounds agree or there is none from above."""
+        """Return the exponents of an expression on parts of a region; None where it has no upper bound.
+
+        Raises:
+            Undecided: on some part the upper and the lower bound differ.
+        """
         cells: Cells = []
         for cell, above in self.bound(expr, region, upper=True):
             if above is None:
@@ -224,7 +234,7 @@ class _Problem:
         return cells
 
     def _witness(self, cell: Region, excess: Vector, ratio: str) -> Witness | None:
-        """A direction of positive excess inside the cell."""
+        """Return a witness in a direction inside the cell along which the excess is positive, if there is one."""
         best = max(cell.cone.rays, key=lambda ray: dot(excess, ray) / sum(ray))
         inside = x = cell.cone.inside
         weight = 1
@@ -238,7 +248,7 @@ class _Problem:
     # --- bounds on an expression, up to a constant factor -------------------------------------------------------------
 
     def bound(self, expr: sympy.Expr, region: Region, *, upper: bool, even: bool = False) -> Cells:
-        """At most (upper), of the absolute value; or at least: of the value, or with `even` of the absolute value."""
+        """Return an upper bound on |expr|, or a lower bound on expr; with `even`, a lower bound on |expr|."""
         key = (expr, region.limits, upper, even)
         if key not in self.known:
             cells = self._bound(expr, region, upper, even)
@@ -265,7 +275,7 @@ class _Problem:
             case sympy.floor(args=(inner,)):
                 return self._floor(inner, region, upper)
         raise UsageError(
-            f"{expr} cannot be decided: {type(expr).__name__} is no sum, product, power, Min, Max, ⌈⌉ or ⌊⌋."
+            f"{expr} cannot be decided: {type(expr).__name__} is not a sum, product, power, Min, Max, ⌈⌉ or ⌊⌋."
         )
 
     def _product(self, factors: Iterable[sympy.Expr], region: Region, upper: bool, even: bool) -> Cells:
@@ -288,7 +298,7 @@ class _Problem:
             cells = self.bound(base, region, upper=upper, even=even)
         else:
             cells = self.bound(base, region, upper=False, even=even or upper)
-            if not upper:  # where it is known not to be 0
+            if not upper:  # valid only where the base is known not to be 0
                 sure: Cells = []
                 for part, low in cells:
                     sure += [(part, None)] if low is None else self.bound(base, part, upper=True)
@@ -296,9 +306,9 @@ class _Problem:
         return [(cell, None if form is None else tuple(scale * x for x in form)) for cell, form in cells]
 
     def _extreme(self, args: Iterable[sympy.Expr], region: Region, upper: bool, *, largest: bool) -> Cells:
-        """The largest or smallest of some expressions; one without a bound decides only where it can."""
+        """Return a bound on the largest or the smallest of some expressions, some of which may have no bound."""
         if upper and not largest and not all(self._at_least_zero(arg, region) for arg in args):
-            largest = True  # the smallest may be a large negative number
+            largest = True  # the smallest may be negative with a large absolute value
         first, *rest = args
         cells = self.bound(first, region, upper=upper)
         for arg in rest:
@@ -315,7 +325,7 @@ class _Problem:
 
     def _sum(self, expr: sympy.Expr, region: Region, upper: bool, even: bool) -> Cells:
         positive, negative = _signs(expr)
-        if negative and (short := sympy.expand(expr)) != expr:  # what cancels in so many words is left out
+        if negative and (short := sympy.expand(expr)) != expr:  # some terms cancel after expansion
             return self.bound(short, region, upper=upper, even=even)
         sure = all(self._at_least_zero(term, region) for term in (*positive, *negative))
         if upper:
@@ -331,7 +341,7 @@ class _Problem:
     def _left(
         self, expr: sympy.Expr, positive: list[sympy.Expr], negative: list[sympy.Expr], region: Region, even: bool
     ) -> Cells:
-        """At least so much is left of a difference where what is added exceeds what is taken by a constant factor."""
+        """Return a lower bound on a difference, where one side exceeds the other by a constant factor."""
         added, taken = sympy.Add(*positive), sympy.Add(*negative)
         if region.implies(added, taken, strictly=True):
             return self._extreme(positive, region, upper=False, largest=True)
@@ -360,7 +370,7 @@ class _Problem:
     def _divided(
         self, region: Region, larger: sympy.Expr, smaller: sympy.Expr, factor: int
     ) -> tuple[list[Region], list[Region]]:
-        """Parts in which larger ≥ factor·smaller, and parts that cover the others."""
+        """Return parts of the region in which larger ≥ factor·smaller, and parts that cover the rest of the region."""
         try:
             positive, negative = region.difference(larger, factor * smaller)
         except NotComparable:
@@ -369,7 +379,7 @@ class _Problem:
             return [region], []
         if not positive:
             return [], [region]
-        # One of the larger terms alone exceeds all of the smaller ones, or is exceeded by one of them.
+        # Either one term of `larger` alone exceeds all terms of `smaller`, or one of those exceeds it.
         inside: list[Region] = []
         outside = [region]
         for m, c in positive.items():
@@ -390,7 +400,7 @@ class _Problem:
 
     def _ceiling(self, inner: sympy.Expr, region: Region, upper: bool) -> Cells:
         positive = self._positive(inner, region)
-        if not upper and not positive:  # of something above -1 it may be 0
+        if not upper and not positive:  # if the argument may be in (-1, 0], the ceiling may be 0
             if self._at_least_zero(inner, region):
                 return self.bound(inner, region, upper=False)
             return [(region, None)]
@@ -408,7 +418,7 @@ class _Problem:
             if self._at_least_zero(inner, region):
                 return cells
             found: Cells = []
-            for cell, form in cells:  # of something negative it may be 1 more
+            for cell, form in cells:  # |⌊y⌋| may be as large as |y| + 1 if y is negative
                 found += [(cell, None)] if form is None else _larger(cell, form, region.one)
             return found
         one = sympy.Integer(1)
@@ -421,7 +431,7 @@ class _Problem:
         return [*found, *((other, None) for other in others)]
 
     def _at_least_zero(self, expr: sympy.Expr, region: Region) -> bool:
-        """Whether it is never negative on a region; false if that is not known."""
+        """Whether an expression is ≥ 0 at every size of a region; False if that is not proved."""
         match expr:
             case _ if expr.is_number or expr.is_Symbol:
                 return bool(expr.is_Symbol or expr.is_nonnegative)
@@ -441,7 +451,7 @@ class _Problem:
         return False
 
     def _positive(self, expr: sympy.Expr, region: Region) -> bool:
-        """Whether it is positive at every size of a region; false if that is not known."""
+        """Whether an expression is > 0 at every size of a region; False if that is not proved."""
         match expr:
             case _ if expr.is_number or expr.is_Symbol:
                 return bool(expr.is_Symbol or expr.is_positive)
@@ -462,13 +472,13 @@ class _Problem:
 
 
 def _signs(expr: sympy.Expr) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
-    """The terms of a sum that are added, and those that are taken off, without their sign."""
+    """Return the positive terms of a sum, and its negative terms without their sign."""
     parts = [(term.as_coeff_Mul()[0] < 0, term) for term in sympy.Add.make_args(expr)]
     return [term for taken, term in parts if not taken and term != 0], [-term for taken, term in parts if taken]
 
 
 def _larger(region: Region, a: Vector, b: Vector, swap: bool = False) -> Cells:
-    """The larger of two linear functions, on parts of a region; exchanged, with `swap`, the smaller."""
+    """Return the larger of two linear functions, or with `swap` the smaller one, on parts of a region."""
     positive, negative = region.cone.signs(minus(a, b))
     first, second = (b, a) if swap else (a, b)
     if not negative:

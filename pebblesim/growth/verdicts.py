@@ -14,7 +14,7 @@ from pebblesim.notation import written
 
 @dataclass(frozen=True)
 class Piece:
-    """A cone on which both functions are linear: n = t^x1, … in it give f = Θ(t^(f·x)) and g = Θ(t^(g·x))."""
+    """A cone on which both exponents are linear: for x in it, n = t^x1, … give f = Θ(t^(f·x)) and g = Θ(t^(g·x))."""
 
     cone: Cone
     f: Vector
@@ -33,7 +33,7 @@ class Witness:
     ratio: str
 
     def at(self, t: int) -> dict[str, int]:
-        """The point for a t."""
+        """Return the sizes for a value of t."""
         return {name: t**exponent for name, exponent in self.exponents.items()}
 
     def __str__(self) -> str:
@@ -43,8 +43,9 @@ class Witness:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether f = O, Ω or Θ of g at all sizes of a region, with a proof or counterexample; its truth value is the
-    answer.
+    """Whether f is O, Ω or Θ of g at all sizes of a region, with a proof or a counterexample.
+
+    Its truth value is the answer.
 
     Attributes:
         relation: "O", "Ω" or "Θ".

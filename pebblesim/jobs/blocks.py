@@ -1,7 +1,8 @@
 """Block sizes: as printed in the paper, the largest that fit, or the best.
 
 Phases that share no block do not depend on each other, because the cache is empty between them: the blocks of each
-part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.block_costs`).
+part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.words_moved`,
+`pebblesim.jobs.cache_needed`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from math import isqrt, prod
 
 from pebblesim.bisection import last_that
 from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.jobs.block_costs import Room, Words
+from pebblesim.jobs.cache_needed import Room
+from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
@@ -161,9 +163,9 @@ class _Part:
         most = self.room.most(blocks)
         return (most is not None and most <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
 
-    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int, guess: int | None = None) -> int:
+    def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
-        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap, guess)
+        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
         if self.room.summation != "chain":  # larger blocks may need fewer pebbles there
             return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
         sure = last_that(lambda size: self._surely_fits(M, grown(size)), 0, top)
@@ -320,7 +322,7 @@ class _Search:
         return self.others | {name: min(size, cap) for name, cap in self.caps.items()}
 
     def _with_largest(self, blocks: Blocks, name: str) -> Blocks:
-        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name], self.best[name])
+        size = self.part.largest(self.M, lambda size: blocks | {name: size}, self.caps[name])
         return blocks | {name: max(1, size)}
 
     def _steps(self, divisor: int | None) -> Iterator[Blocks]:

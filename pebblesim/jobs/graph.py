@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UsageError
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.jobs.arguments import AnyMask, problem_dims
 from pebblesim.language import masks
 from pebblesim.language.problems import problem
@@ -57,14 +58,14 @@ def optimum(
     """Find the least I/O of any game on a graph, or an interval that contains it.
 
     Args:
-        of: a problem, a graph such as `Cdag.from_edges(...)`, or a networkx DiGraph.
+        of: a graph such as `Cdag.from_edges(...)`, a networkx DiGraph, a problem, or a generator.
         M: red pebbles.
         rules: "hong-kung" (with recomputation), "no-recompute" or "partial".
         seconds: time limit; without it the search ends when the optimum is proven or the memory is full.
         memory: memory limit for states, in bytes; 4 GiB by default.
         states: limit on the number of states, instead of `memory`.
         progress: called from time to time with the fraction of time used, the bound, the I/O and the number of states.
-        options: for a problem, its dimensions and options, as for `graph`.
+        options: for a problem, its dimensions and options, as for `graph`; for a generator, its parameters.
 
     Ctrl-C ends the search; the call returns the interval so far.
 
@@ -82,6 +83,22 @@ def optimum(
 
     if not isinstance(of, str) and options:
         raise UsageError(f"options are not allowed with a graph; got {', '.join(options)}.")
-    cdag = graph(of, **options) if isinstance(of, str) else of
+    cdag = _named(of, options) if isinstance(of, str) else of
     limit = search.MEMORY if memory is None else memory
     return search.optimum(cdag, M, rules, seconds=seconds, memory=limit, states=states, progress=progress)
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Cdag:
+    """Build the graph of a generator or a problem.
+
+    Raises:
+        UnknownName: there is neither.
+    """
+    from pebblesim.dags.generators import GENERATORS, generate
+    from pebblesim.language.problems import PROBLEMS
+
+    if name in PROBLEMS:
+        return graph(name, **options)
+    if name in GENERATORS:
+        return generate(name, **options)
+    raise UnknownName("problem or generator", name, {*PROBLEMS, *GENERATORS})

@@ -1,127 +1,35 @@
 """Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
 
-Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point on all
-cores or on a cluster, and each row is stored as soon as it is computed (`pebblesim.jobs.row_store`). The rows are in
-the order of the points, so a sweep that was stopped and resumed gives the same file, byte for byte.
+Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point
+(`pebblesim.jobs.sweep_rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives
+the same file, byte for byte.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
-from pebblesim.jobs import blocks as block_rules
+from pebblesim.errors import UnknownName, UsageError
 from pebblesim.jobs.arguments import AnyMask, dims_meant
-from pebblesim.jobs.count import count
 from pebblesim.jobs.derive import formula
 from pebblesim.jobs.heads import Heads, shared
-from pebblesim.jobs.play import play
-from pebblesim.jobs.row_store import RowStore, StoredRow
+from pebblesim.jobs.sweep_rows import RESULTS, Point, Run, describe, row_of
 from pebblesim.language import masks
-from pebblesim.language.masks import AnyHeads, HeadMasks
+from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import problem
-from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.sizes import axis, bytes_of
 from pebblesim.tables import Table, format_of
 
-FORMAT = 1
-"""Version of the rows; stored rows of another version are ignored."""
-
 MOST_POINTS = 10_000_000
-PATIENCE = 10
-"""Seconds in which a Dask scheduler must answer."""
-IDLE = 20
-"""Seconds after which an idle worker process ends, even if its sweep was killed."""
-
-FEW = 100
-"""For at most this many points, which take milliseconds each, no other processes are started."""
-
-RESULTS = {
-    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
-    "formula": ("reads", "writes", "io", "peak_words"),
-    "play": (
-        *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
-        *("legal", "complete", "passed", "violation"),
-    ),
-}
-"""The possible kinds of rows, and their columns."""
 
 Sizes = int | str | Iterable[int]
-
-
-@dataclass(frozen=True)
-class Point:
-    """Everything that defines a row.
-
-    Attributes:
-        what: "count", "formula" or "play".
-        schedule: its name, or the schedule itself if another process would not know the name.
-        dims, M: the sizes; no M if nothing depends on it.
-        blocks: a rule, or sizes by name.
-        mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
-        program: a hash of the schedule's program under the mask.
-    """
-
-    what: str
-    schedule: str | Schedule
-    dims: Mapping[str, int]
-    M: int | None
-    blocks: str | Mapping[str, int]
-    mask: AnyHeads | None
-    heads: Heads
-    summation: str
-    rules: str
-    program: str
-
-    def key(self) -> str:
-        """A hash of everything that defines the row: the sizes, and the program itself rather than its name alone."""
-        sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
-        sizes += [self.heads.to_dict()] if self.heads.said else []
-        text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _described(algorithm: Schedule, mask: AnyHeads | None) -> str:
-    """A schedule, what it does under a mask, and the bounds that its rows are compared with, as a hash."""
-    program = fingerprint(algorithm.program if mask is None else algorithm.masked)
-    solves = algorithm.problem
-    shapes = (solves.name, solves.dims, *map(dict, (solves.inputs, solves.kept, solves.outputs, solves.extra)))
-    rules = (algorithm.name, shapes, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
-    return hashlib.sha256(repr((rules, program, _allowed(mask), _bounds())).encode()).hexdigest()
-
-
-def _allowed(mask: AnyHeads | None) -> object:
-    """What a mask allows, as text or hashes: the name of a file says nothing."""
-    if isinstance(mask, HeadMasks):
-        return [_allowed(each) for each in mask.each]
-    if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
-        return mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest()
-    return str(mask)
-
-
-@cache
-def _bounds() -> str:
-    """The version of the bounds: a hash of the text that states them."""
-    stated = {file.name: file.read_bytes() for file in files("pebblesim.theory").iterdir() if file.name.endswith(".py")}
-    return hashlib.sha256(repr(sorted(stated.items())).encode()).hexdigest()
-
-
-def _version() -> str:
-    from pebblesim import __version__
-
-    return __version__
 
 
 def sweep(
@@ -220,7 +128,7 @@ def sweep(
     swept = []
     for algorithm in (each.in_dims(meant) for each in algorithms):
         ours = algorithm.function.__module__.startswith("pebblesim.")
-        program = _described(algorithm, pairs)
+        program = describe(algorithm, pairs)
         common = Point(
             what, algorithm.name if ours else algorithm, {}, None, rule, pairs, among, summation, rules, program
         )
@@ -262,117 +170,6 @@ class _Swept:
     def points(self) -> Iterator[Point]:
         names, sizes = self.all_axes.keys(), self.all_axes.values()
         return (self.point(dict(zip(names, values, strict=True))) for values in product(*sizes))
-
-
-@dataclass(frozen=True)
-class Run:
-    """How points are computed: the store of rows, the number of processes or the cluster, and the progress callback."""
-
-    store: Path | None
-    jobs: int | None
-    dask: str | None
-    progress: Callable[[float], None] | None
-
-    def rows(self, points: Sequence[Point]) -> list[StoredRow]:
-        """Return a row for each point, in order; only rows that are not stored yet are computed.
-
-        Raises:
-            UsageError: some rows could not be computed; the others are stored.
-        """
-        keys = [point.key() for point in points]
-        with RowStore(self.store) as store:
-            done = store.known(keys)
-            pending = {key: point for key, point in zip(keys, points, strict=True) if key not in done}
-            failed = []
-            for key, row, failure in self._computed(pending):
-                if row is None:
-                    failed.append(failure)
-                else:
-                    store.keep(key, row)
-                    done[key] = row
-                if self.progress:
-                    self.progress((len(done) + len(failed)) / len(keys))
-        if failed:
-            where = f"; the others are kept in {self.store}" if self.store else ""
-            raise UsageError(f"{len(failed)} of {len(keys)} rows could not be computed{where}. The first: {failed[0]}")
-        return [done[key] for key in keys]
-
-    def _computed(self, pending: Mapping[str, Point]) -> Iterator[tuple[str, StoredRow | None, str]]:
-        if not pending:
-            return
-        from joblib import Parallel, cpu_count, delayed, parallel_config
-
-        jobs = min(self.jobs or cpu_count(), len(pending))
-        if self.dask is None and len(pending) <= FEW and all(point.what != "play" for point in pending.values()):
-            jobs = 1
-        here = parallel_config(backend="loky", idle_worker_timeout=IDLE)
-        with here if self.dask is None else _cluster(self.dask):
-            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-                delayed(_work)(_version(), key, point) for key, point in pending.items()
-            )
-
-
-@contextmanager
-def _cluster(address: str) -> Iterator[None]:
-    """Run joblib's work inside the block on the workers of a Dask scheduler.
-
-    Raises:
-        UsageError: no scheduler answers at that address, it has no workers, or Dask is missing.
-    """
-    try:
-        import distributed
-    except ImportError:
-        raise UsageError("--dask takes the packages dask and distributed: pip install 'pebblesim[cluster]'.") from None
-    from joblib import parallel_config
-
-    connect: Any = distributed.Client
-    try:
-        client = connect(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"no Dask scheduler answers at {address!r} ({error}); it is an address such as tcp://host:8786."
-        ) from None
-    with client:
-        if not client.ncores():
-            raise UsageError(
-                f"the Dask scheduler at {address} has no workers yet; start some with `dask worker {address}`."
-            )
-        with parallel_config(backend="dask", client=client):
-            yield
-
-
-def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, str]:
-    """Return (key, row, "") or (key, None, reason of the failure); runs in another process."""
-    try:
-        if version != _version():
-            raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
-        return key, _row(point), ""
-    except PebblesimError as error:
-        return key, None, str(error)
-
-
-def _row(point: Point) -> StoredRow:
-    """Compute the values of a point, with its blocks; if M is too small, give the least M that is feasible."""
-    try:
-        cases = point.heads.cases(get(point.schedule).problem, point.dims, point.mask)
-        if point.what == "formula":
-            algorithm, M = get(point.schedule).in_dims(cases.sizes), point.M or 0
-            return {"blocks": block_rules.choose(algorithm, cases.sizes, M, point.blocks, mask=cases.masks[0])}
-        assert point.M is not None
-        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation}
-        if point.what == "count":
-            same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
-            counted = count(point.schedule, M=point.M, **same)
-            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
-            found = {name: getattr(counted, name) for name in RESULTS["count"]}
-            return found | {"blocks": dict(counted.blocks)} | shared
-        same |= {"mask": cases.masks[0], **cases.sizes}
-        played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
-        game = played.game.to_dict()
-        game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
-        return {name: game[name] for name in RESULTS["play"]} | {"blocks": dict(played.blocks)}
-    except Infeasible as error:
-        return {"blocks": {}, "least_M": error.least_M} | ({"feasible": False} if point.what == "count" else {})
 
 
 def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
@@ -503,7 +300,7 @@ def _chosen(each: _Swept, run: Run, points: Mapping[str, Any]) -> tuple[dict[str
         axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
         few = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
         rows = np.empty(list(map(len, axes.values())), dtype=object)
-        rows.ravel()[:] = [_row(point) for point in few]
+        rows.ravel()[:] = [row_of(point) for point in few]
         chosen = np.broadcast_to(rows, list(map(len, each.axes.values()))).ravel().tolist()
     blocks = {name: np.array([row["blocks"].get(name) for row in chosen]) for name in names}
     return blocks, np.array([row.get("least_M") for row in chosen], dtype=object)

@@ -24,7 +24,7 @@ class Catalogue(MutableMapping[str, T]):
 
     @property
     def _all(self) -> dict[str, T]:
-        import_module(self._home)  # no effect during this import, or after it
+        import_module(self._home)  # has no effect while the package is being imported, or afterwards
         return self._known
 
     def __getitem__(self, name: str) -> T:
@@ -44,7 +44,7 @@ class Catalogue(MutableMapping[str, T]):
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """Forget at the end whatever is registered inside the block."""
+        """Forget at the end all objects that were registered inside the `with` block."""
         before = dict(self._all)
         try:
             yield

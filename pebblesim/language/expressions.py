@@ -111,7 +111,7 @@ class Tensor(_InMemory):
         first, *rest = key if isinstance(key, tuple) else (key,)
         if not isinstance(first, Index) or not first._alive or not is_tile_of(first._range, apart):
             raise TraceError(
-                f"{where()}: {what}; its first index is that of an open loop over the tiles of {apart.dim} by "
+                f"{where()}: {what}; its first index must be that of an open loop over the tiles of {apart.dim} by "
                 f"{apart.block}."
             )
         return Part(self._tensor, ranges_of(tuple(rest) or slice(None), whole, what), first._range)
@@ -134,7 +134,7 @@ class Value(_Symbol):
             for rng in ref.ranges:
                 if not self._m._indices[rng]._alive:
                     part = f"a part of {label_of(ref.tile)} by index {rng.name}"
-                    raise TraceError(f"{where()}: {part} outlives its loop.")
+                    raise TraceError(f"{where()}: {part} is used after its loop.")
         self._m._unused.pop(id(self), None)
         return self._expr
 

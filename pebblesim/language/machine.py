@@ -48,7 +48,7 @@ from pebblesim.language.expressions import (
 )
 from pebblesim.language.problems import Problem
 from pebblesim.language.repeats import check_repeats
-from pebblesim.language.source import frame, line, where, where_raised
+from pebblesim.language.source import frame, line, what_raised, where, where_raised
 
 
 class Machine:
@@ -495,7 +495,8 @@ def trace(
     except PebblesimError:
         raise
     except Exception as error:
-        raise TraceError(f"{where_raised(error, beginning)}: {type(error).__name__}: {error}") from error
+        what = what_raised(error, inputs, blocks)
+        raise TraceError(f"{where_raised(error, beginning)}: {what}") from error
     return m._finish(blocks, beginning)
 
 

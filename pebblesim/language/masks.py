@@ -452,13 +452,15 @@ def of_heads(mask: AnyHeads | str | Array | None) -> AnyHeads | None:
     Raises:
         UsageError: as for `of`.
     """
-    import numpy as np
-
+    if isinstance(mask, HeadMasks):
+        return mask
     if isinstance(mask, str) and mask.endswith(".npy"):
         name, table = Path(mask).name, _load(mask)
-    elif mask is None or isinstance(mask, str | Mask | HeadMasks):
-        return mask if isinstance(mask, HeadMasks) else of(mask)
+    elif mask is None or isinstance(mask, str | Mask):
+        return of(mask)
     else:
+        import numpy as np
+
         name, table = "blocks", np.asarray(mask)
     if table.ndim != 3 or 0 in table.shape:
         return from_array(table, name)

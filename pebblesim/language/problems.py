@@ -25,10 +25,10 @@ Array = Any
 Shape = tuple[str, ...]
 
 Scale = float | str
-"""What scores are multiplied by: a number, or one of `ROOTS`."""
+"""The factor of the scores: a number, or one of `ROOTS`."""
 
 ROOTS = ("1/sqrt(d_k)", "1/sqrt(d)", "1/√d_k", "1/√d")
-"""Names of one over the square root of the words in a row of queries and keys, the scale of practice."""
+"""Names of the usual factor in practice: one over the square root of the number of words in a row of Q and of K."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Theta:
         return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
 
     def to_dict(self, value: Decimal) -> dict[str, Any]:
-        """The expression and a value of it: as a whole number where a float would lose digits, or overflow."""
+        """Return the expression and its value; the value is an integer if a float would lose digits or overflow."""
         return {"expr": self.expr, "value": float(value) if value < 2**53 else int(value)}
 
     def of_pairs(self) -> Theta:
@@ -92,8 +92,9 @@ class Problem:
             `pebblesim.theory.lower_bounds.BOUNDS`; None if there are none.
         totals: alternative sizes. Each is the sum of two dimensions, and may be given instead of the second one, with
             the first.
-        scaled: inputs that take in a factor of all scores, and outputs that it comes out of again: softmax(s Q Kᵀ) is
-            that of s Q and K, and the gradient of Q is s times that of s Q. Empty if there are no scores.
+        scaled: inputs and outputs that are multiplied by s if all scores are. Attention with scores s Q Kᵀ is computed
+            from the input s Q instead of Q; the gradient of Q is then s times the gradient of s Q. Empty if there are
+            no scores.
         glossary: (formula, meaning) of each tensor: inputs, intermediates and outputs. The formula is in terms of other
             tensors, and empty for an input; the meaning is one line. Schedules may compute a tensor by another, equal
             formula.
@@ -152,7 +153,7 @@ class Problem:
 
     @cached_property
     def pairs(self) -> Pairs | None:
-        """The dimensions of queries and of keys, from the shapes of these inputs; None if there are none."""
+        """The dimensions of queries and of keys, from the shapes of `queries` and `keys`; None if there are none."""
         shapes = {**self.inputs, **self.kept}
         sides = [
             next((shapes[name][0] for name in names if name in shapes), None) for names in (self.queries, self.keys)
@@ -194,10 +195,10 @@ class Problem:
         return grid(self.pairs, sizes)
 
     def factor(self, scale: Scale, dims: Mapping[str, int]) -> float:
-        """What scores are multiplied by: a number, or "1/sqrt(d_k)", where d_k words are in a row of queries and keys.
+        """Return the factor of the scores: of "1/sqrt(d_k)" its value, where d_k is the number of words in a row of K.
 
         Raises:
-            UsageError: it is neither, or it is not 1 and the problem has no scores.
+            UsageError: `scale` is neither of these, or it is not 1 and the problem has no scores.
         """
         names, _ = self.scaled
         if scale in ROOTS and names:
@@ -209,11 +210,11 @@ class Problem:
         if not isfinite(factor):
             raise UsageError(f"scale = {scale!r} was given; it is a finite number, or {ROOTS[0]} by this name.")
         if factor != 1 and not names:
-            raise UsageError(f"problem {self.name!r} has no scores that could be scaled; leave the scale out.")
+            raise UsageError(f"problem {self.name!r} has no scores that could be multiplied; leave the scale out.")
         return factor
 
     def with_scale(self, tensors: Mapping[str, Array], factor: float, outputs: bool = False) -> dict[str, Array]:
-        """Inputs that have taken in a factor of the scores; or outputs made of such, for the inputs as they were."""
+        """Return the tensors; the inputs of `scaled`, or with `outputs` its outputs, are multiplied by the factor."""
         names = self.scaled[outputs] if factor != 1 else ()
         return {name: value * factor if name in names else value for name, value in tensors.items()}
 
@@ -227,11 +228,11 @@ class Problem:
             allowed: booleans of shape (n_q, n_k), the allowed pairs; None for all. Other pairs have probability, or
                 activation, 0. A row without an allowed pair has m = L = -inf, l = l_m = 0, and zeros in P, O and dQ; a
                 column without one has zeros in dK and dV.
-            scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice.
+            scale: the factor of the scores: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice.
 
         Raises:
-            UsageError: `allowed` is no such array, or the problem has no pairs; or it has no scores, or the scale is
-                none.
+            UsageError: `allowed` is not such an array, or the problem has no pairs; or `scale` is not allowed, or the
+                problem has no scores.
         """
         import numpy as np
 
@@ -262,8 +263,7 @@ class Problem:
     ) -> dict[str, Array]:
         """Draw normal float64 inputs, scaled so that scores are of order one, with the requested `kept` values.
 
-        These are what the forward pass keeps where only the `allowed` pairs meet and scores are scaled, as for
-        `reference`.
+        The kept values are those of a forward pass with these `allowed` pairs and this scale, as for `reference`.
         """
         import numpy as np
 

@@ -2,7 +2,7 @@
 
 A program is a list of phases; a phase or a loop has a body; the leaves are the primitives of the language. Sizes are
 names of dimensions and blocks, so one program represents all sizes. Tiles enter the cache with `Read`, `Zeros`,
-`Constant` and `Compute(mode="new")` and leave it with `Delete` and `Move`; The tracer adds each `Delete` that a
+`Constant` and `Compute(mode="new")` and leave it with `Delete` and `Move`. The tracer adds each `Delete` that a
 schedule leaves out, so readings need not know about scopes.
 """
 
@@ -54,7 +54,7 @@ class Quotient:
     block: str | int
 
     def value(self, sizes: Sizes) -> int:
-        """How many tiles there are."""
+        """Return the number of tiles at these sizes."""
         return -(-sizes[self.dim] // length(self.block, sizes))
 
     def __str__(self) -> str:
@@ -63,18 +63,18 @@ class Quotient:
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor in memory; `shape` names dimensions. With `apart` there is one of that shape for each of these tiles."""
+    """A tensor in memory; `shape` names dimensions. With `apart` there is a separate copy for each of these tiles."""
 
     name: str
     shape: tuple[str, ...]
     apart: Quotient | None = None
 
     def copies(self, sizes: Sizes) -> int:
-        """How many of its shape there are."""
+        """Return the number of copies; 1 without `apart`."""
         return 1 if self.apart is None else self.apart.value(sizes)
 
     def sides(self, sizes: Sizes) -> tuple[int, ...]:
-        """Its shape in numbers, that of an array: the tiles that it is kept apart for come first."""
+        """Return the shape as an array, in numbers; with `apart` the first number is that of the copies."""
         return (*(() if self.apart is None else (self.copies(sizes),)), *(sizes[dim] for dim in self.shape))
 
 
@@ -259,7 +259,7 @@ class Program:
     """A traced schedule.
 
     Attributes:
-        name: the schedule's.
+        name: name of the schedule.
         dims: names of the dimensions.
         blocks: names of the block sizes.
         tensors: the tensors in memory, inputs first.
@@ -339,7 +339,7 @@ Sizes = Mapping[str, int]  # dimensions and blocks by name
 
 
 def grid(pairs: Pairs | None, sizes: Sizes) -> tuple[int, int]:
-    """The numbers of queries and of keys."""
+    """Return the numbers of queries and of keys."""
     assert pairs is not None
     return sizes[pairs[0]], sizes[pairs[1]]
 
@@ -355,13 +355,13 @@ def length(size: str | int, sizes: Sizes) -> int:
 
 
 def stretch(rng: Range, whole: int, sizes: Sizes) -> tuple[int, int]:
-    """From where to where, in `whole` indices, the tiles of a range go; nowhere if a first tile holds all of them."""
+    """Return (start, stop), the indices among `whole` that a range covers; empty if the first tile has all of them."""
     if rng.first:
         return 0, min(whole, length(rng.block, sizes))
     return (0 if rng.after is None else min(whole, length(rng.after, sizes))), whole
 
 
 def in_parts(program: Program) -> bool:
-    """Whether a program treats a first tile of some dimension apart from the others."""
+    """Whether a program treats a first part of some dimension separately from the rest."""
     loops = (node for phase in program.phases for node in walk(phase.body) if isinstance(node, Loop))
     return any(loop.range.first or loop.range.after is not None for loop in loops)

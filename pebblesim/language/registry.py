@@ -26,7 +26,7 @@ from pebblesim.language.program import Program, in_parts
 __all__ = ["SCHEDULES", "Schedule", "get", "of_problem", "schedule"]
 
 ROUNDING = ("ceiling", "floor", "Min", "Max")
-"""Functions in a stated I/O."""
+"""Functions that a stated I/O may contain."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Schedule:
             together.
         graph: options of its graph; the name of a block means the size of that block.
         io: its I/O in words as stated in the source, in the dimensions and blocks; None if no source states it.
-        rectangle_io: the same in all dimensions of the problem, if the source states that.
+        rectangle_io: like `io`, in all dimensions of the problem, if the source states it.
         closed: feasible block sizes within a constant factor of the largest ones, as expressions like `paper`. Proofs
             about growth use them, because `fit` is a search and has no closed form. Empty if none are known.
     """
@@ -84,7 +84,9 @@ class Schedule:
 
     @property
     def alike(self) -> bool:
-        """Whether it treats no first part of a dimension apart; one that does takes no mask and has no kernels."""
+        """Whether it treats all tiles of each dimension alike. If it treats a first part separately, it takes no mask
+        and has no kernels.
+        """
         return not in_parts(self.program)
 
     @property
@@ -223,7 +225,7 @@ def schedule(
 
 
 def _in_square(rectangle: Problem, io: str | None) -> str | None:
-    """A closed form in all dimensions of a problem, where there are only n and d."""
+    """Return a closed form in all dimensions of a problem as one in n and d only."""
     return re.sub(r"[A-Za-z_]\w*", lambda name: rectangle.from_nd.get(name[0], name[0]), io or "")
 
 

@@ -18,7 +18,7 @@ from pebblesim.language import program as ir
 from pebblesim.language.source import where_is
 
 Key = int
-Term = tuple[tuple[Key, ...], Key]  # the part of the tile that gets it, and what it gets
+Term = tuple[tuple[Key, ...], Key]  # the part of the tile that gets the term, and the term
 
 
 @dataclass
@@ -35,17 +35,17 @@ class _Repeats:
     def __init__(self, program: ir.Program) -> None:
         self.program = program
         self.keys: dict[tuple[Any, ...], Key] = {}
-        self.parts: list[tuple[Any, ...]] = []  # of each key, what it is made of
-        self.free: list[frozenset[ir.Range]] = []  # of each key, the loops whose iterations it may differ in
+        self.parts: list[tuple[Any, ...]] = []  # for each key, what it is made from
+        self.free: list[frozenset[ir.Range]] = []  # for each key, the loops in whose iterations its value may differ
         self.loops: list[ir.Loop] = []
         self.closed: dict[ir.Range, Key] = {}
         self.value: dict[ir.Tile, Key] = {}
         self.sums: dict[ir.Tile, _Sum] = {}
         self.since: dict[ir.Tile, int] = {}  # the line in which a tile got its value
         self.memory: dict[str, Key] = {name: self._key("input", name) for name in program.tensors}
-        self.stored: dict[str, tuple[tuple[Key, ...], Key]] = {}  # what was last written to a tensor, and where
-        self.in_memory: dict[str, _Sum] = {}  # what was added to sums in memory
-        self.reset: set[str] = set()  # tensors that this loop writes anew
+        self.stored: dict[str, tuple[tuple[Key, ...], Key]] = {}  # the part last written, and its value
+        self.in_memory: dict[str, _Sum] = {}  # sums in memory, with the terms added to them
+        self.reset: set[str] = set()  # tensors that this loop overwrites
 
     # -- keys ------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class _Repeats:
         if loop.when:
             other = loop.when.columns if loop.when.rows is loop.range else loop.when.rows
             condition = "columns" if loop.when.rows is other else "rows", f"{loop.when.none}", self._range(other)
-        depth = f"{len(self.loops)}"  # tells nested loops over the same tiles apart
+        depth = f"{len(self.loops)}"  # distinguishes nested loops over the same tiles
         part = f"{loop.range.first}", f"{loop.range.after}"
         return self._key(
             "each tile of", self._range(loop.range.parent), f"{loop.range.block}", *part, depth, *condition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -61,6 +62,34 @@ def where_is(node_line: int) -> str:
 
 def where_raised(error: BaseException, otherwise: str) -> str:
     """Return file and line of the schedule at which an error was raised."""
-    lines = [(step.f_code.co_filename, number) for step, number in walk_tb(error.__traceback__)]
-    inner = [f"{file}:{number}" for file, number in lines if file not in _TRACER]
-    return inner[-1] if inner else otherwise
+    inner = _steps(error)
+    return f"{inner[-1][0].f_code.co_filename}:{inner[-1][1]}" if inner else otherwise
+
+
+def what_raised(error: Exception, inputs: Sequence[str], blocks: Sequence[str]) -> str:
+    """Return what is wrong. For a name that is not defined, this names the nearest one, and the inputs and blocks."""
+    from difflib import get_close_matches
+
+    from pebblesim import language
+
+    if isinstance(error, AttributeError) and error.name:
+        public = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
+        near = get_close_matches(error.name, public, n=1)
+        return f"{error}; did you mean {near[0]!r}?" if near else f"{error}."
+    if not isinstance(error, NameError) or error.name is None:
+        return f"{type(error).__name__}: {error}"
+    name = error.name
+    if name in language.__all__:
+        return f"{name!r} is not defined; import it: from pebblesim.language import {name}."
+    known = (*inputs, *blocks, *(variable for step, _ in _steps(error)[-1:] for variable in step.f_locals))
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    near = near or [other for other in known if other.casefold() == name.casefold()]
+    hint = f"did you mean {near[0]!r}? The" if near else "the"
+    kinds = (("input", inputs), ("block", blocks))
+    has = [f"the {kind}{'s' * (len(names) > 1)} {', '.join(names)}" for kind, names in kinds if names]
+    return f"{name!r} is not defined; {hint} schedule has {' and '.join(has) or 'no inputs'}."
+
+
+def _steps(error: BaseException) -> list[tuple[Any, int]]:
+    """Return the frames outside the tracer in which an error was raised, with their lines; the innermost comes last."""
+    return [step for step in walk_tb(error.__traceback__) if step[0].f_code.co_filename not in _TRACER]

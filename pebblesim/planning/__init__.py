@@ -1,1 +1,1 @@
-"""Search for schedules: passes over a problem's equations, the cheapest sequence of them, and its source."""
+"""Search for schedules: passes over a problem's equations, the sequence with the least I/O, and its source code."""

@@ -1,7 +1,8 @@
-"""A problem as equations between tensors, read off the declaration of its graph.
+"""A problem as equations between tensors, derived from the declaration of its graph.
 
-Each axis of each tensor belongs to a class: axes that an equation runs over together are the same one. In
-O = softmax(Q Kᵀ) V the queries, the keys, and the columns of Q and of V are four classes, even where their sizes agree.
+Each axis of each tensor belongs to a class. Two axes are in the same class if an equation uses one index for both. In
+O = softmax(Q Kᵀ) V there are four classes: the queries, the keys, the columns of Q and the columns of V. They stay
+four even if some of their sizes are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import of_problem
 
 PRIMES = (2, 3, 5, 7, 11, 13)
-"""Sizes for a small graph, whose tensors show how they are computed; different dimensions have different sizes."""
+"""Sizes of a small graph, from which the equations are read; different dimensions have different sizes."""
 
 OPERATIONS = {
     "add": "{} + {}",
@@ -31,7 +32,7 @@ OPERATIONS = {
     "step": "step({})",
     "sigmoid": "sigmoid({})",
 }
-"""Elementwise operations, as written in the language of schedules."""
+"""How elementwise operations are written in the language of schedules."""
 
 Axes = tuple[int, ...]
 Axis = tuple[str, int]
@@ -62,12 +63,12 @@ class Equation:
 
     @cached_property
     def uses(self) -> tuple[str, ...]:
-        """Names of the operands, each once."""
+        """The names of the operands, without repetitions."""
         return tuple(dict.fromkeys(operand.name for operand in self.operands))
 
     @property
     def elementwise(self) -> bool:
-        """Whether each element needs one element of each operand alone."""
+        """Whether each element of the result needs only one element of each operand."""
         return self.contracted is None
 
 
@@ -77,11 +78,11 @@ class System:
 
     Attributes:
         problem: the problem.
-        options: options of the graph, which determine the way.
+        options: options of the graph; they determine the way of computing.
         equations: the equations, by the tensor that each defines.
         inputs: the inputs that are used, including kept ones, in the problem's order.
-        axes: the classes of each tensor's axes.
-        dims: the dimension of each class.
+        axes: for each tensor, the classes of its axes.
+        dims: for each class, its dimension.
         outputs: the problem's outputs.
         storable: tensors that a schedule may keep in memory. If the only use of a tensor is an elementwise operation
             without another matrix, or a row sum, the result is stored instead of the tensor. Vectors are not
@@ -98,19 +99,19 @@ class System:
     storable: frozenset[str]
 
     def free(self, name: str) -> str:
-        """Return this name, or a similar one, that no dimension or tensor has."""
+        """Return this name, or a similar one if a dimension or tensor has this name already."""
         while name in self.dims or name in self.axes:
             name += "_"
         return name
 
     @property
     def machine(self) -> str:
-        """The name of the machine in a schedule."""
+        """The name of the parameter for the machine in a schedule."""
         return "m" if self.free("m") == "m" else self.free("machine")
 
 
 def systems(problem: Problem) -> list[System]:
-    """Return the ways to compute a problem that passes can express: those that its schedules declare, or the plain one.
+    """Return the ways to compute a problem that passes can express: those of its schedules, and else the default one.
 
     Ways with sums over blocks, or with a running maximum, are excluded.
 
@@ -126,7 +127,7 @@ def systems(problem: Problem) -> list[System]:
 
 
 def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
-    """Return the equations for these graph options; None if a tensor is no plain product, row sum or elementwise."""
+    """Return the equations for these graph options; None if a tensor is not a plain product, row sum or elementwise."""
     sizes = dict(zip(problem.dims, PRIMES, strict=False))
     families = _families(problem, sizes, options)
     made = [family for family in families if family.op != "input"]
@@ -169,13 +170,13 @@ def _operand(text: str) -> Operand:
 
 
 def _plain(family: Family) -> bool:
-    """Whether it is computed in one piece: no sum in blocks, not added to a value or a constant, not running."""
+    """Whether a tensor is plain: no sum in blocks, no sum that starts from a value or constant, no running value."""
     in_pieces = family.blocks > 1 or family.start or family.onto or family.running
     return not in_pieces and family.op in ("matmul", "rowsum", *OPERATIONS)
 
 
 def _classes(families: Iterable[Family]) -> dict[Axis, Axis]:
-    """For each axis of each tensor the one that stands for its class."""
+    """Map each axis of each tensor to the representative of its class."""
     above: dict[Axis, Axis] = {}
 
     def root(axis: Axis) -> Axis:
@@ -203,7 +204,7 @@ def _classes(families: Iterable[Family]) -> dict[Axis, Axis]:
 def _dims(
     problem: Problem, families: Iterable[Family], axes: Mapping[str, Axes], by_size: Mapping[int, str]
 ) -> tuple[str, ...]:
-    """The dimension of each class: as an input's shape names it, or, of what no input runs over, by its size."""
+    """Return the dimension of each class: from the shape of an input, or, if no input has this axis, from its size."""
     declared = {**problem.inputs, **problem.kept}
     dims: dict[int, str] = {}
     for family in families:

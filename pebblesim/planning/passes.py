@@ -1,8 +1,8 @@
 """A pass over some of a problem's equations: what it reads, computes and stores, the words it moves, and its source.
 
-There are two forms. `rows` keeps rows of one axis in the cache, block by block, while rows of another axis are streamed
-one at a time, and computes everything possible in this loop. `tiles` computes one product in tiles, from columns and
-words of its operands, and applies elementwise operations to each tile. Between passes the cache is empty.
+There are two forms. `rows` keeps a block of rows of one axis in the cache while it streams rows of another axis, one at
+a time; in this loop it computes all its equations. `tiles` computes one product in tiles, from columns and single words
+of its operands, and applies elementwise operations to each tile. Between passes the cache is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Side:
     block: str | int | None = None
 
     def length(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """The number of indices of the largest tile."""
+        """Return the number of indices of the largest tile."""
         size = sizes[self.axis]
         block = blocks.get(self.block, 1) if isinstance(self.block, str) else self.block
         return size if block is None else min(size, block)
@@ -36,7 +36,7 @@ Shape = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Moved:
-    """Words moved between memory and cache: those of a tensor, once for each tile of the loops over other axes."""
+    """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes."""
 
     axes: tuple[int, ...]
     again: tuple[tuple[int, str], ...]
@@ -61,9 +61,9 @@ class Pass:
         reads: the tensors that it reads.
         stores: the tensors that it leaves in memory.
         moved: the words that it moves.
-        held: the tiles that are in cache together, at each time when there are more than before.
-        blocks: its block sizes, by name, and the axis that each one cuts.
-        lines: its source.
+        held: the sets of tiles that are in cache at the same time, recorded after each tile that is added.
+        blocks: for each block size, by name, the axis that it divides.
+        lines: its source code.
     """
 
     reads: frozenset[str]
@@ -74,7 +74,7 @@ class Pass:
     lines: tuple[str, ...]
 
     def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
-        """Words moved."""
+        """Return the number of words moved at these sizes."""
         return sum(each.words(sizes, blocks) for each in self.moved)
 
     def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
@@ -99,8 +99,8 @@ class Writer:
         self.moved: list[Moved] = []
         self.held: set[tuple[Shape, ...]] = set()
         self.blocks: dict[str, int] = {}
-        self._loops: list[tuple[int, str | int, str]] = []  # axis, block, index
-        self._scopes: list[dict[str, Shape]] = [{}]  # tiles, by variable
+        self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
+        self._scopes: list[dict[str, Shape]] = [{}]  # for each open loop, its tiles by variable
         self._dead: list[str] = []
 
     # -- text ---------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Writer:
 
     @contextmanager
     def loop(self, index: str, axis: int, block: str | int = 1, over: str = "", more: str = "") -> Iterator[None]:
-        """Tiles of an axis, or of an open index of it."""
+        """Open a loop over the tiles of an axis, or over parts of a tile of it (`over`, the index of an open loop)."""
         self.drop()
         self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
         if isinstance(block, str):
@@ -125,11 +125,11 @@ class Writer:
     # -- tiles --------------------------------------------------------------------------------------------------
 
     def index(self, axis: int) -> str | None:
-        """The innermost open loop over an axis."""
+        """Return the index of the innermost open loop over an axis; None if there is none."""
         return next((index for over, _, index in reversed(self._loops) if over == axis), None)
 
     def shape(self, axes: Iterable[int]) -> Shape:
-        """The tile of these axes inside the open loops."""
+        """Return the shape of a tile with these axes inside the open loops."""
         sides = []
         for axis in axes:
             block = next((block for over, block, _ in reversed(self._loops) if over == axis), None)
@@ -137,16 +137,16 @@ class Writer:
         return tuple(sides)
 
     def _there(self, name: str) -> str:
-        """The part of a tensor in memory that the open loops name."""
+        """Return the text for the part of a tensor in memory at the indices of the open loops."""
         indices = [self.index(axis) for axis in self.system.axes[name]]
         return f"{name}[{', '.join(index or ':' for index in indices)}]" if any(indices) else name
 
     def variable(self, name: str) -> str:
-        """What a tensor's tile is called here."""
+        """Return the variable for a tensor's tile inside the open loops."""
         return f"{name}_{''.join(self.index(axis) or '' for axis in self.system.axes[name])}"
 
     def enter(self, variable: str, axes: Iterable[int]) -> None:
-        """A tile comes."""
+        """Record a new tile in the innermost loop."""
         self._scopes[-1][variable] = self.shape(axes)
         self.hold()
 
@@ -174,18 +174,18 @@ class Writer:
     # -- moves --------------------------------------------------------------------------------------------------
 
     def _move(self, name: str) -> str:
-        """Count a tile's way between memory and cache; its text."""
+        """Count the words of a tile that is read or written; return the text for its part of the tensor."""
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
         self.moved.append(Moved(axes, tuple(finest.items())))
         return self._there(name)
 
     def read(self, name: str) -> str:
-        """A tile of a tensor, read: its text."""
+        """Return the text that reads a tile of a tensor."""
         return f"{self.m}.read({self._move(name)})"
 
     def bring(self, name: str) -> str:
-        """A tile of a tensor, read into a variable."""
+        """Read a tile of a tensor into a variable; return the variable."""
         self.drop()
         variable = self.variable(name)
         self.say(f"{variable} = {self.read(name)}")
@@ -193,7 +193,7 @@ class Writer:
         return variable
 
     def zeros(self, name: str) -> str:
-        """Room for a sum."""
+        """Create a tile for a sum; return its variable."""
         self.drop()
         variable, axes = self.variable(name), self.system.axes[name]
         self.say(
@@ -203,24 +203,24 @@ class Writer:
         return variable
 
     def write(self, name: str, variable: str) -> None:
-        """A tile to memory."""
+        """Write a tile to memory."""
         self.say(f"{self.m}.write({self._move(name)}, {variable})")
 
     def finish(self, reads: Iterable[str], stores: Iterable[str]) -> Pass:
-        """The pass."""
+        """Return the complete pass."""
         return Pass(
             frozenset(reads), frozenset(stores), tuple(self.moved), frozenset(self.held), self.blocks, tuple(self.lines)
         )
 
 
 def part(variable: str, axes: tuple[int, ...], at: Mapping[int, str]) -> str:
-    """The part of a tile at some of its axes."""
+    """Return the text for the part of a tile at some indices of its axes."""
     if not any(axis in at for axis in axes):
         return variable
     return f"{variable}[{', '.join(at.get(axis, ':') for axis in axes)}]"
 
 
 def expression(equation: Equation, operands: Mapping[str, str]) -> str:
-    """The text of an elementwise equation or row sum."""
+    """Return the text of an elementwise expression or row sum."""
     texts = [operands[operand.name] for operand in equation.operands]
     return f"rowsum({texts[0]})" if equation.op == "rowsum" else OPERATIONS[equation.op].format(*texts)

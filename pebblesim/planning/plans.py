@@ -1,4 +1,4 @@
-"""The cheapest sequence of passes, by Dijkstra's algorithm over what is in memory between them."""
+"""The sequence of passes with the least I/O, by Dijkstra's algorithm over the sets of tensors in memory."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def candidates(system: System) -> list[Candidate]:
 
 
 def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-    """What a pass could compute and store: each stored tensor, and of what they need each computed, or read."""
+    """Yield (computed, stored) tensors of possible passes; operands that are not computed are read from memory."""
     storable = [name for name in system.equations if name in system.storable]
     most = max(STORED, len(system.outputs))
     for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most + 1)):
         if any(system.axes[one] == system.axes[other] for one, other in combinations({*stores} - {*system.outputs}, 2)):
-            continue  # two passes of half the rows move as much
+            continue  # two passes that store one tensor each, with larger blocks of rows, move about as many words
         for computed in _closures(system, frozenset(stores)):
             if _connected(system, computed):
                 yield computed, frozenset(stores)
 
 
 def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
-    """Sets of equations that give these tensors from others that can be in memory."""
+    """Return the sets of equations that compute these tensors from tensors that can be in memory."""
     done: set[frozenset[str]] = set()
     seen = set()
     waiting = [(stores, tuple(sorted(_below(system, stores) - stores)))]
@@ -100,7 +100,7 @@ def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
 
 
 def _connected(system: System, computed: frozenset[str]) -> bool:
-    """Whether these equations share matrices, directly or through others; if not, they are better apart."""
+    """Whether the equations are connected by common matrices; if not, separate passes move no more words."""
     matrices = [
         {one for one in (name, *system.equations[name].uses) if len(system.axes[one]) == 2} for name in computed
     ]
@@ -117,7 +117,7 @@ def _below(system: System, names: Iterable[str]) -> set[str]:
 
 
 def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> Iterator[Callable[[int], Pass]]:
-    """Yield the candidate forms of a pass, possible or not."""
+    """Yield the candidate forms of a pass; some of them may be impossible."""
     products = [name for name in computed if system.equations[name].op == "matmul"]
     if len(products) == 1:
         for x, other in permutations(system.axes[products[0]]):
@@ -188,7 +188,7 @@ def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int
     while waiting and len(found) < most:
         words, _, memory, taken = heappop(waiting)
         if memory & goal == goal:
-            if frozenset(taken) not in found:  # plans that differ in the order of their passes are one
+            if frozenset(taken) not in found:  # the same passes in another order are not a new plan
                 made = tuple(steps[one][3].make(number) for number, one in enumerate(taken, 1))
                 chosen = {name: size for each in made for name, size in (_best_blocks(each, sizes, M) or {}).items()}
                 found[frozenset(taken)] = Plan(system, words, made, chosen)

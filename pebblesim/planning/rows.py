@@ -29,10 +29,10 @@ def rows(
     again: bool,
     number: int,
 ) -> Pass:
-    """Keep blocks of rows of axis x; stream rows of axis y one at a time, or keep all of them, too (`resident`).
+    """Keep blocks of rows of axis x in cache and stream rows of axis y, one at a time.
 
-    Tensors over neither axis stay completely, from before the loops until after them, or are read for each block
-    (`again`).
+    With `resident` all rows of y are kept in cache, too. Tensors with neither axis stay in cache as a whole, from
+    before the loops until after them; with `again` they are read again for each block.
 
     Raises:
         Impossible: these equations have no such pass.
@@ -64,7 +64,7 @@ class _Rows:
             for each in self.order
         }
         self.when: dict[str, When] = {}
-        self.done: dict[str, When] = {}  # when an equation is at work, which is before its sum is whole
+        self.done: dict[str, When] = {}  # when an equation is computed; its sum may be complete only later
         for name in self.reads:
             self.when[name] = self._first(name)
         for each in self.order:
@@ -72,11 +72,11 @@ class _Rows:
         for name in stores:
             over = self._over(name)
             if over == (False, True) and not resident:
-                raise Impossible  # it would be written again for each block of rows
+                raise Impossible  # it would be written once for each block of rows
         self.writer = Writer(system)
         self.tile: dict[str, str] = {}  # variables of the tensors that are in cache
 
-    # -- what can be when ---------------------------------------------------------------------------------------
+    # -- times --------------------------------------------------------------------------------------------------
 
     def _over(self, name: str) -> tuple[bool, bool]:
         axes = self.system.axes[name]
@@ -133,7 +133,7 @@ class _Rows:
         raise Impossible
 
     def _absorbed(self, name: str) -> bool:
-        """Whether an elementwise result is only summed, row by row, in the same expression."""
+        """Whether an elementwise result is used only by one row sum, so that both can be one expression."""
         each = self.system.equations[name]
         users = [user for user in self.order if name in user.uses]
         return (
@@ -148,7 +148,7 @@ class _Rows:
     # -- source -------------------------------------------------------------------------------------------------
 
     def write(self, number: int) -> Pass:
-        """The pass."""
+        """Return the pass."""
         writer = self.writer
         self._bring(When.BEFORE)
         self._at(When.BEFORE)
@@ -166,16 +166,16 @@ class _Rows:
         return writer.finish(self.reads, self.stores)
 
     def _uses(self, name: str, after: When) -> bool:
-        """Whether it is an operand, or stored, later than on a level."""
+        """Whether a tensor is used as an operand, or stored, at a later level."""
         later = any(name in self._operands(each) and self.done[each.name] > after for each in self.order)
         return later or (name in self.stores and self.when[name] > after)
 
     def _operands(self, each: Equation) -> tuple[str, ...]:
-        """Operands, those of an absorbed operand too."""
+        """Return the operands of an equation, including the operands of absorbed equations."""
         return self._all_operands[each.name]
 
     def _bring(self, level: When) -> None:
-        """Before a loop: what is used in it and does not change there, and room for its sums."""
+        """Before a loop, read the operands that it uses and does not change, and create tiles for its sums."""
         for each in self.order:
             if each.name in self.absorbed:
                 continue
@@ -188,7 +188,7 @@ class _Rows:
                 self.tile[each.name] = self.writer.zeros(each.name)
 
     def _leave(self, level: When) -> None:
-        """After a level: what no later one needs, and what only the end of the block needs again."""
+        """After a level, drop tiles that no later level needs, and those that are needed again only after streaming."""
         for name, tile in [*self.tile.items()]:
             if not self.writer.here(tile):
                 continue
@@ -198,7 +198,7 @@ class _Rows:
                 del self.tile[name]
 
     def _at(self, level: When) -> None:
-        """The equations that are at work on a level, and what is whole then."""
+        """Write the equations of a level, and store the results that are complete at this level."""
         for each in self.order:
             if each.name not in self.absorbed and self.done[each.name] == level:
                 made_of = [one for one in self._operands(each) if one not in self.absorbed]
@@ -219,19 +219,19 @@ class _Rows:
                     self.writer.kill(self.tile.pop(each.name))
 
     def _dead(self, name: str, level: When) -> bool:
-        """Whether nothing needs it after the equation that was written last."""
+        """Whether no equation after the last written one needs this tensor."""
         here = any(name in self._operands(each) for each in self._left if self.done[each.name] == level)
         return not here and not self._uses(name, level)
 
     # -- equations ----------------------------------------------------------------------------------------------
 
     def _at_y(self, name: str) -> dict[int, str]:
-        """The row of a tensor that stays whole while its rows are gone through."""
+        """Return the index of the current row of y, for a tensor whose rows are all in cache during the loop over y."""
         stays = self.resident and self._over(name) == (False, True)
         return {self.y: self.writer.j} if stays and self.y is not None and self.writer.index(self.y) else {}
 
     def _streams(self, name: str, each: Equation) -> bool:
-        """Whether an operand in memory is needed by one equation alone here, so that it may pass by in parts."""
+        """Whether an operand in memory is needed only by this equation, so that it can be streamed in parts."""
         level = self.done[each.name]
         users = [
             one
@@ -239,17 +239,17 @@ class _Rows:
             if one.name not in self.absorbed and name in self._operands(one) and self.done[one.name] == level
         ]
         if level == When.BEFORE and self._over(name) == (False, False):
-            return False  # it would pass by once for each row
+            return False  # it would be read once for each row
         return name in self.reads and name not in self.tile and len(users) == 1 and len(self.system.axes[name]) == 2
 
     def _operand(self, name: str, at: dict[int, str] | None = None) -> str:
-        """The part of an operand's tile that open loops name; it is read if it is not in cache."""
+        """Return the part of an operand's tile at the indices of the open loops; read the tile first if necessary."""
         if name not in self.tile:
             self.tile[name] = self.writer.bring(name)
         return part(self.tile[name], self.system.axes[name], {**self._at_y(name), **(at or {})})
 
     def _new(self, name: str, text: str) -> None:
-        """A new tile."""
+        """Compute an expression into a new tile."""
         self.writer.drop()
         self.tile[name] = variable = self.writer.variable(name)
         self.writer.say(f"{variable} = {self.writer.m}.compute({text})")
@@ -265,7 +265,7 @@ class _Rows:
             self._sum(each)
 
     def _sum(self, each: Equation) -> None:
-        """A product; an operand that is needed only here passes by in columns, rows or words."""
+        """Write a product; an operand that is needed only here is streamed in columns, rows or single words."""
         writer, axes, k = self.writer, self.system.axes, each.contracted
         assert k is not None
         row, column = axes[each.name]
@@ -305,7 +305,7 @@ class _Rows:
             writer.say(f"{self._operand(each.name, inside)} += {whole}")
 
     def _part_read(self, name: str, kept: bool) -> str:
-        """A part of an operand, read where it is used, or into a variable."""
+        """Read a part of an operand: into a variable if it is `kept`, otherwise in the expression that uses it."""
         axes = self.system.axes[name]
         if kept:
             return self.writer.bring(name)

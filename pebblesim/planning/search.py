@@ -102,7 +102,7 @@ class Found(Result):
 
 
 _KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
-"""The passes of ways of computing that were searched before."""
+"""The passes of the ways of computing that were searched before."""
 
 
 def _passes(system: System) -> tuple[Candidate, ...]:
@@ -134,7 +134,7 @@ def search(
         problem_name: any problem whose graph has plain sums.
         M: red pebbles, in words.
         name: name of the schedule; by default "found-" and the problem's name.
-        progress: called from time to time with the fraction done.
+        progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
 
     Returns:
@@ -160,7 +160,7 @@ def search(
     ways = systems(solves)
     if not ways:
         raise UsageError(
-            f"problem {solves.name!r} has no graph whose sums run in one piece; `search` needs one to cut into passes."
+            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs."
         )
     where = ", ".join(f"{dim} = {size:,}" for dim, size in {**sizes, "M": M}.items())
     best: tuple[Counted, str] | None = None
@@ -200,7 +200,7 @@ def search(
 
 
 def _known(problem_name: str, M: int, sizes: Mapping[str, Any]) -> Counted | None:
-    """The best of the catalogue, with its best blocks; None if no schedule fits."""
+    """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
     if not of_problem(problem_name):
         return None
     first = compare(problem_name, M=M, blocks="best", **sizes).rows[0]
@@ -212,7 +212,7 @@ def _is_ours(schedule: Schedule) -> bool:
 
 
 def _least(made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int]) -> Counted | None:
-    """Its count with the blocks of the search, or those that `best` finds; None if it does not fit."""
+    """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
     counted = [count(made, M=M, blocks=priced, **sizes)] if made.blocks else []
     with suppress(Infeasible):
         counted.append(count(made, M=M, blocks="best", **sizes))
@@ -220,7 +220,7 @@ def _least(made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str
 
 
 def _played(schedule: Schedule) -> Played:
-    """A game of tiles that are ragged where the sizes allow it."""
+    """Play a small game, with ragged tiles if the sizes allow it."""
     from pebblesim.jobs.play import play
 
     sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))

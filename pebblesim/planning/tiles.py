@@ -1,4 +1,4 @@
-"""The pass that computes one product in tiles, from columns and words of its operands."""
+"""The pass that computes one product in tiles, from columns and single words of its operands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pebblesim.planning.passes import Impossible, Pass, Writer, expression
 
 
 def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], number: int) -> Pass:
-    """Compute a product over the axes x and y in tiles of a x b, row of tiles by row, and elementwise results of it.
+    """Compute a product over the axes x and y in tiles of a x b, one row of tiles after the other.
 
-    A row sum of the tiles, over y, stays in cache during the tiles of a row.
+    Elementwise operations are applied to each tile. Row sums over y stay in cache during a row of tiles.
 
     Raises:
         Impossible: these equations have no such pass.
@@ -30,7 +30,7 @@ def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: froz
         raise Impossible
     made = {product.name, *(each.name for each in epilogue)}
     if any(name in {each.name for each in sums} for each in epilogue for name in each.uses):
-        raise Impossible  # a sum is whole only when the tiles of its row have passed
+        raise Impossible  # a row sum is complete only after all tiles of its row
     inside = [name for each in epilogue for name in each.uses if name not in made]
     by_word = any(len(system.axes[name]) == 2 for name in inside)
     once = all(sum(name in each.uses for each in epilogue) == 1 for name in inside)
@@ -89,7 +89,7 @@ def _tile_by_tile(
             else:
                 old = next((held[name] for name in each.uses if name in held and not left[name]), None)
                 if old is None:
-                    raise Impossible  # two tiles of results
+                    raise Impossible  # it would need a second tile for results
                 writer.say(f"{old}[:] = {text}  # {each.name}")
                 held = {name: tile for name, tile in held.items() if tile != old} | {each.name: old}
             for name in each.uses:
@@ -100,7 +100,7 @@ def _tile_by_tile(
 
 
 def _chain(product: Equation, epilogue: list[Equation]) -> bool:
-    """Whether each result is used once, by the next equation, so that all are one expression."""
+    """Whether each result is used exactly once, by the next equation, so that all equations make one expression."""
     before = [product, *epilogue]
     return all(
         sum(operand.name == one.name for each in epilogue for operand in each.operands) == (one is not before[-1])

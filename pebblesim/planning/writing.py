@@ -1,4 +1,4 @@
-"""A plan as source in the language of schedules, and as a schedule that is registered."""
+"""Write a plan as source code in the language of schedules, and register it as a schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 120
 
 
 def source(plan: Plan, name: str, where: str) -> str:
-    """The plan as a Python file; `where` says for which sizes it was found."""
+    """Return the plan as the text of a Python file; `where` names the sizes for which it was found."""
     system, made = plan.system, plan.passes
     blocks = [block for each in made for block in each.blocks]
     body = [*_sizes(plan), *_tensors(plan)]
@@ -66,7 +66,7 @@ def _imports(body: list[str]) -> list[str]:
 
 
 def _sizes(plan: Plan) -> list[str]:
-    """Names of the dimensions, from the shapes of inputs."""
+    """Return lines that get the dimensions from the shapes of the inputs."""
     system, lines = plan.system, []
     known: set[str] = set()
     for name in system.inputs:
@@ -87,7 +87,7 @@ def _tensors(plan: Plan) -> list[str]:
 
 
 def register(text: str, name: str) -> Schedule:
-    """Run the source; the schedule that it registers. Messages show its lines, as they do those of a file."""
+    """Run the source and return the schedule that it registers. Messages show its lines, as for a file."""
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), {"__name__": name})

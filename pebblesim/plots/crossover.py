@@ -8,7 +8,7 @@ from pebblesim.errors import UsageError
 from pebblesim.plots.style import EVERY_WAY, line
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.crossings import Sweep
+    from pebblesim.jobs.crossover import Sweep
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:

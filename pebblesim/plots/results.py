@@ -10,7 +10,8 @@ from pebblesim.jobs.bounding import Gaps
 from pebblesim.jobs.cache import CacheTable
 from pebblesim.jobs.compare import Comparison
 from pebblesim.jobs.count import Counted
-from pebblesim.jobs.crossings import Crossover, sweep
+from pebblesim.jobs.crossings import Crossover
+from pebblesim.jobs.crossover import sweep
 from pebblesim.plots import caches, gaps, words
 from pebblesim.plots.crossover import io_over_M
 

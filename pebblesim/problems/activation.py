@@ -46,12 +46,12 @@ def backward_with(activation: str, x: Mapping[str, Array], allowed: Array | None
 ON_THE_WAY = {
     "relu": {"slope": ("step(Z)", "derivative of relu at the scores: 1 where they are positive, else 0")},
     "sigmoid": {
-        "A": ("sigmoid(Z)", "weights that stand for probabilities; rows do not add up to 1"),
+        "A": ("sigmoid(Z)", "weights in the place of probabilities; their rows need not add up to 1"),
         "AA": ("A ∘ A", "squares of the weights"),
         "slope": ("A − A ∘ A", "derivative of the sigmoid at the scores"),
     },
 }
-"""(formula, meaning) of what only the backward pass of an activation needs."""
+"""(formula, meaning) of each tensor that only the backward pass of an activation has."""
 
 for activation in ACTIVATIONS:
     problem(
@@ -67,8 +67,8 @@ for activation in ACTIVATIONS:
         bounds="forward",
         glossary=forward.GLOSSARY
         | {
-            "A": (f"{activation}(S)", "weights that stand for probabilities; rows do not add up to 1"),
-            "O": ("A V", "the result: for each query, values in these proportions"),
+            "A": (f"{activation}(S)", "weights in the place of probabilities; their rows need not add up to 1"),
+            "O": ("A V", "the result: for each query, the sum of the values times their weights"),
         },
     )
 

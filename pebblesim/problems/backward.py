@@ -32,23 +32,23 @@ SHAPES = {
     },
     "outputs": {"g": ("d", "d")},
 }
-"""What goes in and comes out, whatever stands for the softmax."""
+"""Shapes of the inputs and outputs, the same with a softmax and with an activation."""
 
 GLOSSARY = {
-    "A1": ("", "what queries are made from, one row for each query"),
-    "A2": ("", "what keys are made from, one row for each key"),
-    "A3": ("", "what values are made from, one row for each key"),
+    "A1": ("", "input from which the queries are computed, one row for each query"),
+    "A2": ("", "input from which the keys are computed, one row for each key"),
+    "A3": ("", "input from which the values are computed, one row for each key"),
     "dO": ("", "gradient of the loss with respect to the output of attention"),
-    "X": ("", "weights of queries and keys in one, W_Q W_Kᵀ"),
+    "X": ("", "weights of queries and keys, multiplied: W_Q W_Kᵀ"),
     "Y": ("", "weights of the values, W_V"),
-    "S": ("A1 X", "queries, with the weights of the keys in them"),
+    "S": ("A1 X", "queries, already multiplied by the weights of the keys"),
     "Z": ("S A2ᵀ", "scores: how well each query matches each key"),
     "h": ("A3 Y", "values"),
     "q": ("dO hᵀ", "gradient with respect to the probabilities"),
     "dQ": ("p A2", "gradient with respect to the queries S"),
     "g": ("A1ᵀ p A2", "the result: the gradient of the loss with respect to X"),
 }
-"""(formula, meaning) of each tensor that is there whatever stands for the softmax."""
+"""(formula, meaning) of each tensor that is the same with a softmax and with an activation."""
 
 problem(
     "backward",
@@ -69,18 +69,18 @@ problem(
         "l": ("A · 1", "row sums of A, by which the softmax divides"),
         "f": ("diag(l)⁻¹ A", "probabilities, the softmax of the scores: each row adds up to 1"),
         "fq": ("f ∘ q", "probabilities times their gradients, entry by entry"),
-        "dOO": ("dO ∘ O", "output times its gradient, entry by entry; its row sums are those of f ∘ q"),
+        "dOO": ("dO ∘ O", "output times its gradient, entry by entry; f ∘ q has the same row sums"),
         "v": ("(f ∘ q) · 1", "row sums of f ∘ q: the mean of q under the probabilities of the row"),
-        "vf": ("diag(v) f", "what the softmax takes off: each probability times the mean v of its row"),
-        "qv": ("q − v 1ᵀ", "q with the mean v of its row taken off"),
+        "vf": ("diag(v) f", "the term that the softmax subtracts: each probability times the mean v of its row"),
+        "qv": ("q − v 1ᵀ", "q minus the mean v of its row"),
         "p": ("f ∘ q − diag(v) f", "gradient with respect to the scores Z"),
         "T": ("A1ᵀ p", "gradient of the scores, summed over the queries; g = T A2"),
-        "Aq": ("A ∘ q", "numerators times their gradients, not divided by the row sums"),
-        "w": ("(A ∘ q) · 1", "row sums of A ∘ q, which are l ∘ v"),
-        "wl": ("w / l", "v again, from two row sums that come last"),
-        "U1": ("(A ∘ q) A2", "first part of dQ, not divided by the row sums"),
-        "U2": ("A A2", "second part of dQ, before its factor w / l"),
-        "wU": ("diag(w / l) U2", "second part of dQ, not divided by the row sums"),
-        "U": ("U1 − diag(w / l) U2", "dQ, not divided by the row sums l"),
+        "Aq": ("A ∘ q", "numerators times their gradients, before the division by the row sums"),
+        "w": ("(A ∘ q) · 1", "row sums of A ∘ q; they equal l ∘ v"),
+        "wl": ("w / l", "v, computed from two row sums at the end"),
+        "U1": ("(A ∘ q) A2", "first part of dQ, before the division by the row sums"),
+        "U2": ("A A2", "second part of dQ, before the factor w / l"),
+        "wU": ("diag(w / l) U2", "second part of dQ, before the division by the row sums"),
+        "U": ("U1 − diag(w / l) U2", "dQ before the division by the row sums l"),
     },
 )

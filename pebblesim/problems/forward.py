@@ -21,7 +21,7 @@ SHAPES = {
     "inputs": {"Q": ("n_q", "d_k"), "K": ("n_k", "d_k"), "V": ("n_k", "d_v")},
     "outputs": {"O": ("n_q", "d_v")},
 }
-"""What goes in and comes out, whatever stands for the softmax."""
+"""Shapes of the inputs and outputs, the same with a softmax and with an activation."""
 
 GLOSSARY = {
     "Q": ("", "queries, one row for each"),
@@ -29,7 +29,7 @@ GLOSSARY = {
     "V": ("", "values, one row for each key"),
     "S": ("Q Kᵀ", "scores: how well each query matches each key"),
 }
-"""(formula, meaning) of each tensor that is there whatever stands for the softmax."""
+"""(formula, meaning) of each tensor that is the same with a softmax and with an activation."""
 
 problem(
     "forward",
@@ -49,13 +49,13 @@ problem(
     | SPLIT
     | {
         "O": ("P V", "the result: for each query, the mean of the values under its probabilities"),
-        "f": ("exp(S − L 1ᵀ)", "probabilities, from every score again once L is known"),
-        "AV": ("A V", "the output, not divided by the row sums; of one block of columns in FlashAttention-1"),
+        "f": ("exp(S − L 1ᵀ)", "probabilities, computed from the scores once more when L is known"),
+        "AV": ("A V", "the output before the division by the row sums; in FlashAttention-1, of one block of columns"),
         "l_block": ("A_block · 1", "row sums over one block of columns"),
-        "down_block": ("m_block − m", "how far the maximum of this block is below the running one"),
-        "a_block": ("exp(m_block − m)", "factor that makes the block's sums relative to the running maximum"),
-        "al_block": ("a_block ∘ l_block", "the block's row sums, relative to the running maximum"),
-        "aAV": ("diag(a_block) A_block V_block", "the block's output, relative to the running maximum"),
-        "alO": ("diag(a ∘ l_m_prev) O_prev", "the older output, multiplied by its row sums again"),
+        "down_block": ("m_block − m", "maximum of this block minus the running maximum, ≤ 0"),
+        "a_block": ("exp(m_block − m)", "factor that rescales the block's sums to the running maximum"),
+        "al_block": ("a_block ∘ l_block", "the block's row sums, rescaled to the running maximum"),
+        "aAV": ("diag(a_block) A_block V_block", "the block's output, rescaled to the running maximum"),
+        "alO": ("diag(a ∘ l_m_prev) O_prev", "the older output, with its division by the row sums undone"),
     },
 )

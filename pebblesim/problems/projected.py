@@ -20,9 +20,9 @@ def projected(
 
 
 GLOSSARY = {
-    "A1": ("", "what queries are made from, one row for each query"),
-    "A2": ("", "what keys are made from, one row for each key"),
-    "A3": ("", "what values are made from, one row for each key"),
+    "A1": ("", "input from which the queries are computed, one row for each query"),
+    "A2": ("", "input from which the keys are computed, one row for each key"),
+    "A3": ("", "input from which the values are computed, one row for each key"),
     "W_Q": ("", "weights of the queries"),
     "W_K": ("", "weights of the keys"),
     "W_V": ("", "weights of the values"),

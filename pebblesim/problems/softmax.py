@@ -25,51 +25,51 @@ def softmax(scores: Array, allowed: Array | None) -> dict[str, Array]:
 
 
 GLOSSARY = {
-    "A": ("exp(S)", "numerators of the softmax; exp(S − m 1ᵀ) where row maxima m are taken off"),
+    "A": ("exp(S)", "numerators of the softmax; exp(S − m 1ᵀ) if the row maxima m are subtracted"),
     "l": ("exp(S) · 1", "row sums, by which the softmax divides"),
-    "m": ("rowmax(S)", "row maxima of the scores; taken off before exp, so that it cannot overflow"),
-    "l_m": ("exp(S − m 1ᵀ) · 1", "row sums of the numerators where the maxima m are taken off"),
-    "L": ("m + log(l_m)", "logarithm of the row sums l: one number for each row from which P follows"),
+    "m": ("rowmax(S)", "row maxima of the scores, subtracted before exp so that it cannot overflow"),
+    "l_m": ("exp(S − m 1ᵀ) · 1", "row sums of the numerators if the maxima m are subtracted"),
+    "L": ("m + log(l_m)", "logarithm of the row sums l; with L and the scores, P can be recomputed"),
     "P": ("diag(l)⁻¹ exp(S)", "probabilities, the softmax of the scores: each row adds up to 1"),
-    "Sm": ("S − m 1ᵀ", "scores with the row maxima taken off"),
-    "SL": ("S − L 1ᵀ", "scores with the logarithm of the row sums taken off; exp of it is P"),
+    "Sm": ("S − m 1ᵀ", "scores minus the row maxima"),
+    "SL": ("S − L 1ᵀ", "scores minus the logarithm of the row sums; exp of it is P"),
 }
 """(formula, meaning) of each tensor of a softmax of scores S."""
 
 ONLINE = {
     "m_block": ("rowmax(S_block)", "row maxima over one block of columns"),
-    "down": ("m_prev − m", "how far the running maximum has risen with this block, as a number that is not positive"),
-    "a": ("exp(m_prev − m)", "factor that makes older sums relative to the new maximum"),
-    "al": ("a ∘ l_m_prev", "the older row sums, relative to the new maximum"),
-    "lO": ("diag(a) lO_prev + A_block V_block", "running output, not yet divided by the row sums"),
-    "aO": ("diag(a) lO_prev", "the older running output, relative to the new maximum"),
-    "log_l": ("log(l_m)", "logarithm of the row sums where the maxima are taken off"),
+    "down": ("m_prev − m", "old minus new running maximum, ≤ 0"),
+    "a": ("exp(m_prev − m)", "factor that rescales the older sums to the new maximum"),
+    "al": ("a ∘ l_m_prev", "the older row sums, rescaled to the new maximum"),
+    "lO": ("diag(a) lO_prev + A_block V_block", "running output, before the division by the row sums"),
+    "aO": ("diag(a) lO_prev", "the older running output, rescaled to the new maximum"),
+    "log_l": ("log(l_m)", "logarithm of the row sums if the maxima are subtracted"),
 }
-"""The same of the online softmax, which takes the columns block by block; prev is the block before."""
+"""The same for the online softmax, which goes through the columns block by block; prev is the previous block."""
 
 SPLIT = {
     "m_s": ("rowmax(S_block)", "row maxima over the keys of one split"),
     "l_s": ("A_block · 1", "row sums over the keys of one split"),
     "log_l_s": ("log(l_s)", "logarithm of the row sums of one split"),
-    "L_s": ("m_s + log(l_s)", "logarithm of the row sums of one split: what it weighs against the others"),
-    "AV_s": ("A_block V_block", "the output of one split, not divided by the row sums"),
-    "O_s": ("diag(l_s)⁻¹ A_block V_block", "the result for the keys of one split alone"),
+    "L_s": ("m_s + log(l_s)", "logarithm of the row sums of one split; it gives the split's weight in the merge"),
+    "AV_s": ("A_block V_block", "the output of one split, before the division by the row sums"),
+    "O_s": ("diag(l_s)⁻¹ A_block V_block", "the output for the keys of one split alone"),
     "top": ("max(top_prev, L_s)", "the largest L_s so far"),
     "down_top": (
         "top_prev − top",
-        "how far the largest L_s has risen with this split, not positive",
+        "old minus new largest L_s, ≤ 0",
     ),
-    "fade": ("exp(top_prev − top)", "factor that makes older weights relative to the new largest"),
-    "down_s": ("L_s − top", "how far this split's L_s is below the largest so far"),
-    "w": ("exp(L_s − top)", "weight of this split relative to the largest so far"),
-    "fadeW": ("fade ∘ W_prev", "the older weights, relative to the new largest"),
+    "fade": ("exp(top_prev − top)", "factor that rescales the older weights to the new largest L_s"),
+    "down_s": ("L_s − top", "this split's L_s minus the largest so far, ≤ 0"),
+    "w": ("exp(L_s − top)", "weight of this split, relative to the largest L_s so far"),
+    "fadeW": ("fade ∘ W_prev", "the sum of the older weights, rescaled to the new largest L_s"),
     "W": ("fade ∘ W_prev + w", "sum of the weights so far"),
-    "fadeO": ("diag(fade) WO_prev", "the older splits' results by their weights, relative to the new largest"),
-    "wO": ("diag(w) O_s", "the split's result, by its weight"),
-    "WO": ("diag(fade) WO_prev + diag(w) O_s", "the splits' results by their weights, added up so far"),
+    "fadeO": ("diag(fade) WO_prev", "weighted sum of the older splits' outputs, rescaled to the new largest L_s"),
+    "wO": ("diag(w) O_s", "the split's output times its weight"),
+    "WO": ("diag(fade) WO_prev + diag(w) O_s", "weighted sum of the splits' outputs so far"),
     "log_W": ("log(W)", "logarithm of the sum of the weights"),
 }
-"""The same of keys in splits, each with a softmax of its own, that are merged."""
+"""The same for splits of keys, each with its own softmax, that are merged at the end."""
 
 SPLIT_SUMS = {name: SPLIT[name] for name in ("l_s", "AV_s")}
-"""The same of splits whose sums are added up."""
+"""The same for splits whose sums are only added."""

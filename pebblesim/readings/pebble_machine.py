@@ -1,11 +1,13 @@
-"""The machine that the `pebbles` reading runs a program on: it turns instructions on tiles into moves on vertices.
+"""The machine of the `pebbles` reading: it runs a program and turns instructions on tiles into moves on vertices.
 
-It knows the numbering of `pebblesim.game.numbering` and nothing of the graph itself. Each row of `code` is an
-instruction; it fills a buffer with moves, returns when the buffer is nearly full, and goes on where it stopped.
+It knows the numbering of `pebblesim.game.numbering`, but not the graph itself. Each row of `code` is an instruction.
+The machine fills a buffer with moves, returns when the buffer is nearly full, and continues from there at the next
+call.
 
-It also knows of each word in cache, and of each word in memory that is no input, which value it holds: a *cell* says of
-which family, which block, and how many of its terms a sum has. What a primitive takes for granted is compared with the
-cells, so that a term is never added twice, and no tile stands for another value than the one that is in it.
+For each word in cache, and for each word in memory that is not an input, a *cell* records which value the word holds:
+its family, its block, and for a sum the number of its terms so far. Before a primitive uses a value, the machine
+compares the cell with the value that is needed. So no term is added twice, and no tile is used as a value that it does
+not hold.
 """
 
 from __future__ import annotations
@@ -17,56 +19,59 @@ import numpy as np
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.kernels import kernel
 
-KINDS = COMPUTE, DELETE, READ, WRITE  # of another file, so that functions kept on disk must know their values
+KINDS = COMPUTE, DELETE, READ, WRITE  # from another module; a compiled function on disk is valid for these values only
 
-# instructions, and what their columns hold
+# instructions, and their columns
 LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = range(12)
 (
     OP,
-    AREA,  # the tile it works on; INIT, CHECK: or the tensor
-    OTHER,  # MOVE: the tile whose words it takes over; EACH: the tensor that is read or written, -1 for an input
-    FAMILY,  # the family of the words (after it, if it computes them)
+    AREA,  # the tile that it works on; INIT, CHECK: the tile or the tensor
+    OTHER,  # MOVE: the tile whose words it takes; EACH: the tensor that is read or written, -1 for an input
+    FAMILY,  # the family of the words; if it computes them, of the new ones
     ROWS,  # its row range
     COLUMNS,  # its column range, -1 for a vector
-    PART,  # it is the block that this range is in, -1 if the family has one block
+    PART,  # the range that gives the block: the block that contains its tile; -1 if the family has one block
     KIND,  # EACH: which move; CHECK: which block
     SURE,  # READ: 1 if the tensor must hold finished values of the family; SCRIPT: 1 if it changes a tile in place
-    JUMP,  # LOOP: behind its end; NEXT: behind its start
+    JUMP,  # LOOP: the instruction after its NEXT; NEXT: the instruction after its LOOP
     FIRST,  # SCRIPT, SUM: first step of the script
-    LEAF,  # SUM: the step behind which the term is computed
-    LAST,  # SCRIPT, SUM: behind the last step
-    TERMS,  # SUM: the range it sums over
-    OUTER,  # SUM: the range whose block comes first in the order of the terms, -1 if none
-    EVERY,  # SUM: indices of such a block
-    WHOLE,  # SUM: terms for each of these blocks
-    FRESH,  # SUM: 1 if it makes a new tile
-    ONTO,  # SUM: the family of the value it is added to, -1 if none
-    MET_ROWS,  # LOOP, NEXT: run for tiles of which the mask allows a pair of these rows ...
-    MET_COLUMNS,  # ... and these columns, -1 if for all
-    MET,  # LOOP, NEXT: 1; 0 to run for the others
-    APART,  # EACH: the range whose tile says which of several tensors is read or written, -1 if there is one
+    LEAF,  # SUM: the term is computed before this step
+    LAST,  # SCRIPT, SUM: the step after the last one
+    TERMS,  # SUM: the range of the summation index
+    OUTER,  # SUM: the range whose block number is the major part of a term's number, -1 if none
+    EVERY,  # SUM: number of indices in such a block
+    WHOLE,  # SUM: number of terms for each of these blocks
+    FRESH,  # SUM: 1 if it creates a new tile
+    ONTO,  # SUM: the family of the value that the sum is added to, -1 if none
+    MET_ROWS,  # LOOP, NEXT: the loop runs for tiles with an allowed pair of the mask in these rows ...
+    MET_COLUMNS,  # ... and these columns; -1 if it runs for all tiles
+    MET,  # LOOP, NEXT: 1; or 0 if it runs for the tiles without an allowed pair
+    APART,  # EACH: the range whose tile gives the copy of the tensor that is read or written, -1 if there is one copy
     WIDTH,
 ) = range(24)
 
-# which block a CHECK asks for: the one that PART is in, the latest before it, or the last of all
+# the block that a CHECK asks for: the one that PART gives, the latest one before it, or the last of all
 THIS, BEFORE_IT, LATEST = range(3)
 
-# columns of a step of a script; AT: the range that says which block
+# columns of a step of a script; AT is the range that gives the block
 STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
 
-# columns of the table of families; PERIOD: how many indices of a range are one block, 0 if there is one block
+# columns of the table of families; PERIOD: number of consecutive indices of a range that make one block, 0 if there is
+# only one block
 BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD = range(13)
-# and, under a mask, of where they are: TABLE, first row in `elements`; BEFORE, first entry in `before`; WIDE, entries
-# of a line there; LINE, which index of an element says its line. All -1 where there is no such table.
+# more columns, for a mask. TABLE: the family's first row in `elements`. BEFORE: its first entry in `before`. WIDE:
+# number of entries of a line there. LINE: which index of an element is its line, 0 or 1. All are -1 without a mask.
 TABLE, BEFORE, WIDE, LINE = range(13, 17)
 
-# columns of the table of ranges; of the parent's indices tiles go from SKIPPED to END, or to the parent's end
+# columns of the table of ranges; the tiles of a range cover its parent's indices from SKIPPED to END, or to the end of
+# the parent if that comes first
 PARENT, BLOCK, OFFSET, LENGTH, SKIPPED, END = range(6)
 
-# columns of the table of areas, which are tiles and tensors: their ranges, and their first cell
+# columns of the table of areas (tiles and tensors): the two ranges of an area, and its first cell
 AREA_ROWS, AREA_COLUMNS, CELLS = range(3)
 
-# a cell: nothing, or family, block (-1: the constant that a running value starts from) and terms, in these many bits
+# A cell is EMPTY, or it holds a family, a block and a number of terms, in these numbers of bits. Block -1 is the
+# constant that a running value starts from.
 EMPTY = -1
 BLOCK_BITS, TERM_BITS = 24, 31
 
@@ -75,13 +80,13 @@ RUNNING, FINISHED, PARTIAL, MISMATCH = range(4)
 
 
 def start() -> Any:
-    """The state before the first instruction."""
+    """Return the state before the first instruction."""
     return np.zeros(7, np.int64)
 
 
 @kernel()
 def cell(family: int, block: int, terms: int) -> int:
-    """The cell of a value: a sum that has this many terms, or, with no terms, any other value."""
+    """Return the cell of a value. `terms` is the number of terms so far for a sum, and 0 for any other value."""
     return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
 
 
@@ -102,7 +107,7 @@ def terms_of(held: int) -> int:
 
 @kernel(*KINDS)
 def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
-    """(first vertex, number of terms) of an element of a block."""
+    """Return (first vertex, number of terms) of an element of a block."""
     if block < 0:
         return family[INITIAL] + element, 0
     if family[TABLE] >= 0:
@@ -118,13 +123,13 @@ def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int,
 
 @kernel(*KINDS)
 def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
-    """The vertex that holds the sum of 2^layer neighbouring terms (fewer at the end) of a block of the tree."""
+    """Return the vertex of a sum of 2^layer neighbouring terms (fewer at the end) in a block of the tree."""
     m = min(tree, k - block * tree)
     while layer > 0:
         below = (m + (1 << (layer - 1)) - 1) >> (layer - 1)
         if 2 * position + 1 < below:
             break
-        layer -= 1  # it had no neighbour and moved up as it was
+        layer -= 1  # it has no neighbour here, so that it moved up unchanged
         position *= 2
     if layer == 0:
         return first + block * tree + position
@@ -136,7 +141,7 @@ def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, la
 
 @kernel(*KINDS)
 def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
-    """The vertex that holds the sum of the first `done` terms; -1 if no vertex does, or several together."""
+    """Return the vertex of the sum of the first `done` terms; -1 if there is none, or if several vertices hold it."""
     if k == 0:
         return first
     if done == k:
@@ -156,7 +161,10 @@ def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -
 
 @kernel(*KINDS)
 def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
-    """The additions that follow when a term of a tree of blocks has been computed; `value` is what it is added to."""
+    """Make the additions of a tree of blocks that are possible once a term is computed; return the moves used.
+
+    `value` is the vertex that the whole sum is added to, if it starts from one.
+    """
     block, inside = divmod(term, tree)
     m = min(tree, k - block * tree)
     layer, count = 0, inside + 1
@@ -196,7 +204,7 @@ def _merge(
 
 @kernel(*KINDS)
 def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
-    """Add term u of a chain to the sum held so far; returns the moves used, and the vertex that holds the new sum."""
+    """Add term u of a chain to the sum so far; return the number of moves used, and the vertex of the new sum."""
     leaf = first + u
     if u == 0 and not started:
         return used, leaf
@@ -209,7 +217,7 @@ def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: in
 
 @kernel(*KINDS)
 def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
-    """How many terms the sum of element [i, j] has in front of an index."""
+    """Return the number of terms that the sum of element [i, j] has before an index."""
     if family[BEFORE] < 0:
         return index
     line = 0 if family[LINE] < 0 else j if family[LINE] == 1 else i
@@ -218,7 +226,10 @@ def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
 
 @kernel(*KINDS)
 def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
-    """Whether the mask lets a loop run for the tile it is at; pairs[i, j] counts those of rows < i and columns < j."""
+    """Whether a loop runs for its current tile under the mask.
+
+    pairs[i, j] is the number of allowed pairs of rows < i and columns < j.
+    """
     if ins[MET_ROWS] < 0:
         return True
     rows, columns = ranges[ins[MET_ROWS]], ranges[ins[MET_COLUMNS]]
@@ -230,13 +241,13 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
 
 @kernel(*KINDS)
 def _block(ranges: Any, rng: int, family: Any) -> int:
-    """Which block of a family a range is in; 0 for no range, or if there is one block."""
+    """Return the block of a family that contains the range's current tile; 0 without a range, or with one block."""
     return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
 
 
 @kernel(*KINDS)
 def _latest(family: Any, elements: Any, block: int, element: int) -> int:
-    """The last block before a block in which an element exists; -1 if there is none."""
+    """Return the last block before this one in which an element exists; -1 if there is none."""
     block -= 1
     if family[TABLE] >= 0:
         while block >= 0 and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
@@ -246,7 +257,7 @@ def _latest(family: Any, elements: Any, block: int, element: int) -> int:
 
 @kernel(*KINDS)
 def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
-    """The vertex of a cell at [i, j]; -1 if it is a sum spread over several."""
+    """Return the vertex of a cell at [i, j]; -1 for a sum that several vertices hold."""
     family = families[family_of(held)]
     first, k = _element(family, elements, block_of(held), i * family[ROW_LENGTH] + j)
     return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
@@ -261,7 +272,7 @@ def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
 def _script(
     out: Any, used: int, scripts: Any, first: int, last: int, families: Any, elements: Any, ranges: Any, i: int, j: int
 ) -> int:
-    """The moves of a script for element [i, j]."""
+    """Make the moves of a script for element [i, j]; return the number of moves used."""
     for row in range(first, last):
         step = scripts[row]
         family = families[step[STEP_FAMILY]]
@@ -288,17 +299,18 @@ def run(
     out: Any,
     longest: int,
 ) -> int:
-    """Fill `out` with moves; returns how many.
+    """Fill `out` with moves; return their number.
 
     Args:
         code, scripts, families, areas: tables, not changed.
-        elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of elements, terms in front of
-            each index, and pairs of rows and columns in front of each.
-        ranges: table of ranges, with their present offset and length.
-        cells: what each word of each area holds.
-        state: (next instruction, elements of it that are done, status), and what was found and what was meant where
-            these differ.
-        longest: most moves that one element of any instruction takes.
+        elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of each element, number of terms
+            before each index, and number of allowed pairs before each row and column.
+        ranges: table of ranges, with their current offset and length.
+        cells: the cell of each word of each area.
+        state: next instruction, number of its elements that are done, status; and after a mismatch the row and column,
+            the cell that was found and the cell that is needed.
+        out: buffer of moves.
+        longest: an upper bound on the moves that one element of any instruction takes.
     """
     used = 0
     room = out.shape[0] - longest
@@ -337,7 +349,7 @@ def run(
         if area[AREA_COLUMNS] >= 0:
             wide = ranges[area[AREA_COLUMNS], LENGTH]
             corner = area[CELLS] - ranges[area[AREA_ROWS], OFFSET] * wide - ranges[area[AREA_COLUMNS], OFFSET]
-        beyond = 0  # from a cell of the tile to that of the tensor, or of the other tile
+        beyond = 0  # distance from a cell of the tile to that of the other tile, or the first cell of the tensor
         if ins[OTHER] >= 0:
             other = areas[ins[OTHER]]
             beyond = other[CELLS] - area[CELLS] if op == MOVE else other[CELLS]
@@ -354,7 +366,7 @@ def run(
                 block = index // family[PERIOD]
             elif ins[OUTER] >= 0:
                 term += ranges[ins[OUTER], OFFSET] // ins[EVERY] * ins[WHOLE]
-        begin = block * family[PERIOD]  # of the block, among the terms
+        begin = block * family[PERIOD]  # first term of the block
         for at in range(state[PROGRESS], rows * columns):
             if used > room:
                 state[PROGRESS] = at
@@ -435,11 +447,11 @@ def run(
                 first, k = _element(family, elements, block, element)
                 count, now = term - begin, term + terms - begin
                 origin = 0
-                if masked:  # terms are those that the mask leaves
+                if masked:  # only pairs that the mask allows give terms
                     origin = _terms_before(family, before, begin, i, j)
                     count = _terms_before(family, before, term, i, j) - origin
                     now = _terms_before(family, before, term + terms, i, j) - origin
-                if k == 0:  # no terms: it is a constant, or the value that it would be added to
+                if k == 0:  # a sum without terms is a constant, or the value that it would be added to
                     count = now = 0
                 value = first + k
                 meant = cell(number, block, count)
@@ -449,11 +461,11 @@ def run(
                     value, terms_of_value = _element(onto, elements, of_value, element)
                     meant = cell(ins[ONTO], of_value, terms_of_value)
                     value = _holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
-                    if k == 0 and term > begin:  # it has become the sum already
+                    if k == 0 and term > begin:  # an earlier tile of terms has made this value the sum already
                         meant = cell(number, block, 0)
                 elif count == 0 and (not started or (k == 0 and not zero)):
                     meant = EMPTY
-                if k == 0 and held == cell(number, block, 0):  # somebody has looked at it, and it stays what it was
+                if k == 0 and held == cell(number, block, 0):  # a FILL has computed the constant; it does not change
                     meant = held
                 if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
                     _mismatch(state, i, j, held, meant)
@@ -470,7 +482,7 @@ def run(
                 vertex = value
                 if count > 0:
                     vertex = first if count == 1 and not started else first + k + zero + started + count - 2
-                if not masked and not scripted and tree == 1:  # most sums are so; the loop below does the same
+                if not masked and not scripted and tree == 1:  # a fast way for most sums; the loop below does the same
                     for u in range(count, now):
                         out[used] = (first + u) * 4 + COMPUTE
                         used, vertex = _add(out, used + 1, first, k, zero, started, u, vertex)
@@ -480,7 +492,7 @@ def run(
                     if masked:
                         u = _terms_before(family, before, term + at_term, i, j) - origin
                         if _terms_before(family, before, term + at_term + 1, i, j) - origin == u:
-                            continue  # the mask leaves it out
+                            continue  # the mask does not allow this pair
                     if scripted:
                         used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, i, c)
                     out[used] = (first + u) * 4 + COMPUTE

@@ -70,13 +70,15 @@ class Play {
   }
 
   move(kind) {
-    const { session } = this, v = page.boards[0].cursor?.vertex ?? -1;
+    const { session } = this, { referee } = session, v = page.boards[0].cursor?.vertex ?? -1;
     if (v < 0) return this.tell("Choose a vertex first.");
-    const number = this.numbered(kind, v), why = session.referee.broken(kind, number);
+    const number = this.numbered(kind, v), why = referee.broken(kind, number);
     if (why) return this.tell(`Not allowed: ${why}`, true);
-    session.past.push([kind, number, session.referee.save()]);
-    session.referee.play(kind, number);
-    return this.tell(`${sentence(page.data, session.graph, session.referee, [kind, number])} ${this.verdict()}`);
+    const pebbles = () => referee.state[v] & (FLAG.red | FLAG.blue), before = pebbles();
+    session.past.push([kind, number, referee.save()]);
+    referee.play(kind, number);
+    const vain = kind === WRITE && pebbles() === before ? " The same value was in memory already: this write changes nothing." : "";
+    return this.tell(`${sentence(page.data, session.graph, referee, [kind, number])}${vain} ${this.verdict()}`);
   }
 
   verdict() {
