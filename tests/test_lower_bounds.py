@@ -384,7 +384,7 @@ LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, 150))
 
 @every_schedule
 @given(data=st.data())
-@strategies.draws(3, 25)
+@strategies.draws(2, 25)
 def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(LENGTHS) for dim in schedule.problem.dims}
     with pytest.raises(Infeasible) as too_small:

@@ -28,7 +28,6 @@ from pebblesim.readings.work import KINDS, work
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}
 every_schedule = strategies.every(MASKABLE)
 CORES = [schedule for name, schedule in MASKABLE.items() if not name.startswith("projected")]
-every_core = pytest.mark.parametrize("schedule", CORES, ids=[schedule.name for schedule in CORES])
 
 
 def drawn(data: st.DataObject, schedule: Schedule, largest: int = 8) -> tuple[dict[str, int], Mask]:
@@ -108,7 +107,7 @@ def test_where_rows_are_cut_twice_there_is_no_closed_form_under_a_mask() -> None
             formula(SCHEDULES[name].masked, of("causal"))
 
 
-@pytest.mark.parametrize("schedule", FORMED, ids=[schedule.name for schedule in FORMED])
+@strategies.few({schedule.name: schedule for schedule in FORMED})
 @given(data=st.data())
 @strategies.draws(2, 10)
 def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, data: st.DataObject) -> None:
@@ -143,7 +142,7 @@ def test_the_closed_form_of_any_mask_counts_what_it_leaves(schedule: Schedule, d
     assert found == count(schedule.masked, sizes, mask=mask).total.io
 
 
-@every_core
+@strategies.few({schedule.name: schedule for schedule in CORES})
 @given(data=st.data())
 @strategies.draws(2, 10)
 def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
@@ -154,7 +153,7 @@ def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.Dat
     assert work(schedule.masked, sizes, everything) == work(schedule.program, sizes)
 
 
-@every_core
+@strategies.few({schedule.name: schedule for schedule in CORES})
 def test_a_masked_game_is_tight(schedule: Schedule) -> None:
     sizes = {"n": 4, "d": 2} | dict.fromkeys(schedule.blocks, 2)
     mask = from_array(np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1]], bool), size=(1, 1))

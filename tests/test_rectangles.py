@@ -257,7 +257,7 @@ def test_closed_forms_in_four_symbols() -> None:
         ps.formula("matmul-tiled", rectangular=True)
 
 
-@every_schedule
+@strategies.few(RECTANGULAR)
 @given(data=st.data())
 @strategies.draws(2, 60)
 def test_no_schedule_goes_below_a_bound(schedule: Schedule, data: st.DataObject) -> None:
