@@ -43,6 +43,7 @@ class Cdag:
         outputs: ids of the vertices that must end with one.
         results: the tensors whose elements are the outputs.
         weights: number of words of each vertex, int64; None if each has one word.
+        takes_over: the vertex of which each may take over the pebble, -1 for none (see `pebblesim.graphs.in_place`).
         names: names of the vertices of a graph without families; None if the names are the numbers.
     """
 
@@ -54,6 +55,7 @@ class Cdag:
     outputs: NDArray[Any]
     results: tuple[str, ...] = ()
     weights: NDArray[np.int64] | None = None
+    takes_over: NDArray[np.int64] | None = None
     names: tuple[str, ...] | None = None
 
     @property

@@ -28,11 +28,13 @@ class Sheet:
     Attributes:
         columns, rows: what it says; cells are text, numbers, or None for an empty one.
         first: the columns that matter most, in that order, for where there is no room for all.
+        left: how many columns, from the left, hold text; None for those without numbers.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     first: Sequence[str] = ()
+    left: int | None = None
 
     @property
     def lines(self) -> list[list[str]]:
@@ -42,10 +44,22 @@ class Sheet:
     @property
     def words(self) -> list[bool]:
         """Whether a column holds text, and is aligned left."""
+        if self.left is not None:
+            return [number < self.left for number in range(len(self.columns))]
         return [all(isinstance(row[number], str) for row in self.rows) for number in range(len(self.columns))]
 
     def __str__(self) -> str:
-        return aligned(self.columns, self.rows)
+        lines, left = self.lines, self.words
+        widths = [max(len(line[number]) for line in (self.columns, *lines)) for number in range(len(self.columns))]
+
+        def line(cells: Sequence[str]) -> str:
+            parts = (
+                cell.ljust(width) if word else cell.rjust(width)
+                for cell, width, word in zip(cells, widths, left, strict=True)
+            )
+            return "  ".join(parts).rstrip()
+
+        return "\n".join(map(line, (self.columns, *lines)))
 
 
 @dataclass(frozen=True)
@@ -118,18 +132,7 @@ class Table(Result):
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format a table as text: text aligned left, numbers aligned right."""
-    sheet = Sheet(head, list(rows))
-    lines, left = sheet.lines, sheet.words
-    widths = [max(len(line[number]) for line in (head, *lines)) for number in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        parts = (
-            cell.ljust(width) if word else cell.rjust(width)
-            for cell, width, word in zip(cells, widths, left, strict=True)
-        )
-        return "  ".join(parts).rstrip()
-
-    return "\n".join(map(line, (head, *lines)))
+    return str(Sheet(head, list(rows)))
 
 
 def _shown(value: Any) -> str:

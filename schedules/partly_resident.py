@@ -50,6 +50,43 @@ def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
 
 
 @schedule(
+    problem="forward",
+    source="ours: keys resident, values by columns, scores made again for each block of them; the first queries stay",
+    io=(
+        "n_k*(d_k + d_v) + n_q*d_v + n_q*ceiling(d_v/B_v)"
+        " + d_k*(Min(n_q, B_s) + (n_q - Min(n_q, B_s))*ceiling(d_v/B_v))"
+    ),
+    fit=["B_v", "B_s"],
+    graph={"softmax": "late"},
+)
+def values_in_columns(m, Q, K, V, *, B_v, B_s):
+    """Values in columns: K resident, with B_v columns of V and B_s queries; 5nd from M = 3nd/2."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+    K_ = m.read(K)
+
+    def row(i, Q_i, c, V_c):
+        O_i, l_i = m.zeros(i, c), m.zeros(i)
+        for j in m.tiles(n_k, 1):
+            A = m.compute(Q_i @ K_[j, :].T)
+            A[:] = exp(A)
+            l_i += rowsum(A)
+            O_i += A @ V_c[j, :]
+        O_i[:] = O_i / l_i
+        m.write(O[i, c], O_i)
+        m.write(l[i], l_i)
+
+    for s in m.first(n_q, B_s):
+        Q_s = m.read(Q[s, :])
+        for c in m.tiles(d_v, B_v):
+            V_c = m.read(V[:, c])
+            for i in m.tiles(s, 1):
+                row(i, Q_s[i, :], c, V_c)
+            for i in m.tiles(n_q, 1, after=B_s):
+                row(i, m.read(Q[i, :]), c, V_c)
+
+
+@schedule(
     problem="backward",
     source="ours: regrouped-h, the first rows of A2 and h resident",
     io=f"3*d**2 + 3*n*d + n + 2*d*{passing()}",

@@ -15,11 +15,13 @@ from pebblesim.language.registry import Schedule
 Item = TypeVar("Item")
 
 SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).map("blocked:{}".format))
+"""Shapes of the trees of a graph; a schedule may also have its sums in place."""
 
 
 def summations(schedule: Schedule) -> st.SearchStrategy[str]:
     """Shapes of its summation trees; a sum that waits in memory where no graph has a sum of its own is a chain."""
-    return st.just("chain") if schedule.name.endswith("queries-partly-resident") else SUMMATIONS
+    chains = st.sampled_from(["chain", "in-place"])
+    return chains if schedule.name.endswith("queries-partly-resident") else st.one_of(SUMMATIONS, chains)
 
 
 def draws(few: int, many: int) -> settings:

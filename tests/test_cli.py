@@ -349,7 +349,7 @@ PLAY = "play small-cache -n 8 -d 4 -M 24"
         (f"{SMALL} -M 24 --mask nowhere.npy", "mask 'nowhere.npy': there is no such file."),
         ("count linear -n 8 -d 4 -M 24 --mask causal", "problem 'linear' has no pairs of queries and keys"),
         ("formula flash --mask bigbird:1:1:1:1", "mask bigbird:1:1:1:1 has no closed form; use 'any', 'causal'"),
-        (f"{SMALL} -M 24 --summation chains", "summation must be 'chain', 'balanced' or 'blocked:b'"),
+        (f"{SMALL} -M 24 --summation chains", "summation must be 'chain', 'balanced', 'blocked:b'"),
         (f"{PLAY} --summation blocked:0", "not 'blocked:0'."),
         (
             "graph backward -n 8 -d 4 --summation chains",

@@ -137,7 +137,7 @@ def test_sizes_of_any_problem_have_a_crossing() -> None:
     io = {M: [ps.count(name, M=M, **sizes).io for name in found.schedules] for M in (last - 1, last)}
     assert io[last - 1][1] < io[last - 1][0]
     assert io[last] == [30 * 20 + 20 * 40 + 30 * 40] * 2
-    assert f"up to M = {last - 1:,}; from M = {last:,} on matmul-tiled and matmul-streamed move the same" in str(found)
+    assert f" up to {last - 1:,}; from M = {last:,} on matmul-tiled and matmul-streamed move the same" in str(found)
     assert "d²" not in str(found)
 
 

@@ -33,13 +33,17 @@ def results() -> dict[str, ps.Result]:
         "cache": ps.cache("small-cache", n=8, d=4, M=[40]),
         "list": ps.list("linear"),
         "play": ps.play("small-cache", n=4, d=2, M=40),
+        "formula": ps.formula("small-cache"),
+        "glossary": ps.glossary("matmul"),
+        "pebble": ps.pebble(ps.generate("fft", n=4), M=12, seconds=0),
+        "optimum": ps.optimum("fft", n=4, M=12),
         "sweep": ps.sweep("small-cache", what="formula", n=[8, 16], d=4, blocks={"B": 2}),
     }
 
 
-NAMES = ("count", "compare", "bounds", "gaps", "crossover", "cache", "list", "play", "sweep")
-ROWS = {"compare": 2, "gaps": 2, "list": 2, "sweep": 2}
-DRAWN = ("count", "compare", "gaps", "crossover", "cache")
+DRAWN = ("count", "compare", "bounds", "gaps", "crossover", "cache", "play", "pebble", "optimum")
+NAMES = (*DRAWN, "list", "formula", "glossary", "sweep")
+ROWS = {"compare": 2, "gaps": 2, "list": 2, "sweep": 2, "glossary": 3}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,6 +54,22 @@ def test_a_result_is_plain_data_and_a_frame(name: str) -> None:
     frame = result.to_frame()
     assert len(frame) == ROWS.get(name, 1)
     assert len(frame.columns) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_prints_for_people(name: str) -> None:
+    text = str(results()[name])
+    assert type(results()[name]).__name__ + "(" not in text
+    assert len(text.splitlines()) > 1
+
+
+def test_gaps_print_as_the_command_does_and_take_one_m() -> None:
+    one = ps.gaps("backward", n=16, d=4, M=200)
+    assert [row.M for row in one.rows] == [200]
+    (row,) = one.rows
+    line = f"{row.schedule}  {row.lower_bound.name:<5}  200  {row.io:,}  {row.lower_bound.value:>11,}  {row.gap:.3f}"
+    assert line in str(one)
+    assert f"largest gap: {row.gap:.3f} at M = 200 ({row.schedule})" in str(one)
 
 
 def test_a_frame_holds_the_very_numbers() -> None:
@@ -77,8 +97,8 @@ def test_a_result_draws_itself(name: str, tmp_path: Path) -> None:
 
 
 def test_what_has_no_picture_says_what_has() -> None:
-    with pytest.raises(UsageError, match=r"a Bounds has no picture; pictures exist of CacheTable, Comparison, Counted"):
-        results()["bounds"].plot()
+    with pytest.raises(UsageError, match=r"results such as Listing; there are some of Bounds, CacheTable, Comp"):
+        results()["list"].plot()
     nothing = ps.compare(schedules=["small-cache"], n=16, d=4, M=5)
     with pytest.raises(UsageError, match="no schedule fits in M = 5 words"):
         nothing.plot()

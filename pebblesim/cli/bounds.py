@@ -18,11 +18,12 @@ from pebblesim.cli.options import (
     Problem,
     Ranges,
     Sizes,
+    Summation,
     command,
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table, say
+from pebblesim.cli.printing import listed, one_way, print_json, print_table, say, show
 from pebblesim.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def gaps(
     dtype: Dtype = None,
     problem: Problem = None,
     blocks: Blocks = "fit",
+    summation: Summation = "chain",
     steps: Annotated[int, typer.Option("--steps", min=1, max=64, help="Without -M: how many to a doubling.")] = 1,
     latex: AsLatex = False,
     as_json: AsJson = False,
@@ -159,28 +161,12 @@ def gaps(
 
     one_way(latex, as_json)
     given = [parse_words(words, dtype) for words in m or ()]
-    found = gaps_of(problem or "backward", schedules=None, M=given or None, blocks=blocks, steps=steps, **sizes.dims)
+    shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
+    found = gaps_of(problem or "backward", M=given or None, **shape)
     if as_json or latex:
         print(found.latex()) if latex else print_json(found.to_dict())
         return
-    rows = [
-        (
-            row.schedule,
-            row.lower_bound.name,
-            f"{row.M:,}",
-            f"{row.io:,}",
-            f"{row.lower_bound.value:,}",
-            f"{row.gap:.3f}",
-            _named(row.every_way),
-        )
-        for row in found.rows
-    ]
-    title = listed(found.dims)
-    columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
-    print_table(f"{found.problem}: {title}", columns, rows, left=2, first=("best schedule", "M", "gap", "I/O"))
-    for way, schedules in found.ways.items():
-        say(f"lower bound for {way}: {', '.join(schedules)}")
-    say(f"largest gap: {found.worst.gap:.3f} at M = {found.worst.M:,} ({found.worst.schedule})")
+    show(*found.parts())
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")

@@ -114,7 +114,7 @@ BY_NAME: Final[dict[str, Values]] = {
     "--schedule": schedules,
     "--blocks": block_rules,
     "--rules": rules,
-    "--summation": lambda: ("chain", "balanced", "blocked:"),
+    "--summation": lambda: ("chain", "balanced", "blocked:", "in-place"),
     "--mask": lambda: MASKS,
     "--dtype": types,
     "--order": orders,

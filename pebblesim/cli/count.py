@@ -27,6 +27,7 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors, say
 from pebblesim.errors import UsageError
+from pebblesim.readings.peak import IN_PLACE
 from pebblesim.sizes import bytes_of, parse_bytes
 
 if TYPE_CHECKING:
@@ -210,6 +211,8 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
         say("gap: I/O ÷ the largest lower bound for its way of computing:")
         for bound, schedules in names.items():
             say(f"  {bound}: {', '.join(schedules)}")
+    if rows[0].summation == IN_PLACE:
+        say("sums in place: the lower bounds are those of two pebbles more, for a product and a new sum")
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
@@ -275,9 +278,8 @@ def formula(
 
     one_way(latex, as_json)
     algorithm, closed = get(schedule), ps.formula(schedule, mask, rectangular=rectangular)
-    lines = {"reads": closed.reads, "writes": closed.writes, "io": closed.io, "peak_words": closed.peak_words}
     if as_json:
-        texts = {name: str(expr) for name, expr in lines.items()}
+        texts = {name: text for name, text in closed.to_dict().items() if isinstance(text, str)}
         print_json({"schedule": algorithm.name, **texts, "blocks": dict(algorithm.paper), "source": algorithm.source})
         return
     if latex:
@@ -286,8 +288,7 @@ def formula(
     from pebblesim.notation import written
 
     say(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
-    for name, expr in lines.items():
-        say(f"  {'I/O' if name == 'io' else name.replace('_', ' '):<11}= {written(expr)}")
+    say(*(f"  {line}" for line in str(closed).split("\n")))
     for name, rule in algorithm.paper.items():
         say(f"  {name:<11}= {rule} in the source; by default the largest that is feasible")
     say("by phase")

@@ -51,7 +51,7 @@ MaskText = Annotated[
 ]
 Blocks = Annotated[str, typer.Option("--blocks", help="Block rule: fit, paper or best.")]
 Block = Annotated[list[str] | None, typer.Option("--block", help="A block size, e.g. B_r=128.", metavar="NAME=SIZE")]
-Summation = Annotated[str, typer.Option("--summation", help="Summation trees: chain, balanced or blocked:b.")]
+Summation = Annotated[str, typer.Option("--summation", help="Sums: chain, balanced or blocked:b, trees; or in-place.")]
 Rules = Annotated[str, typer.Option("--rules", help="hong-kung, replace or no-recompute.")]
 Option = Annotated[
     list[str] | None,

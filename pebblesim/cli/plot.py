@@ -94,7 +94,8 @@ def gaps(
     from pebblesim.plots.gaps import figure, names_of_bounds
 
     caches = _caches(m, dtype, points)
-    found = [gaps_of(name, schedules=None, M=caches, blocks=blocks, **sizes.dims) for name in problems]
+    shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
+    found = [gaps_of(name, **shape) for name in problems]
     names = [name.strip() for name in without.split(",") if name.strip()]
     every_schedule = {each.problem: [schedule.name for schedule in of_problem(each.problem)] for each in found}
     known = set().union(*every_schedule.values(), *map(names_of_bounds, found))
@@ -108,7 +109,7 @@ def gaps(
         if not left:
             raise UsageError(f"--without leaves no schedule of {each.problem!r}; leave out fewer of them.")
         if left != every:
-            before[each.problem] = gaps_of(each.problem, schedules=left, M=caches, blocks=blocks, **sizes.dims)
+            before[each.problem] = gaps_of(each.problem, schedules=left, **shape)
     save(lambda empty: figure(found, empty, names, before), output, size=(8.5, 1 + 2.3 * len(found)))
     print(f"written {output}")
 

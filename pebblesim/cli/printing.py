@@ -14,7 +14,7 @@ from pebblesim.errors import UsageError
 from pebblesim.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.glossary import Entry
+    from pebblesim.jobs.glossary import Glossary
 
 
 def listed(sizes: Mapping[str, int]) -> str:
@@ -129,14 +129,10 @@ def print_table(
         say(f"(left out, for --wide: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
 
 
-def print_tensors(entries: Sequence[Entry]) -> None:
+def print_tensors(entries: Glossary) -> None:
     """Print one line of explanation for each tensor."""
-    wide = max((len(entry.name) for entry in entries), default=0)
-    shapes = [" × ".join(entry.shape) for entry in entries]
-    formulas = [f"= {entry.formula}" if entry.formula else entry.role for entry in entries]
-    widths = [max(map(len, column), default=0) for column in (shapes, formulas)]
-    for entry, shape, formula in zip(entries, shapes, formulas, strict=True):
-        say(f"  {entry.name:<{wide}}  {shape:<{widths[0]}}  {formula:<{widths[1]}}  {entry.meaning}")
+    for line in str(entries).split("\n"):
+        say(f"  {line}")
 
 
 def print_rules(rules: str) -> None:

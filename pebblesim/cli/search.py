@@ -19,6 +19,7 @@ def search(
     *,
     sizes: Sizes,
     cache: Cache,
+    summation: Annotated[str, typer.Option("--summation", help="Sums: chain or in-place.")] = "chain",
     name: Annotated[str | None, typer.Option("--name", help="Name of the schedule; found-PROBLEM by default.")] = None,
     save: Annotated[
         Path | None,
@@ -31,7 +32,7 @@ def search(
     from pebblesim.planning.search import search as run
 
     with progress_bar("searching") as progress:
-        found = run(problem, M=cache.words, name=name, progress=progress, **sizes.dims)
+        found = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)
     if save is not None and found.new:
         with whole_file(save) as part:
             part.write_text(found.source, encoding="utf-8")

@@ -40,6 +40,7 @@ class Optimum(Result):
     """The least I/O of a game, or an interval that holds it, and a game.
 
     Attributes:
+        graph: the graph.
         rules, M: of the game.
         io: words read and written by the best game found.
         bound: lower bound on the I/O of any game, in words.
@@ -50,6 +51,7 @@ class Optimum(Result):
         seconds: running time.
     """
 
+    graph: Cdag
     rules: str
     M: int
     io: int
@@ -138,7 +140,7 @@ def optimum(
     task = Task(graph, M, rules)
     parts = [] if rules == "partial" else _parts(task)
     if len(parts) > 1:
-        return _sum(parts, M, rules, seconds, memory, states, progress, began)
+        return _sum(graph, parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
     first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=task.steps)
     run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
@@ -153,7 +155,8 @@ def optimum(
     if not game.complete or game.io != run.io:
         raise PebblesimError(f"the search produced a game that the referee rejects; please report it: {game}")
     ended = "proven" if run.proven else run.ended
-    return Optimum(rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Optimum(graph, rules, M, run.io, run.bound, run.moves, run.states, run.proof, ended, seconds)
 
 
 def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
@@ -186,6 +189,7 @@ def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
 
 
 def _sum(
+    graph: Cdag,
     parts: list[tuple[Cdag, NDArray[np.int64]]],
     M: int,
     rules: str,
@@ -204,6 +208,7 @@ def _sum(
         found.append(optimum(part, M, rules, seconds=left, memory=memory, states=states, progress=progress))
     moves = [each.moves & 3 | vertices[each.moves >> 2] << 2 for each, (_, vertices) in zip(found, parts, strict=True)]
     return Optimum(
+        graph,
         rules,
         M,
         sum(each.io for each in found),

@@ -33,7 +33,8 @@ class Graph(Protocol):
     """The interface of a graph for the referee: predecessors in CSR form, inputs, outputs, and names for messages.
 
     A graph may also have `weights`, the number of words of each vertex. If it is missing or None, each vertex has one
-    word.
+    word. And it may have `takes_over`, the predecessor whose pebble a vertex may take over, -1 for none: if its compute
+    is followed at once by the deletion of that predecessor, the two moves are one step, with no pebble in between.
     """
 
     @property
@@ -235,6 +236,9 @@ class Referee:
         self._violation: Violation | None = None
         weights = getattr(graph, "weights", None)
         self._words = None if weights is None else _readonly(weights)
+        takes_over = getattr(graph, "takes_over", None)
+        self._takes_over = None if takes_over is None else _readonly(takes_over)
+        self._waiting = np.empty(0, np.int64)  # a compute whose next move is not known yet
         if rules in BY_TERM:
             ends = self._indptr.astype(np.int64)
             terms = ends[1:] - ends[:-1]
@@ -268,9 +272,19 @@ class Referee:
             IllegalMove: at the first illegal move. The game is then over, and further calls raise the same error.
             UsageError: the chunk is not a one-dimensional array of int64.
         """
+        chunk = as_chunk(chunk)
+        if self._takes_over is not None:
+            chunk = np.append(self._waiting, chunk)
+            known = chunk.size - (chunk.size > 0 and unpack(int(chunk[-1]))[0] == COMPUTE)
+            chunk, self._waiting = chunk[:known], chunk[known:]
+        self._play(_readonly(chunk))
+        if self._violation is not None:
+            raise IllegalMove(self.finish())
+
+    def _play(self, chunk: NDArray[Any]) -> None:
+        """Play moves up to the first illegal one, which is then explained."""
         from pebblesim.game import referee_kernel as kernel
 
-        chunk = _readonly(as_chunk(chunk))
         if self._violation is None:
             total = self._state.size if self._words is None else int(self._words.sum())
             limit = min(self.M, total)  # M may be larger than any machine integer
@@ -282,17 +296,18 @@ class Referee:
                 )
                 if self.rules in BY_TERM
                 else kernel.play(
-                    chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts, self._words
+                    chunk, self._indptr, self._preds, self._state, self._table, limit, self._counts, self._words,
+                    self._takes_over,
                 )
             )  # fmt: skip
             self.moves += played
             if played < chunk.size:
                 self._violation = self._explain(int(chunk[played]))
-        if self._violation is not None:
-            raise IllegalMove(self.finish())
 
     def finish(self) -> Game:
         """Return the outcome for the current pebbles."""
+        last, self._waiting = self._waiting, self._waiting[:0]
+        self._play(_readonly(last))
         needed = BLUE | COMPLETE if self.rules in BY_TERM else BLUE
         missing = self._outputs[self._state[self._outputs] & needed != needed]
         return Game(

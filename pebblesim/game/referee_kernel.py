@@ -26,6 +26,7 @@ def play(
     M: int,
     counts: NDArray[np.int64],
     words: NDArray[np.int64] | None,
+    takes_over: NDArray[np.int64] | None,
 ) -> int:
     """Play moves until one is illegal. Return the number of moves played, which is the index of the illegal one.
 
@@ -37,6 +38,7 @@ def play(
         M: most red pebbles at any moment.
         counts: reads, writes, red pebbles now and at the peak, in words; changed in place.
         words: number of words of each vertex; None for one word each, which is compiled to a separate loop.
+        takes_over: the vertex whose pebble each may take over, if its deletion is the next move; -1, or None, for none.
     """
     # Every index is unsigned: a negative vertex becomes a huge one, and numba need not handle negative indices.
     vertices, one = np.uint64(state.size), np.uint64(1)
@@ -62,10 +64,15 @@ def play(
         new = (old & ~table[kind, CLEARS]) | table[kind, SETS]
         size = np.int64(1) if words is None else words[vertex]
         after = red + size * (np.int64(new & 1) - np.int64(old & 1))
-        if after > M:
+        settled = after
+        if takes_over is not None and kind == 2 and i + 1 < moves.size:
+            given = takes_over[vertex]
+            if given >= 0 and moves[i + 1] == given * 4 + 3 and state[given] & 1:
+                settled -= np.int64(1) if words is None else words[given]
+        if settled > M:
             break
         red = after
-        peak = max(peak, red)
+        peak = max(peak, settled)
         state[vertex] = new
         reads += size * (kind == 0)
         writes += size * (kind == 1)

@@ -35,7 +35,7 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
         own = {name: f"{name}_of_{each.name}" for name in each.blocks}  # both may have a B
         forms.append(formula(each.program).io.xreplace({Symbol(old): Symbol(new) for old, new in own.items()}))
         rules |= {own[name]: rule for name, rule in each.closed.items()}
-    return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules)
+    return overtakes(forms[0], forms[1], "n >= d, M >= d, M <= n*d", rules, (a.name, b.name))
 
 
 def bound_exponent() -> tuple[Fraction | None, str]:
@@ -49,23 +49,28 @@ def bound_exponent() -> tuple[Fraction | None, str]:
     """
     small, large = (statement(f"Li et al., {name}") for name in ("Theorem E.10", "Theorem E.9"))
     assert small.expr and large.expr
-    return overtakes(small.expr, large.expr)
+    return overtakes(small.expr, large.expr, called=("the bound of Theorem E.10", "that of Theorem E.9"))
 
 
 def overtakes(
-    a: Expression, b: Expression, region: str = "", rules: Mapping[str, Expression] | None = None
+    a: Expression,
+    b: Expression,
+    region: str = "",
+    rules: Mapping[str, Expression] | None = None,
+    called: tuple[str, str] = ("the first", "the second"),
 ) -> tuple[Fraction | None, str]:
     """Return (x, proof) if b/a is unbounded inside M ≤ d^x and a/b is unbounded inside M ≥ d^x; else (None, reason).
 
     The region is divided into cones where b grows faster and cones where a grows faster. The lead changes on the common
-    faces of such cones. Where no block sizes of b fit, b counts as larger.
+    faces of such cones. Where no block sizes of b fit, b counts as larger. The proof uses
+    the names in `called`.
     """
-    return _overtakes(a, b, region, tuple((rules or {}).items()))
+    return _overtakes(a, b, region, tuple((rules or {}).items()), called)
 
 
 @lru_cache(maxsize=256)  # the same for all sizes of two schedules
 def _overtakes(
-    a: Expression, b: Expression, region: str, rules: tuple[tuple[str, Expression], ...]
+    a: Expression, b: Expression, region: str, rules: tuple[tuple[str, Expression], ...], called: tuple[str, str]
 ) -> tuple[Fraction | None, str]:
     from pebblesim.growth.tropical import growths
     from pebblesim.growth.verdicts import monomial
@@ -95,14 +100,15 @@ def _overtakes(
         return None, "the lead changes at no single power of d"
     side = [-x if i == d else Fraction(i == M) for i in range(len(names))]  # > 0 where M > d^x, < 0 where M < d^x
     if any(one.signs(side)[0] for one, *_ in above) or any(other.signs(side)[1] for other, *_ in below):
-        return None, f"the first overtakes the second at M = d^{x}"
+        return None, f"{called[0]} overtakes {called[1]} at M = d^{x}"
 
-    def forms(parts: list[Cell]) -> str:
-        pairs = dict.fromkeys((of_a, of_b) for _, of_a, of_b in parts)
+    def forms(parts: list[Cell], first: int) -> str:
+        pairs = dict.fromkeys(cell[1:] if first == 0 else cell[:0:-1] for cell in parts)
         words = (["(no block fits)" if form is None else monomial(form, names) for form in pair] for pair in pairs)
-        return ", ".join(" against ".join(pair) for pair in words)
+        return ", or ".join(" against ".join(pair) for pair in words)
 
     plain = region.replace(">=", "≥").replace("<=", "≤").replace("*", "")
     on = f"for {plain}: " if region else ""
     power = monomial(tuple(x if i == d else Fraction(0) for i in range(len(names))), names)
-    return x, f"{on}up to M = {power} they grow as {forms(above)}; from there on as {forms(below)}"
+    up_to = f"up to M = {power}, {called[0]} grows more slowly, as {forms(above, 0)}"
+    return x, f"{on}{up_to}; from there on {called[1]} does, as {forms(below, 1)}"

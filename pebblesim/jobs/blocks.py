@@ -21,7 +21,7 @@ from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
-from pebblesim.readings.peak import peak_red
+from pebblesim.readings.peak import CHAINS, peak_red
 from pebblesim.sizes import LARGEST, evaluate_rule, whole
 
 RULES = ("fit", "paper", "best")
@@ -126,7 +126,7 @@ def _fit(
         given = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
         raise Infeasible(
             f"M = {M} words is too small for {schedule.name} at {given}; it needs M ≥ {least_M}"
-            + (f" in blocks of one index with summation {summation!r}." if summation != "chain" else "."),
+            + (f" in blocks of one index with summation {summation!r}." if summation not in CHAINS else "."),
             least_M,
         )
     for part in _parts(schedule, dims, summation, mask):
@@ -166,7 +166,7 @@ class _Part:
     def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
         top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
-        if self.room.summation != "chain":  # larger blocks may need fewer pebbles there
+        if self.room.summation not in CHAINS:  # larger blocks may need fewer pebbles there
             return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
         sure = last_that(lambda size: self._surely_fits(M, grown(size)), 0, top)
         return last_that(lambda size: self.room(grown(size)) <= M, sure, top)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
@@ -20,6 +20,7 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.results import Result
 from pebblesim.sizes import whole
+from pebblesim.tables import Sheet
 from pebblesim.theory.lower_bounds import (
     Formulation,
     LowerBound,
@@ -291,6 +292,30 @@ class Gaps(Result):
             "largest": {"M": self.worst.M, "gap": self.worst.gap},
         }
 
+    def parts(self) -> list[str | Sheet]:
+        """What is printed: a row for each M, the ways of computing that the bounds are for, and the largest gap."""
+        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
+        rows = [
+            (
+                row.schedule,
+                row.lower_bound.name,
+                row.M,
+                row.io,
+                row.lower_bound.value,
+                f"{row.gap:.3f}",
+                f"{row.every_way.value:,} ({row.every_way.name})",
+            )
+            for row in self.rows
+        ]
+        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
+        ways = [f"lower bound for {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
+        worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
+        return [f"{self.problem}: {sizes}", table, *ways, worst]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
     def latex(self) -> str:
         """Return a row for each M, as a LaTeX `tabular` environment."""
         from pebblesim.notation import text_in_latex
@@ -309,8 +334,9 @@ def gaps(
     problem_name: str = "backward",
     *,
     schedules: Iterable[str | Schedule] | None = None,
-    M: Sequence[int] | None = None,
+    M: int | Sequence[int] | None = None,
     blocks: BlockRule = "fit",
+    summation: str = "chain",
     steps: int = 4,
     **dims: int,
 ) -> Gaps:
@@ -319,8 +345,8 @@ def gaps(
     Args:
         problem_name: a problem, such as "backward".
         schedules: names of schedules, or schedules; all of the problem by default.
-        M: values of M; by default from the smallest feasible M to one at which everything fits into the cache.
-        blocks: the block rule, as for `count`.
+        M: one M, or several; by default from the smallest feasible M to one at which everything fits into the cache.
+        blocks, summation: as for `count`.
         steps: number of values of M in each doubling, if M is not given.
         dims: the dimensions, such as n=4096, d=64.
 
@@ -338,8 +364,10 @@ def gaps(
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
     found, among = [], None if schedules is None else list(schedules)
-    for words in M or _range(solves.name, sizes, steps):
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation="chain", **shape)[0]
+    if isinstance(M, SupportsIndex):
+        M = [whole("M", M)]
+    for words in _range(solves.name, sizes, steps) if M is None else M:
+        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
         if row.feasible:
             found.append(row)
     if not found:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.language import program as ir
-from pebblesim.readings.peak import intermediates, peak_red
+from pebblesim.readings.peak import CHAINS, IN_PLACE, SPARED, intermediates, peak_red
 
 _Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
 _Sum = dict[tuple[_Length, ...], int]  # words as a sum of products, each so many times
@@ -25,15 +25,16 @@ class Room:
         phases = [_levels(phase) for phase in program.phases]
         self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
+        self._spared = SPARED if summation == IN_PLACE else 0
         self._known: dict[tuple[int, ...], int] = {}
 
     def least(self, blocks: Sizes) -> int:
         """Return a lower bound on the pebbles of games with blocks of these sizes or larger."""
-        return self._low(blocks)
+        return self._low(blocks) - self._spared
 
     def most(self, blocks: Sizes) -> int | None:
         """Return an upper bound on the pebbles of games with blocks of these sizes or smaller; None if not known."""
-        return self._high(blocks) if self.summation == "chain" else None
+        return self._high(blocks) if self.summation in CHAINS else None
 
     def __call__(self, blocks: Sizes) -> int:
         """Return the largest number of red pebbles at any time of the game."""

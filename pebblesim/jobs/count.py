@@ -19,6 +19,7 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.path import Stage, path
+from pebblesim.readings.peak import IN_PLACE, SPARED
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.sizes import whole
@@ -42,6 +43,7 @@ class Counted(Result):
         work: operations of each kind, such as "mul" and "exp".
         mask: the allowed pairs; None for all. Under a mask, `peak_red` is the peak of the game without the mask, an
             upper bound.
+        summation: how sums are added up, as for `count`.
         formulation: the way of computing, as the lower bounds see it.
         path: the sequential steps if all independent iterations run at once: (name, workers, words of the worker that
             moves most) of each step; empty under a mask.
@@ -68,6 +70,7 @@ class Counted(Result):
     phases: Mapping[str, tuple[int, int]]
     work: Mapping[str, int]
     mask: AnyHeads | None = None
+    summation: str = "chain"
     formulation: Formulation = field(default_factory=Formulation)
     path: tuple[Stage, ...] = ()
     heads: Heads = field(default_factory=Heads)
@@ -160,7 +163,11 @@ class Counted(Result):
 
     @cached_property
     def lower_bound(self) -> LowerBound:
-        """The largest lower bound for this way of computing, with M pebbles or, if larger, the schedule's peak."""
+        """The largest lower bound for this way of computing, with M pebbles or, if larger, the schedule's peak.
+
+        With sums in place it is that of two pebbles more: a game that has a pebble for each product and each new sum
+        can do the same.
+        """
         return self._bounded(self.formulation)
 
     @cached_property
@@ -171,7 +178,12 @@ class Counted(Result):
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
         if self.parts:
             return added_up([part._bounded(formulation) for part in self.parts])
-        return best(self._solves, self.dims, max(self.M, self.peak_red), formulation, self.only_mask)
+        return best(self._solves, self.dims, self._pebbles, formulation, self.only_mask)
+
+    @property
+    def _pebbles(self) -> int:
+        """The number of pebbles that lower bounds are for; a game with sums in place is one on chains with two more."""
+        return max(self.M, self.peak_red) + (SPARED if self.summation == IN_PLACE else 0)
 
     @property
     def gap(self) -> float:
@@ -254,7 +266,8 @@ def count(
         schedule: its name, or the schedule itself.
         M: red pebbles, in words.
         blocks: a block rule, "fit", "paper" or "best", or block sizes by name.
-        summation: shape of the summation trees; it affects only the peak of red pebbles.
+        summation: shape of the summation trees: "chain", "balanced" or "blocked:b"; or "in-place", chains whose next
+            term is added in one step, in the place of the sum. It affects only the peak of red pebbles.
         mask: the allowed pairs of queries and keys: "causal", "window:256", a file such as "mask.npy", an array of
             booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out. An
             array or a file of three dimensions is a mask for each head.
@@ -371,6 +384,7 @@ def counted(
         phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
         work=work(program, {**dims, **blocks}, mask),
         mask=mask,
+        summation=summation,
         formulation=Formulation.of(algorithm),
         path=path(program, {**dims, **blocks}) if mask is None else (),
     )

@@ -108,14 +108,16 @@ class Crossing:
             return f"{self._says(leader)} at every {where}"
         last, after = changes[-1]
         before = self.leads[-2][1]
-        then = f"{after} does" if {before, after} == {*self.schedules} else self._says(after)
-        text = f"{self._says(before)} up to {self.along} = {last - 1:,}"
-        text += f"; from {self.along} = {last:,} on{self._in_d2(last)} {then}"
         if len(changes) > 1:
-            turns = (f"{leader} from {size:,}" for size, leader in self.leads)
-            text = f"the lead changes {len(changes)} times ({', '.join(turns)}): in the end {text}"
-        if not self.fits:
-            text += f" ({self._other(after)} or {after} does not fit below)"
+            turns = (f"{leader} from {size:,}" for size, leader in self.leads[:-1])
+            text = f"the lead changes {len(changes)} times: along {self.along}, {', '.join(turns)} up to {last - 1:,}"
+            then = self._says(after)
+        else:
+            text = f"{self._says(before)} up to {self.along} = {last - 1:,}"
+            then = f"{after} does" if {before, after} == {*self.schedules} else self._says(after)
+        text += f"; from {self.along} = {last:,} on{self._in_d2(last)} {then}"
+        if not self.fits and before in self.schedules:
+            text += f" ({self._other(before)} does not fit below)"
         if self.words and None not in self.words:
             a, b = (f"{words:,}" for words in self.words)
             text += f"\n  there {self.schedules[1]} moves {b} words, and {self.schedules[0]} {a}"

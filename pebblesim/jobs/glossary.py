@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from pebblesim.language.problems import Problem, problem
+from pebblesim.results import Result
 
 WORD: Final = re.compile(r"[^\W\d]\w*")
 
@@ -35,7 +36,27 @@ class Entry:
         return f"{self.name} = {self.formula}: {self.meaning}" if self.formula else f"{self.name}: {self.meaning}"
 
 
-def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Entry, ...]:
+class Glossary(tuple[Entry, ...], Result):
+    """Entries of a glossary; it prints one line for each."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a row for each entry."""
+        return {"rows": [{**asdict(entry), "shape": [*entry.shape]} for entry in self]}
+
+    def __str__(self) -> str:
+        cells = [
+            (entry.name, " × ".join(entry.shape), f"= {entry.formula}" if entry.formula else entry.role, entry.meaning)
+            for entry in self
+        ]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        )
+
+
+def glossary(of: str | Problem, names: Iterable[str] | None = None) -> Glossary:
     """List the tensors of a problem, inputs first.
 
     Args:
@@ -43,7 +64,7 @@ def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Ent
         names: names of tensors, in the wanted order; by default all. Unknown names are left out.
 
     Returns:
-        An entry for each: `name`, `role`, `shape`, `formula` and `meaning`.
+        A tuple with an entry for each: `name`, `role`, `shape`, `formula` and `meaning`.
 
     >>> print(glossary("backward", ["p"])[0])
     p = f ∘ q − diag(v) f: gradient with respect to the scores Z
@@ -59,10 +80,10 @@ def glossary(of: str | Problem, names: Iterable[str] | None = None) -> tuple[Ent
         rank = ("input", "kept", "", "output")
         names = sorted(solves.glossary, key=lambda name: rank.index(roles.get(name, "")))
     known = (name for name in names if name in solves.glossary)
-    return tuple(Entry(name, roles.get(name, ""), shapes.get(name, ()), *solves.glossary[name]) for name in known)
+    return Glossary(Entry(name, roles.get(name, ""), shapes.get(name, ()), *solves.glossary[name]) for name in known)
 
 
-def named_in(text: str, of: Problem) -> tuple[Entry, ...]:
+def named_in(text: str, of: Problem) -> Glossary:
     """Return the tensors of a problem that a pseudo-code names, in order of appearance; S_ij and S_i are tiles of S."""
     words = (re.sub(r"_[a-z]{1,2}$", "", word) if word not in of.glossary else word for word in WORD.findall(text))
     return glossary(of, dict.fromkeys(words))

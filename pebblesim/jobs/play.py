@@ -13,6 +13,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
 from pebblesim.language.source import where_is
 from pebblesim.readings.count import count as count_program
+from pebblesim.readings.peak import IN_PLACE
 from pebblesim.readings.totals import totals
 from pebblesim.results import Result
 
@@ -65,13 +66,16 @@ class Setup:
             UsageError: the graph does not fit into memory.
         """
         from pebblesim import graphs
+        from pebblesim.graphs.in_place import in_place
 
-        return graphs.build(self.schedule.problem.name, **self._graph)
+        built = graphs.build(self.schedule.problem.name, **self._graph)
+        return in_place(built) if self.summation == IN_PLACE else built
 
     @property
     def _graph(self) -> dict[str, Any]:
         options = self.schedule.graph_options(self.blocks)
-        return {"summation": self.summation, "mask": self.allowed, **self.dims, **options}
+        summation = "chain" if self.summation == IN_PLACE else self.summation
+        return {"summation": summation, "mask": self.allowed, **self.dims, **options}
 
 
 def set_up(
@@ -183,7 +187,8 @@ def play(
     Args:
         schedule, M, blocks, mask, dims: as for `count`; a game under a mask needs chains.
         rules: "hong-kung", "replace" or "no-recompute".
-        summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b".
+        summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b"; or "in-place", chains whose
+            next term is added in one step, in the place of the sum.
         save: file for the moves, .npy (packed) or .txt (text).
         strict: raise an error at an illegal move; if False, return the game up to that move.
         progress: called from time to time with the fraction of the I/O done.
@@ -256,7 +261,7 @@ def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask:
         return {"io": counted.total.io, "peak_red": counted.peak_red}
     from pebblesim.readings.masked_peak import masked_peak_red
 
-    return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask)}
+    return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask, summation)}
 
 
 def _values_match(

@@ -21,6 +21,7 @@ from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.play import Setup, set_up
 from pebblesim.language.registry import Schedule
+from pebblesim.readings.peak import IN_PLACE
 from pebblesim.readings.pebbles import steps
 from pebblesim.readings.text import numbered
 
@@ -176,6 +177,8 @@ def record(
     Raises:
         Infeasible, UsageError: as for `play`, or the game is too long.
     """
+    if summation == IN_PLACE:
+        raise UsageError("a game with sums in place is played and counted, not recorded; choose summation 'chain'.")
     setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
     if setup.plan.vertices > most:
         raise _too_long(f"it has {setup.plan.vertices:,} vertices", most)

@@ -15,6 +15,7 @@ from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+from pebblesim.readings.peak import CHAINS, IN_PLACE, SPARED
 from pebblesim.results import Result
 from pebblesim.sizes import LARGEST, whole
 
@@ -77,6 +78,7 @@ class Found(Result):
     def __str__(self) -> str:
         counted, known = self.counted, self.known
         sizes = ", ".join(f"{name} = {size:,}" for name, size in {**counted.dims, "M": counted.M}.items())
+        sums = ", sums in place" if counted.summation == IN_PLACE else ""
         chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
         if known is None:
             beside = "no schedule of the catalogue fits"
@@ -93,7 +95,7 @@ class Found(Result):
         verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
         return "\n".join(
             [
-                f"{counted.problem}: {sizes} words",
+                f"{counted.problem}: {sizes} words{sums}",
                 f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
                 f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
                 f"played at {small}: {game.io:,} words, {judged}, {verdict}",
@@ -118,6 +120,7 @@ def search(
     problem_name: str = "backward",
     *,
     M: int,
+    summation: str = "chain",
     name: str | None = None,
     progress: Callable[[float], None] | None = None,
     **dims: int,
@@ -133,6 +136,7 @@ def search(
     Args:
         problem_name: any problem whose graph has plain sums.
         M: red pebbles, in words.
+        summation: "chain", or "in-place", as for `count`.
         name: name of the schedule; by default "found-" and the problem's name.
         progress: called repeatedly with the fraction of the work that is done.
         dims: as for `count`.
@@ -150,6 +154,9 @@ def search(
     solves = problem(problem_name)
     sizes: dict[str, Any] = dict(problem_dims(solves, dims))
     M = whole("M", M)
+    if summation not in CHAINS:
+        raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
+    spared = SPARED if summation == IN_PLACE else 0  # passes are priced on chains
     called = name or f"found-{solves.name}"
     if called in SCHEDULES and not _is_ours(get(called)):
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
@@ -167,19 +174,19 @@ def search(
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
         SCHEDULES.pop(called, None)
-        known = _known(solves.name, M, sizes)
+        known = _known(solves.name, M, sizes, summation)
         for number, system in enumerate(ways, 1):
             available = _passes(system)
             looked_at += len(available)
-            for plan in plans(system, available, sizes, M, PLANS):
+            for plan in plans(system, available, sizes, M + spared, PLANS):
                 text = writing.source(plan, called, where)
-                counted = _least(writing.register(text, called), sizes, M, plan.blocks)
+                counted = _least(writing.register(text, called), sizes, M, plan.blocks, summation)
                 if counted is not None and (best is None or counted.io < best[0].io):
                     best = counted, text
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M, 1) for each in ways), M)
+        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + spared, 1) for each in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)
@@ -193,17 +200,17 @@ def search(
         text,
         counted,
         known,
-        _played(schedule),
+        _played(schedule, summation),
         tuple(dict(system.options) for system in ways),
         looked_at,
     )
 
 
-def _known(problem_name: str, M: int, sizes: Mapping[str, Any]) -> Counted | None:
+def _known(problem_name: str, M: int, sizes: Mapping[str, Any], summation: str) -> Counted | None:
     """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
     if not of_problem(problem_name):
         return None
-    first = compare(problem_name, M=M, blocks="best", **sizes).rows[0]
+    first = compare(problem_name, M=M, blocks="best", summation=summation, **sizes).rows[0]
     return first if first.least_M is None else None
 
 
@@ -211,19 +218,21 @@ def _is_ours(schedule: Schedule) -> bool:
     return schedule.function.__code__.co_filename == f"<{schedule.name}>"
 
 
-def _least(made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int]) -> Counted | None:
+def _least(
+    made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int], summation: str
+) -> Counted | None:
     """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
-    counted = [count(made, M=M, blocks=priced, **sizes)] if made.blocks else []
+    counted = [count(made, M=M, blocks=priced, summation=summation, **sizes)] if made.blocks else []
     with suppress(Infeasible):
-        counted.append(count(made, M=M, blocks="best", **sizes))
+        counted.append(count(made, M=M, blocks="best", summation=summation, **sizes))
     return min((each for each in counted if each.peak_red <= M), key=lambda each: each.io, default=None)
 
 
-def _played(schedule: Schedule) -> Played:
+def _played(schedule: Schedule, summation: str) -> Played:
     """Play a small game, with ragged tiles if the sizes allow it."""
     from pebblesim.jobs.play import play
 
     sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))
     blocks = dict.fromkeys(schedule.blocks, 2)
-    peak_red = count(schedule, M=LARGEST, blocks=blocks, **sizes).peak_red
-    return play(schedule, M=peak_red, blocks=blocks, **sizes)
+    peak_red = count(schedule, M=LARGEST, blocks=blocks, summation=summation, **sizes).peak_red
+    return play(schedule, M=peak_red, blocks=blocks, summation=summation, **sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,8 +138,8 @@ def _phases(game: Recording, ax: Axes) -> None:
 
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     end = len(game.moves)
-    stops = [*(start for _, start in game.phases[1:]), end]
-    for (name, start), stop in zip(game.phases, stops, strict=True):
+    marks = [*game.phases, ("", end)]  # the game of a graph has no phases
+    for (name, start), (_, stop) in pairwise(marks):
         if start == stop:
             continue
         if start:

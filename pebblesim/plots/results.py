@@ -5,15 +5,20 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from pebblesim.dags.optimum import Optimum
+from pebblesim.dags.search import Pebbling
 from pebblesim.errors import UsageError
-from pebblesim.jobs.bounding import Gaps
+from pebblesim.jobs.bounding import Bounds, Gaps
 from pebblesim.jobs.cache import CacheTable
 from pebblesim.jobs.compare import Comparison
 from pebblesim.jobs.count import Counted
 from pebblesim.jobs.crossings import Crossover
 from pebblesim.jobs.crossover import sweep
-from pebblesim.plots import caches, gaps, words
+from pebblesim.jobs.play import Played
+from pebblesim.jobs.recording import record, record_moves
+from pebblesim.plots import bounds, caches, gaps, words
 from pebblesim.plots.crossover import io_over_M
+from pebblesim.plots.game import occupancy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +32,7 @@ def draw(result: object, figure: Figure) -> None:
         UsageError: this kind of result has no picture, or it is empty.
     """
     drawn = ", ".join(sorted(kind.__name__ for kind in draw.registry if kind is not object))
-    raise UsageError(f"a {type(result).__name__} has no picture; pictures exist of {drawn}.")
+    raise UsageError(f"there is no picture of results such as {type(result).__name__}; there are some of {drawn}.")
 
 
 @draw.register(Counted)
@@ -56,3 +61,29 @@ def _(result: Crossover, figure: Figure) -> None:
 @draw.register(CacheTable)
 def _(result: CacheTable, figure: Figure) -> None:
     caches.figure(result.rows, figure)
+
+
+@draw.register(Bounds)
+def _(result: Bounds, figure: Figure) -> None:
+    bounds.bounds(result, figure.subplots())
+
+
+@draw.register(Played)
+def _(result: Played, figure: Figure) -> None:
+    game = record(
+        result.schedule,
+        M=result.game.M,
+        rules=result.game.rules,
+        summation=result.summation,
+        blocks=result.blocks,
+        mask=result.mask,
+        **result.dims,
+    )
+    occupancy(game, figure.subplots()).set_title(game.title, fontsize=11)
+
+
+@draw.register(Pebbling)
+@draw.register(Optimum)
+def _(result: Pebbling | Optimum, figure: Figure) -> None:
+    game = record_moves(f"I/O {result.io:,}", result.graph, result.moves, M=result.M, rules=result.rules)
+    occupancy(game, figure.subplots()).set_title(game.title, fontsize=11)

@@ -21,16 +21,17 @@ import sympy
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
-from pebblesim.notation import align, in_latex
+from pebblesim.notation import align, in_latex, written
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.masked_sums import MaskSums, plain, size, symbol
+from pebblesim.results import Result
 from pebblesim.units import Traffic
 
 Lengths = dict[ir.Range, sympy.Expr]
 
 
 @dataclass(frozen=True)
-class Formula:
+class Formula(Result):
     """Closed forms in the dimensions and block sizes, in words. A size is a `sympy.Symbol` without assumptions.
 
     Attributes:
@@ -54,6 +55,26 @@ class Formula:
         """Reads + writes."""
         return sympy.expand(self.reads + self.writes)
 
+    @property
+    def lines(self) -> dict[str, sympy.Expr]:
+        """Reads, writes, I/O and peak words."""
+        return {"reads": self.reads, "writes": self.writes, "I/O": self.io, "peak words": self.peak_words}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the closed forms as texts that sympy can parse."""
+        parts = {"by_tensor": self.by_tensor, "by_phase": self.by_phase}
+        return {
+            **{name: str(getattr(self, name)) for name in ("reads", "writes", "io", "peak_words")},
+            **{
+                key: {name: {"reads": str(reads), "writes": str(writes)} for name, (reads, writes) in part.items()}
+                for key, part in parts.items()
+            },
+            "variables": list(self.variables),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<11}= {written(expr)}" for name, expr in self.lines.items())
+
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
         """A function `evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or as an array for arrays of sizes."""
@@ -61,8 +82,7 @@ class Formula:
 
     def latex(self) -> str:
         """Reads, writes, I/O and peak words, as an `align*` environment of LaTeX."""
-        lines = {"reads": self.reads, "writes": self.writes, "I/O": self.io, "peak words": self.peak_words}
-        return align((rf"\text{{{name}}}", f"= {in_latex(expr)}") for name, expr in lines.items())
+        return align((rf"\text{{{name}}}", f"= {in_latex(expr)}") for name, expr in self.lines.items())
 
     @cached_property
     def evaluate_peak_words(self) -> Callable[..., Any]:

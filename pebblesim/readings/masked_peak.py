@@ -20,21 +20,21 @@ from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of
 Array = NDArray[Any]
 
 
-def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask) -> int:
-    """Most red pebbles at any moment of the game on chains, under a mask.
+def masked_peak_red(program: ir.Program, sizes: ir.Sizes, mask: Mask, summation: str = "chain") -> int:
+    """Most red pebbles at any moment of the game on chains, or with sums in place, under a mask.
 
     Raises:
         UsageError: the sizes are too large to visit all tiles.
     """
     allowed, left_out = mask.allowed(*program.grid(sizes)), Constants(program, sizes, mask).left_out
-    return max(_MaskedOccupancy(sizes, allowed, left_out).run(phase) for phase in program.phases)
+    return max(_MaskedOccupancy(sizes, summation, allowed, left_out).run(phase) for phase in program.phases)
 
 
 class _MaskedOccupancy(Occupancy):
     """Run a phase on numbers of pebbles, element by element where sums differ."""
 
-    def __init__(self, sizes: ir.Sizes, allowed: Array, left_out: Mapping[int, Array]) -> None:
-        super().__init__(sizes, "chain")
+    def __init__(self, sizes: ir.Sizes, summation: str, allowed: Array, left_out: Mapping[int, Array]) -> None:
+        super().__init__(sizes, summation)
         self.allowed, self.left_out = allowed, left_out
         self.done: dict[ir.Tile, Array] = {}  # for a partial sum: whether its elements have terms
         self.empty: dict[ir.Tile, Array] = {}  # ... and whether they will never have terms
@@ -111,7 +111,7 @@ class _MaskedOccupancy(Occupancy):
         else:  # the sum is added to a value, or to a partial sum from memory
             before = after = np.ones(shape, bool)
         most = np.where(before, 0, np.where(new > 0, max(term, 1), after))
-        most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + max(term, 2), 0))
+        most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + self._to_add(expr), 0))
         self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, most)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
         if node.mode == "new" or (tile in self.done and tile not in self.values):

@@ -16,6 +16,13 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 
+IN_PLACE = "in-place"
+CHAINS = ("chain", IN_PLACE)
+"""Summations in which terms are added one after the other."""
+
+SPARED = 2
+"""Pebbles that sums in place do without: on a chain, a step needs one for the product and one for the new sum."""
+
 MOST_STEPS = 3_000_000
 """Largest number of primitives that are run to find the peak, for summation trees other than chains."""
 
@@ -26,7 +33,8 @@ def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> 
     Args:
         program: a traced schedule.
         sizes: the value of each dimension and block, by name.
-        summation: "chain", "balanced" or "blocked:b", the shape of the summation trees.
+        summation: "chain", "balanced" or "blocked:b", the shape of the summation trees; or "in-place", chains whose
+            next term is added in one step, a multiply-add: neither the product nor the new sum has a pebble of its own.
 
     Raises:
         UsageError: unknown summation, or a tree other than a chain at sizes too large for enumeration.
@@ -43,16 +51,18 @@ def tree_block(summation: str, terms: int) -> int:
     """Return the number of terms in each balanced block of a sum of this number of terms.
 
     Raises:
-        UsageError: the summation is not "chain", "balanced" or "blocked:b".
+        UsageError: the summation is not "chain", "balanced", "blocked:b" or "in-place".
     """
-    if summation == "chain":
+    if summation in CHAINS:
         return 1
     if summation == "balanced":
         return terms
     kind, _, block = summation.partition(":")
     if kind == "blocked" and block.isdecimal() and int(block) > 0:
         return int(block)
-    raise UsageError(f"summation must be 'chain', 'balanced' or 'blocked:b' with b > 0 terms, not {summation!r}.")
+    raise UsageError(
+        f"summation must be 'chain', 'balanced', 'blocked:b' with b > 0 terms, or 'in-place', not {summation!r}."
+    )
 
 
 def intermediates(expr: ir.Expr) -> int:
@@ -233,10 +243,16 @@ class Occupancy:
         tree = tree or tree_block(self.summation, terms)
         if tree > 1:
             self._charge(count)
-        before, after, most = _sum(first, first + count, terms, tree, started, term)
+        before, after, most = _sum(first, first + count, terms, tree, started, term, self._to_add(expr))
         others = self.red - elements * before
         self._reach(others + (elements - 1) * max(before, after) + most)
         self._hold(tile, elements * (after - before))
+
+    def _to_add(self, expr: ir.Expr) -> int:
+        """Most pebbles beside a sum while a term is computed and added to it."""
+        if isinstance(expr, ir.RowReduction) and not isinstance(expr.operand, ir.Ref):
+            return intermediates(expr.operand) if self.summation == IN_PLACE else pebbles_of_a_term(expr)
+        return 0 if self.summation == IN_PLACE else SPARED
 
     def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
         """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
@@ -262,11 +278,12 @@ def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
 
 
 @lru_cache(maxsize=4096)
-def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int) -> tuple[int, int, int]:
+def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int, to_add: int) -> tuple[int, int, int]:
     """Pebbles on a sum before it takes the terms first..end-1, after them, and at most in between.
 
     Terms come in order; inside a block of a balanced tree the partial sums held are the binary digits of the
-    number of terms so far. `term` is the number of pebbles that computing a term takes.
+    number of terms so far. `term` is the number of pebbles that computing a term takes, `to_add` that of computing and
+    adding it.
     """
 
     def held(done: int) -> int:
@@ -281,7 +298,7 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int)
         blocks, inside = divmod(done, block)
         complete = inside + 1 == min(block, terms - blocks * block)
         adds = inside % 2 == 1 or (complete and (inside > 0 or blocks > 0 or started))
-        most = max(most, held(done) + max(term, 1 + adds))
+        most = max(most, held(done) + (to_add if adds else term))
     return held(first), held(end), most
 
 
