@@ -13,6 +13,7 @@ from hypothesis import settings
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
+gc.disable()  # until all tests are collected: little of what is imported and collected is garbage
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: tests interrupt themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +51,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

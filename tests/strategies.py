@@ -51,7 +51,15 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
     Many put projections around another schedule; of these every fourth stands for all by default.
     """
     around = [name for name in schedules if name.startswith("projected-")]
-    late = {name for number, name in enumerate(around) if number % 4}
+    return _each(schedules, argument, {name for number, name in enumerate(around) if number % 4})
+
+
+def few(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pytest.MarkDecorator:
+    """Runs a test for every fourth schedule by default: for tests that say nearly the same as another one."""
+    return _each(schedules, argument, {name for number, name in enumerate(schedules) if number % 4})
+
+
+def _each(schedules: Mapping[str, Schedule], argument: str, late: set[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         argument,
         [
@@ -59,17 +67,6 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
                 schedule if argument == "schedule" else name, id=name, marks=[pytest.mark.slow] * (name in late)
             )
             for name, schedule in schedules.items()
-        ],
-    )
-
-
-def few(schedules: Mapping[str, Schedule]) -> pytest.MarkDecorator:
-    """Runs a test for every fourth schedule by default: where it costs much, and another test says nearly the same."""
-    return pytest.mark.parametrize(
-        "schedule",
-        [
-            pytest.param(schedule, id=name, marks=[pytest.mark.slow] * bool(number % 4))
-            for number, (name, schedule) in enumerate(schedules.items())
         ],
     )
 

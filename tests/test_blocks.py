@@ -374,16 +374,6 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
-@pytest.mark.parametrize("name", IN_ROWS)
-def test_what_a_growing_sum_needs_is_in_the_bounds(name: str) -> None:
-    """Its next term and the new sum: with neither, the exact peak was looked for hundreds of times."""
-    schedule = SCHEDULES[name]
-    room = Room(schedule.program, problem_dims(schedule.problem, {"n": 2**16, "d": 128}), "chain")
-    for sizes in ((20, 20, 20, 20, 20), (50, 57, 64, 71, 78), (65536, 8191, 1, 1, 3), (64, 1, 1, 1, 3)):
-        blocks = dict(zip(schedule.blocks, sizes, strict=True))
-        assert room.least(blocks) == room(blocks) == room.most(blocks)
-
-
 @given(n=st.integers(1, 60), limits=st.tuples(*2 * [st.none() | st.integers(0, 70)]), a=SMALL, b=SMALL, width=SMALL)
 def test_what_tiles_of_a_band_come_to_at_least(
     n: int, limits: tuple[int | None, int | None], a: int, b: int, width: int

@@ -382,9 +382,9 @@ def test_a_bound_that_is_one_word_too_large_is_found_out(monkeypatch: pytest.Mon
 LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, 150))
 
 
-@every_schedule
+@strategies.few(SCHEDULES)
 @given(data=st.data())
-@strategies.draws(2, 25)
+@strategies.draws(3, 25)
 def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(LENGTHS) for dim in schedule.problem.dims}
     with pytest.raises(Infeasible) as too_small:

@@ -167,10 +167,10 @@ def test_inputs_that_numbers_refuses() -> None:
         numbers(program, sizes, {"B": inputs["B"]})
 
 
-SCALED = [name for name, each in SCHEDULES.items() if each.problem.scaled[0]]
+SCALED = {name: each for name, each in SCHEDULES.items() if each.problem.scaled[0]}
 
 
-@pytest.mark.parametrize("name", SCALED)
+@strategies.few(SCALED, "name")
 @given(
     size=st.integers(1, 3),
     masked=st.booleans(),
