@@ -25,22 +25,23 @@ settings.register_profile("full", parent=settings.get_profile("default"), max_ex
 settings.load_profile("default")
 
 
-def crashes(config: pytest.Config) -> Path:
-    return config.cache.mkdir("crashes")
+def crashes(config: pytest.Config) -> list[Path]:
+    """What workers have written; without workers, and without pytest's cache (`-p no:cacheprovider`), nothing."""
+    return sorted(config.cache.mkdir("crashes").iterdir()) if getattr(config, "cache", None) else []
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where Python is when a worker crashes, is written to a file of the worker's."""
     name = os.environ.get("PYTEST_XDIST_WORKER")
     if name is None:
-        for path in crashes(session.config).iterdir():
+        for path in crashes(session.config):
             path.unlink()
-    else:
-        faulthandler.enable((crashes(session.config) / name).open("w"))
+    elif getattr(session.config, "cache", None):
+        faulthandler.enable((session.config.cache.mkdir("crashes") / name).open("w"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for path in sorted(crashes(config).iterdir()):
+    for path in crashes(config):
         if text := path.read_text():
             terminalreporter.section(f"worker {path.name} crashed")
             terminalreporter.write_line(text)
