@@ -5,6 +5,7 @@ if __name__ != "pebblesim.schedules":
 
 from pebblesim.schedules import (
     activation,
+    activation_forward,
     backward_qkv,
     blocked,
     flash,
@@ -32,6 +33,7 @@ from pebblesim.schedules import (
 
 __all__ = [
     "activation",
+    "activation_forward",
     "backward_qkv",
     "blocked",
     "flash",

@@ -1,11 +1,11 @@
-"""Attention with relu or sigmoid instead of the softmax: forward and backward schedules for small and large caches.
+"""The backward pass with relu or sigmoid instead of the softmax, for small and large caches.
 
 There is no normalisation. So neither O nor row sums are kept, and each column of scores is used at once.
 """
 
-from pebblesim.language import relu, sigmoid, step
+from pebblesim.language import sigmoid, step
 from pebblesim.language.registry import schedule
-from pebblesim.schedules.forward import CLOSED_ROWS as CLOSED_ROWS_FORWARD
+from pebblesim.schedules.activation_forward import ACTIVATIONS
 from pebblesim.schedules.matmul import (
     CLOSED_RESIDENT,
     CLOSED_STREAMED,
@@ -35,51 +35,6 @@ def become_slope(Z, activation):
 
 def define(activation):
     """Register the schedules for an activation."""
-    value = {"relu": relu, "sigmoid": sigmoid}[activation]
-
-    @schedule(
-        name=f"small-cache-forward-{activation}",
-        problem=f"forward-{activation}",
-        source=SOURCE.format("matmul-streamed, twice,"),
-        io=f"{streamed('n_q', 'd_k', 'n_k')} + {streamed('n_q', 'n_k', 'd_v')}",
-        fit=[("a", "b")],
-        closed=CLOSED_STREAMED,
-    )
-    def small_cache_forward(m, Q, K, V, *, a, b):
-        """Small cache, streamed: the activation is applied before a tile of scores is written."""
-        (n_q, _), (n_k, d_v) = Q.shape, V.shape
-        A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
-        with m.phase("A"):
-            for i in m.tiles(n_q, a, independent=True):
-                for j in m.tiles(n_k, b, independent=True, keys_of=i):
-                    A_ij = m.zeros(i, j)
-                    rank_one_updates(m, A_ij, Q, K, B_T=True)
-                    A_ij[:] = value(A_ij)
-                    m.write(A[i, j], A_ij)
-        with m.phase("O"):
-            gemm_streamed(m, O, A, V, a, b)
-
-    @schedule(
-        name=f"row-stationary-forward-{activation}",
-        problem=f"forward-{activation}",
-        source=SOURCE.format("row-stationary-forward"),
-        io="n_q*d_k + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*d_v",
-        closed=CLOSED_ROWS_FORWARD,
-    )
-    def row_stationary_forward(m, Q, K, V, *, B_r):
-        """Row-stationary: 4n²d²/M."""
-        (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
-        O = m.tensor("O", n_q, d_v)
-        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0}):
-            Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d_v)
-            for j in m.tiles(n_k, 1, keys_of=i):
-                A = m.zeros(i, j)
-                for k in m.tiles(d_k, 1):
-                    A += Q_i[:, k] @ m.read(K[j, k]).T
-                A[:] = value(A)
-                for k in m.tiles(d_v, 1):
-                    O_i[:, k] += A @ m.read(V[j, k])
-            m.write(O[i, :], O_i)
 
     @schedule(
         name=f"small-cache-{activation}",
@@ -152,5 +107,5 @@ def define(activation):
             gemm_streamed(m, g, A1, dQ, a_g, b_g, A_T=True)
 
 
-for each in ("relu", "sigmoid"):
+for each in ACTIVATIONS:
     define(each)

@@ -101,6 +101,57 @@ def small_cache_forward_blocked(m, Q, K, V, *, a, b, c):
 
 
 @schedule(
+    problem="forward",
+    source="ours: exp(S - running maximum) through memory with a depth block, and the factors that rescale O",
+    io=(
+        f"{streamed('n_q', 'd_k', 'n_k')} + n_q*ceiling(n_k/b) + 2*n_q"
+        f" + {streamed('n_q', 'n_k', 'd_v')} + n_q*(ceiling(n_k/b) + 1)*ceiling(d_v/b)"
+    ),
+    fit=[("a", "b"), "c"],
+    graph={"softmax": "flash2", "column_block": "b", "row_block": "a"},
+)
+def scores_stored_blocked(m, Q, K, V, *, a, b, c):
+    """Scores stored for matrix units: FlashAttention-2's online softmax once for all columns of V, and O = A V apart.
+
+    A is written as the online softmax makes it, relative to the running maximum of its tile, with the factor that
+    rescales all sums so far.
+    """
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, L, l, A = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("l_m", n_q), m.tensor("A", n_q, n_k)
+    factors = m.tensor("a", m.quotient(n_k, b), n_q)
+
+    with m.phase("A"):
+        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY}):
+            l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
+            for j in m.tiles(n_k, b, keys_of=i):
+                A_ij = m.zeros(i, j)
+                add_product(m, A_ij, Q, K, c, B_T=True)
+                m_new = m.compute(rowmax(A_ij))
+                m_new[:] = maximum(m_i, m_new)
+                m_i[:] = exp(m_i - m_new)  # the factor that rescales the sums so far
+                m.write(factors[j, i], m_i)
+                A_ij[:] = exp(A_ij - m_new)
+                l_i[:] = m_i * l_i
+                l_i += rowsum(A_ij)
+                m.write(A[i, j], A_ij)
+                m.move(m_new, m_i)
+            m.write(l[i], l_i)
+            m_i[:] = m_i + log(l_i)
+            m.write(L[i], m_i)
+
+    with m.phase("O"):
+        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={O: 0}):
+            for k in m.tiles(d_v, b, independent=True):
+                O_ik = m.constant(0, i, k)
+                for j in m.tiles(n_k, b, keys_of=i):
+                    O_ik[:] = m.read(factors[j, i]) * O_ik
+                    for part in m.tiles(j, c):
+                        O_ik += m.read(A[i, part]) @ m.read(V[part, k])
+                O_ik[:] = O_ik / m.read(l[i])
+                m.write(O[i, k], O_ik)
+
+
+@schedule(
     problem="backward-qkv",
     source="ours: small-cache-backward-streamed with a depth block; P and dS through memory",
     io=(

@@ -15,66 +15,55 @@ def passing(rows="n", keys="n"):
     return f"(Min({keys}, B_s) + ({keys} - Min({keys}, B_s))*ceiling({rows}/B_r))"
 
 
-@schedule(
-    problem="forward",
-    source="ours: row-stationary, the first keys and values resident",
-    io=f"n_q*(d_k + d_v) + n_q + (d_k + d_v)*{passing('n_q', 'n_k')}",
-    fit=["B_r", "B_s"],
-    graph={"softmax": "late"},
-)
-def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
-    """Keys partly resident: row-stationary, and B_s keys and values stay in cache."""
-    (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
+BY_ROWS = f"n_q*(d_k + d_v) + (d_k + d_v)*{passing('n_q', 'n_k')}"
+BY_COLUMNS = "n_k*(d_k + d_v) + n_q*d_v + d_k*(Min(n_q, B_s) + (n_q - Min(n_q, B_s))*ceiling(d_v/B_v))"
 
-    def scores(Q_i, l_i, K_j):
-        A = m.compute(Q_i @ K_j.T)
-        A[:] = exp(A)
+
+def weights(m, Q_i, K_j, l_i, activate):
+    """Return A = `activate`(Q_i K_jᵀ), and add its row sums to l_i if there are any."""
+    A = m.compute(Q_i @ K_j.T)
+    A[:] = activate(A)
+    if l_i is not None:
         l_i += rowsum(A)
-        return A
+    return A
 
+
+def write_rows(m, O, l, i, c, O_i, l_i):
+    """Write rows of O, divided by the row sums if there are any, and these."""
+    if l_i is not None:
+        O_i[:] = O_i / l_i
+        m.write(l[i], l_i)
+    m.write(O[i, c], O_i)
+
+
+def by_rows(m, Q, K, V, B_r, B_s, activate, l=None):
+    """Compute O by rows, and its row sums with `l`; the first keys and values stay."""
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O = m.tensor("O", n_q, d_v)
     for s in m.first(n_k, B_s):
         K_s, V_s = m.read(K[s, :]), m.read(V[s, :])
         for i in m.tiles(n_q, B_r):
-            Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
+            Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), None if l is None else m.zeros(i)
             for j in m.tiles(s, 1):
-                O_i += scores(Q_i, l_i, K_s[j, :]) @ V_s[j, :]
+                O_i += weights(m, Q_i, K_s[j, :], l_i, activate) @ V_s[j, :]
             for j in m.tiles(n_k, 1, after=B_s):
                 K_j = m.read(K[j, :])
-                A = scores(Q_i, l_i, K_j)
+                A = weights(m, Q_i, K_j, l_i, activate)
                 m.delete(K_j)
                 O_i += A @ m.read(V[j, :])
-            O_i[:] = O_i / l_i
-            m.write(O[i, :], O_i)
-            m.write(l[i], l_i)
+            write_rows(m, O, l, i, d_v, O_i, l_i)
 
 
-@schedule(
-    problem="forward",
-    source="ours: keys resident, values by columns, scores made again for each block of them; the first queries stay",
-    io=(
-        "n_k*(d_k + d_v) + n_q*d_v + n_q*ceiling(d_v/B_v)"
-        " + d_k*(Min(n_q, B_s) + (n_q - Min(n_q, B_s))*ceiling(d_v/B_v))"
-    ),
-    fit=["B_v", "B_s"],
-    graph={"softmax": "late"},
-)
-def values_in_columns(m, Q, K, V, *, B_v, B_s):
-    """Values in columns: K resident, with B_v columns of V and B_s queries; 5nd from M = 3nd/2."""
+def by_columns(m, Q, K, V, B_v, B_s, activate, l=None):
+    """Compute O by columns, and the row sums with `l` each time; K stays, and so do the first queries."""
     (n_q, _), (n_k, d_v) = Q.shape, V.shape
-    O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
-    K_ = m.read(K)
+    O, K_ = m.tensor("O", n_q, d_v), m.read(K)
 
     def row(i, Q_i, c, V_c):
-        O_i, l_i = m.zeros(i, c), m.zeros(i)
+        O_i, l_i = m.zeros(i, c), None if l is None else m.zeros(i)
         for j in m.tiles(n_k, 1):
-            A = m.compute(Q_i @ K_[j, :].T)
-            A[:] = exp(A)
-            l_i += rowsum(A)
-            O_i += A @ V_c[j, :]
-        O_i[:] = O_i / l_i
-        m.write(O[i, c], O_i)
-        m.write(l[i], l_i)
+            O_i += weights(m, Q_i, K_[j, :], l_i, activate) @ V_c[j, :]
+        write_rows(m, O, l, i, c, O_i, l_i)
 
     for s in m.first(n_q, B_s):
         Q_s = m.read(Q[s, :])
@@ -84,6 +73,30 @@ def values_in_columns(m, Q, K, V, *, B_v, B_s):
                 row(i, Q_s[i, :], c, V_c)
             for i in m.tiles(n_q, 1, after=B_s):
                 row(i, m.read(Q[i, :]), c, V_c)
+
+
+@schedule(
+    problem="forward",
+    source="ours: row-stationary, the first keys and values resident",
+    io=f"{BY_ROWS} + n_q",
+    fit=["B_r", "B_s"],
+    graph={"softmax": "late"},
+)
+def keys_partly_resident_forward(m, Q, K, V, *, B_r, B_s):
+    """Keys partly resident: row-stationary, and B_s keys and values stay in cache."""
+    by_rows(m, Q, K, V, B_r, B_s, exp, l=m.tensor("l", Q.shape[0]))
+
+
+@schedule(
+    problem="forward",
+    source="ours: keys resident, values by columns, scores made again for each block of them; the first queries stay",
+    io=f"{BY_COLUMNS} + n_q*ceiling(d_v/B_v)",
+    fit=["B_v", "B_s"],
+    graph={"softmax": "late"},
+)
+def values_in_columns(m, Q, K, V, *, B_v, B_s):
+    """Values in columns: K resident, with B_v columns of V and B_s queries; 5nd from M = 3nd/2."""
+    by_columns(m, Q, K, V, B_v, B_s, exp, l=m.tensor("l", Q.shape[0]))
 
 
 @schedule(

@@ -6,7 +6,7 @@ begin to grow. So they stay in the cache, which saves a write and a read of each
 they lie where those of each other key lie.
 """
 
-from pebblesim.language import exp, relu, rowsum, sigmoid
+from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
 
 IO = "n_q*(d_k + d_v) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(n_k - Min(n_k, B_s))"
@@ -57,23 +57,3 @@ def two_passes(m, Q, K, V, B_r, B_s, activate, l=None):
 def scores_partly_stored(m, Q, K, V, *, B_r, B_s):
     """exp(S) stored but for B_s keys: 2n²d²/M + 2n²."""
     two_passes(m, Q, K, V, B_r, B_s, exp, l=m.tensor("l", Q.shape[0]))
-
-
-def define(activation):
-    """Register the schedule for an activation."""
-    value = {"relu": relu, "sigmoid": sigmoid}[activation]
-
-    @schedule(
-        name=f"scores-partly-stored-{activation}",
-        problem=f"forward-{activation}",
-        source=f"{SOURCE}, without normalisation",
-        io=IO,
-        fit=["B_r", "B_s"],
-    )
-    def scores_partly_stored(m, Q, K, V, *, B_r, B_s):
-        """Scores stored but for B_s keys: 2n²d²/M + 2n²."""
-        two_passes(m, Q, K, V, B_r, B_s, value)
-
-
-for each in ("relu", "sigmoid"):
-    define(each)

@@ -17,8 +17,8 @@ from pebblesim.schedules.row_sums import add_row_sums, write_row_sums
 _ORDER_U = {"order": "U", "kept": True, "centred": True}
 
 
-def stored_scores(m, P, Q, K, B_r, after):
-    """Compute P = exp(Q Kᵀ) with resident rows of Q.
+def stored_scores(m, P, Q, K, B_r, activate, after):
+    """Compute P = `activate`(Q Kᵀ) with resident rows of Q.
 
     `after(i)` starts a block of rows; it returns functions to apply to each tile and at the end.
     """
@@ -30,7 +30,7 @@ def stored_scores(m, P, Q, K, B_r, after):
             P_ij = m.zeros(i, j)
             for k in m.tiles(d_k, 1):
                 P_ij += Q_i[:, k] @ m.read(K[j, k]).T
-            P_ij[:] = exp(P_ij)
+            P_ij[:] = activate(P_ij)
             finish(P_ij)
             m.write(P[i, j], P_ij)
         end()
@@ -151,7 +151,7 @@ def scores_stored(m, Q, K, V, *, B_r, a, b):
         return add, lambda: m.write(l[i], l_i)
 
     with m.phase("A"):
-        stored_scores(m, A, Q, K, B_r, sums)
+        stored_scores(m, A, Q, K, B_r, exp, sums)
 
     with m.phase("O"):
         divided_product(m, O, A, V, l, a, b)
@@ -218,7 +218,7 @@ def p_stored(m, Q, K, V, dO, O, l, *, B_r, B_c, a, b):
         return divide, lambda: None
 
     with m.phase("P"):
-        stored_scores(m, P, Q, K, B_r, divided)
+        stored_scores(m, P, Q, K, B_r, exp, divided)
 
     with m.phase("dV, dS"):
         for j in m.tiles(n_k, B_c, independent=True):

@@ -40,7 +40,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         faulthandler.enable((session.config.cache.mkdir("crashes") / name).open("w"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
     for path in crashes(config):
         if text := path.read_text():
             terminalreporter.section(f"worker {path.name} crashed")

@@ -31,14 +31,18 @@ COMPETING = (
     "dS-stored-blocked",
     "row-stationary-split",
     "row-stationary-split-latent",
+    "small-cache-latent-streamed",
     "flash-decoding",
     "keys-partly-resident-forward",
     "keys-partly-resident",
     "queries-partly-resident",
     "values-in-columns",
     "scores-partly-stored",
-    "scores-partly-stored-relu",
-    "scores-partly-stored-sigmoid",
+    *(
+        f"{name}-{activation}"
+        for name in ("keys-partly-resident-forward", "values-in-columns", "scores-partly-stored")
+        for activation in ("relu", "sigmoid")
+    ),
 )
 """Schedules with several blocks that share a cache and change what is moved."""
 IN_ROWS = ("small-cache-forward-in-rows", "small-cache-backward-in-rows")
@@ -535,3 +539,12 @@ def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch:
     schedule = SCHEDULES[name].in_dims({"n": 2**256, "d": 64})
     choose(schedule, {"n": 2**256, "d": 64}, 2**20)
     assert len(asked) < 50
+
+
+def test_blocks_of_more_than_half_of_what_they_cut_may_need_fewer_pebbles() -> None:
+    """There is no second tile as large, so that what fits does not end at the first size that does not."""
+    dims, M = {"n": 512, "d": 16}, 17_100
+    schedule = SCHEDULES["large-cache"].in_dims(dims)
+    peaks = {B_r: peak_red(schedule.program, {**dims, "B_r": B_r, "B_c": 1}) for B_r in range(250, 270)}
+    assert peaks[256] > M >= peaks[259] and peaks[269] > M
+    assert choose(schedule, dims, M)["B_r"] == max(B_r for B_r, peak in peaks.items() if peak <= M)

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.cli.main import app
-from pebblesim.dags import optimum_kernel
+from pebblesim.dags import optimum_kernel, optimum_states
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
 from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
-from pebblesim.dags.optimum_states import _game
+from pebblesim.dags.optimum_states import _game, _number, _tree
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN
 from pebblesim.dags.own_bounds import bound
@@ -402,6 +402,48 @@ def test_ctrl_c_ends_a_search_with_an_interval() -> None:
     assert found.ended == "interrupted"
     assert found.seconds < 30
     assert 32 <= found.bound < found.io
+
+
+def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, _ = _game(Task(generate("sorting-network", n=16), 8, "hong-kung"))
+    tree = _tree(optimum_kernel, 10**5, len(game.inputs), 10**4, len(game.base) > 0, 2**16)
+    optimum_kernel.begin(game, tree)
+    for _ in range(20):
+        before = int(tree.count[0])
+        how, _ = optimum_kernel.search(game, tree, 50)
+        assert how == optimum_kernel.GOES_ON
+        assert before < int(tree.count[0]) <= before + 50
+    monkeypatch.setattr(optimum_states, "AT_ONCE", 3)
+    for rules in ("hong-kung", "no-recompute"):
+        for graph, M in ((generate("pyramid", rows=4), 3), (generate("fft", n=4), 3)):
+            assert optimum(graph, M, rules).io == least_io(graph, M, rules)
+
+
+def test_a_graph_that_is_too_large_to_search_gets_an_interval_in_time() -> None:
+    found = optimum(generate("fft", n=512), 3, seconds=1)
+    assert found.ended == "size"
+    assert found.states == 0
+    assert 2 * 512 <= found.bound < found.io
+    assert "(ended by size)" in str(found)
+    assert chain(Digraph([[v - 1] if v else [] for v in range(3000)], [0] * 3000), 0.0) == []
+
+
+def test_what_follows_and_what_leads_to_it() -> None:
+    """The kernel's sets, as their definitions say."""
+    rng = random.Random(3)
+    for _ in range(20):
+        graph = random_graph(rng)
+        task = Task(graph, graph.vertices, "hong-kung")
+        if not task.needed.any():
+            continue
+        game, _ = _game(task)
+        sets = [
+            [_number(row) for row in each] for each in (game.succs, game.above, game.behind, game.early, game.keeps)
+        ]
+        succs, above, behind, early, keeps = sets
+        for v in range(len(succs)):
+            assert early[v] == sum(1 << u for u in range(len(succs)) if succs[u] & above[v])
+            assert keeps[v] == sum(1 << u for u in range(len(succs)) if succs[u] & behind[v])
 
 
 def test_more_than_64_vertices() -> None:

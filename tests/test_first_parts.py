@@ -168,7 +168,7 @@ def test_the_first_size_is_a_block_or_a_number() -> None:
 
 
 RESIDENT = ["keys-partly-resident-forward", "keys-partly-resident", "queries-partly-resident"]
-NEW = [*RESIDENT, "values-in-columns", "scores-partly-stored", "scores-partly-stored-relu"]
+NEW = [*RESIDENT, "values-in-columns", "values-in-columns-relu", "scores-partly-stored", "scores-partly-stored-relu"]
 
 
 @pytest.mark.parametrize("name", NEW)

@@ -74,6 +74,7 @@ def test_what_spilled_is_refused_and_what_did_not_is_not() -> None:
     assert fits(Tiling("backward-two-pass-blocked", square(64), 8, 2), 256)
     assert fits(Tiling("dS-stored-blocked", stored, 8, 2), 64)
     assert fits(Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2), 256)
+    assert fits(Tiling("scores-stored-blocked", {"a": 128, "b": 256, "c": 64}, 8, 4), 512)  # 0 bytes
 
 
 @given(

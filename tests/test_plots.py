@@ -3,14 +3,18 @@
 import re
 import sys
 from functools import cache
+from math import isqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from strategies import SUMMATIONS
 
 import pebblesim as ps
@@ -22,6 +26,7 @@ from pebblesim.graphs.layers import layers
 from pebblesim.jobs.recording import record
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.language.registry import of_problem
+from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.game import LANE, move, occupancy, tiles
 from pebblesim.plots.gaps import gaps
 from pebblesim.plots.graph import graph
@@ -250,6 +255,33 @@ def test_a_picture_of_words_says_what_its_tensors_are() -> None:
     picture = Figure(layout="constrained")
     figure(rows, picture)
     assert "S = A1 X" in picture.get_supxlabel().replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_no_line_crosses_the_text_at_a_crossing() -> None:
+    """Two crossings near each other, with a bound below them, as in the picture of the README."""
+    M = [2**k for k in range(4, 21)]
+    io = {
+        "small": [10**10 // isqrt(m) for m in M],
+        "large": [10**12 // m if m >= 2**10 else None for m in M],
+        "rows": [3 * 10**11 // m if m >= 2**6 else None for m in M],
+    }
+    crossings = [
+        SimpleNamespace(schedules=("small", other), at=at, d=64) for other, at in (("large", 2**13), ("rows", 900))
+    ]
+    found = SimpleNamespace(along="M", crossings=crossings, title="a title")
+    data: Any = SimpleNamespace(found=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M])
+    figure = Figure(figsize=(7.5, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = io_over_M(data, figure.subplots())
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in ax.texts if "\n" in text.get_text()]
+    assert len(boxes) == 2 and not boxes[0].overlaps(boxes[1])
+    for box in boxes:
+        assert ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and ax.bbox.y0 < box.y0 and box.y1 < ax.bbox.y1
+        for curve in ax.get_lines():
+            corners = curve.get_transform().transform(curve.get_xydata())
+            along = np.linspace(corners[:-1], corners[1:], 200).reshape(-1, 2)
+            assert not ((along > box.min) & (along < box.max)).all(axis=1).any(), curve.get_label()
 
 
 # -- the document -----------------------------------------------------------------------------------------------------

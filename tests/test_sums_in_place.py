@@ -20,9 +20,12 @@ import pebblesim as ps
 from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, chunks, moves as packed, unpack
 from pebblesim.game.referee import IllegalMove, referee
+from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
 from pebblesim.jobs.play import set_up
+from pebblesim.language import exp, rowsum
+from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.readings.pebbles import moves
 
@@ -149,6 +152,55 @@ def test_every_game_is_as_predicted_and_needs_at_most_two_pebbles_less(schedule:
     assert apart.io == beside.io
     assert apart.peak_red - 2 <= beside.peak_red <= apart.peak_red
     assert ps.play(schedule, M=beside.peak_red, summation="in-place", **asked).passed
+
+
+@pytest.fixture
+def row_sums():
+    """v = (exp(A) ∘ B) 1, by blocks of rows, of columns of one word."""
+
+    def declare(n, d, summation="chain", *, mask=None):
+        b = Builder(summation, mask)
+        b.outputs = ("v",)
+        for name in ("A", "B"):
+            b.input(name, (n, d))
+        b.elementwise("C", "exp", "A")
+        b.elementwise("D", "mul", "C", "B")
+        b.rowsum("v", "D")
+        return b
+
+    ps.problem(
+        "row-sums",
+        inputs=dict.fromkeys("AB", ("n", "d")),
+        outputs={"v": ("n",)},
+        values=lambda x, allowed=None: {"v": (np.exp(x["A"]) * x["B"]).sum(axis=1)},
+        graph=declare,
+        dims=("n", "d"),
+        from_nd={"n": "n", "d": "d"},
+        source="this test",
+    )
+
+    @ps.schedule(problem="row-sums", source="this test", io="2*n*d + n")
+    def sums_of_products(m, A, B, *, b):
+        n, d = A.shape
+        v = m.tensor("v", n)
+        for i in m.tiles(n, b):
+            v_i = m.zeros(i)
+            for k in m.tiles(d, 1):
+                v_i += rowsum(exp(m.read(A[i, k])) * m.read(B[i, k]))
+            m.write(v[i], v_i)
+
+    yield "sums-of-products"
+    SCHEDULES.pop("sums-of-products")
+    PROBLEMS.pop("row-sums")
+
+
+@pytest.mark.parametrize(("b", "d", "peak"), [(1, 1, 4), (1, 3, 5), (2, 3, 8), (3, 2, 11)])
+def test_a_term_that_is_computed_from_others_has_a_pebble(row_sums: str, b: int, d: int, peak: int) -> None:
+    """b words of A, of B and of v, an exponential and its product; a first term takes the place of the sum."""
+    asked: dict[str, Any] = {"n": 3, "d": d, "blocks": {"b": b}}
+    played = ps.play(row_sums, M=peak, summation="in-place", **asked)
+    assert played.passed
+    assert played.game.peak_red == walked(*game_on_chains(row_sums, asked)) == peak
 
 
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}

@@ -92,6 +92,12 @@ def measured(
     def theirs() -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, **asked)
 
+    def repeated() -> tuple[Any, ...]:
+        return q, *(each.repeat_interleave(HEADS // kv_heads, 1) for each in (k, v))
+
+    def theirs_of_repeated() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(*repeated(), is_causal=causal)
+
     x = [each.detach().double().requires_grad_() for each in (q, k, v)]
     K, V = (each.repeat_interleave(HEADS // kv_heads, 1) for each in x[1:])
     S = x[0] @ K.mT * d_k**-0.5
@@ -100,17 +106,24 @@ def measured(
     O = torch.softmax(S, -1) @ V
     true = dict(zip(("O", "dQ", "dK", "dV"), (O, *torch.autograd.grad(O, x, dO.double())), strict=True))
     row: dict[str, Any] = {"largest_score": float(S.detach()[S.detach().isfinite()].abs().max())}
-    for name, call in (("ours", ours), ("torch", theirs)):
+    contenders = {"ours": ours, "torch": theirs}
+    row["kernel"] = kernel(torch, (q, k, v), **asked)
+    if kv_heads != HEADS:  # PyTorch may have no kernel of 16-bit words for shared heads
+        contenders["repeated"] = theirs_of_repeated
+        row["repeated_kernel"] = kernel(torch, repeated(), is_causal=causal)
+    for name, call in contenders.items():
         made = call()
         found = dict(zip(true, (made, *torch.autograd.grad(made, (q, k, v), dO)), strict=True))
         row[name] = {each: float((found[each].double() - true[each]).norm() / true[each].norm()) for each in true}
         row[f"{name}_finite"] = all(bool(each.isfinite().all()) for each in found.values())
-    row["ratio"] = max(row["ours"][each] / max(row["torch"][each], 1e-9) for each in true)
+    for name in contenders.keys() - {"ours"}:
+        key = {"torch": "ratio", "repeated": "repeated_ratio"}[name]
+        row[key] = max(row["ours"][each] / max(row[name][each], 1e-9) for each in true)
     row["plan"] = str(plan(n, d_k, 2 * HEADS, n_k=n_k, d_v=d_v, dtype=dtype, causal=causal))
     if time:
         from triton.testing import do_bench
 
-        for name, call in (("ours", ours), ("torch", theirs)):
+        for name, call in contenders.items():
             out = call()
             forward = do_bench(call, warmup=10, rep=60, return_mode="median")
             back = do_bench(
@@ -118,6 +131,14 @@ def measured(
             )
             row[f"{name}_ms"] = [forward, back]
     return row
+
+
+def kernel(torch: Any, tensors: tuple[Any, ...], **asked: bool) -> str:
+    """The name of the kernel that PyTorch chooses; "math" computes in float32."""
+    from torch.nn.attention import SDPBackend
+
+    chosen = torch._fused_sdp_choice(*tensors, **asked)
+    return next(name for name, value in SDPBackend.__members__.items() if int(value) == chosen).lower()
 
 
 if __name__ == "__main__":

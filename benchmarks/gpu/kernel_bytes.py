@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/kernel_bytes.py -o benchmarks/gpu/kernel_bytes.jsonl
 
-With --predict it needs no GPU: it adds to what was measured in FILE what the model of L2 predicts for memory.
+Cases that are in FILE already are not measured again. With --predict it needs no GPU: it adds to what was measured in
+FILE what the model of L2 predicts for memory.
 
 Needs PyTorch, Triton and `ncu` otherwise. Each case runs in processes of its own. Caches are left as they are between
 launches; what is in L2 at the end, not yet written to memory, is driven out by a large read, and counted.
@@ -18,15 +19,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import MOST_THREADS, RESERVED
+from pebblesim.caches.l2 import behind, launched, order_of, turns
+from pebblesim.caches.policies import lru_counts
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.l2 import l2
+from pebblesim.jobs.l2 import kernels_of, l2
 from pebblesim.jobs.launch_costs import launch_costs
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
+from pebblesim.readings.accesses import Stream
+from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
 
 BACKWARD = "small-cache-backward-blocked"
@@ -41,7 +48,12 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ("flash2-forward", {"n": 4096, "d": 128}, 16, {"B_r": 128, "B_c": 128}, 8, 3, None),
     ("flash2-forward", {"n": 4096, "d": 64}, 32, {"B_r": 128, "B_c": 64}, 8, 3, None),
     ("flash2-forward", {"n": 4096, "d": 128}, 16, {"B_r": 128, "B_c": 128}, 8, 3, "causal"),
-    ("small-cache-forward-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
+    *(
+        ("small-cache-forward-blocked", {"n": 4096, "d": d}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None)
+        for d in (384, 448, 512, 576)
+    ),
+    ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
+    ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
     (
         "backward-two-pass-blocked",
         {"n": 4096, "d": 64},
@@ -62,6 +74,9 @@ METRICS = (
 )
 """What is measured together, in one pass: a second one would find in L2 what the profiler has restored."""
 
+LRU = (45, 52, 60)
+"""MiB of plain LRU caches that launches are also predicted with."""
+
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
@@ -73,17 +88,25 @@ def main() -> None:
     output: Path = asked.output
     if asked.predict:
         known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-        text = "".join(json.dumps(row | {"predicted": predicted(row)}) + "\n" for row in known)
+        rows = [row | {"predicted": predicted(row)} for row in known]
+        rows = [row | ({"by_launch": by_launch(row)} if "launches" in row else {}) for row in rows]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
         return
     rows: list[dict[str, Any]] = []
-    for number in range(len(CASES)):
-        rows.append(row := measured(number))
+    done = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+    known = {json.dumps(case_of(row)): row for row in map(json.loads, done)}
+    for number, case in enumerate(CASES):
+        rows.append(row := known.get(json.dumps(case)) or measured(number))
         output.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
         ratios = ", ".join(
             f"{key} {row['measured'][key] / row['counted'][key]:.4f}" for key in ("sm_read", "sm_written")
         )
         print(f"{row['schedule']}, {row['dims']}, {row['blocks']}, {row['mask'] or 'no mask'}: {ratios}", flush=True)
+
+
+def case_of(row: dict[str, Any]) -> list[Any]:
+    return [row[key] for key in ("schedule", "dims", "heads", "blocks", "warps", "stages", "mask")]
 
 
 def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
@@ -110,6 +133,7 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
 def measured(number: int) -> dict[str, Any]:
     row, _, _ = counted(number)
     total: dict[str, int] = {}
+    each: dict[str, dict[str, int]] = {}
     for metrics in METRICS:
         flags = "--clock-control none --cache-control none --profile-from-start off --csv --metrics"
         ncu = ["ncu", *flags.split(), ",".join(metrics)]
@@ -117,11 +141,14 @@ def measured(number: int) -> dict[str, Any]:
         lines = done.stdout.splitlines()
         compiled = json.loads(next(line for line in lines if line.startswith("{")))
         total |= dict.fromkeys(metrics.values(), 0)
-        for line in csv.DictReader(each for each in lines if each.startswith('"')):
+        for line in csv.DictReader(text for text in lines if text.startswith('"')):
             value, what = float(line["Metric Value"].replace(",", "")), metrics[line["Metric Name"]]
-            if what == "hbm_written" or "reduce" not in line["Kernel Name"]:  # what the large read drives out is ours
-                total[what] += round(value * SCALE[line["Metric Unit"]])
-    return row | compiled | {"measured": total}
+            ours, moved = "reduce" not in line["Kernel Name"], round(value * SCALE[line["Metric Unit"]])
+            if ours:
+                each.setdefault(line["Kernel Name"], {})[what] = moved
+            if ours or what == "hbm_written":  # what the large read drives out is ours
+                total[what] += moved
+    return row | compiled | {"measured": total, "launches": each}
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
@@ -138,6 +165,23 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
     found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
     return {"hbm_read": found.read, "hbm_written": found.written}
+
+
+def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Bytes that each launch by itself reads from memory, as the model of L2 says, and with plain LRU caches."""
+    program, order = get(row["schedule"]).program, order_of(f"grouped:{GROUP}")
+    kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, None)
+    found, card = {}, cards.card("H200")
+    for launch, kernel, resident in zip(launches(program), kernels, row["resident"], strict=True):
+        blocks, head = launched(kernel, row["heads"], order)
+        who, what = turns(kernel.forth, 2, blocks, resident * card.size("multiprocessors"))
+        items, ids = len(kernel.forth.sizes), kernel.forth.ids[what]
+        sizes, kept = np.tile(kernel.forth.sizes, row["heads"]) * 2, np.zeros(items * row["heads"], bool)
+        stream = Stream((head[who] * items + ids).astype(np.int32), kernel.forth.kinds[what], sizes, kept)
+        _, fetched, _ = lru_counts(stream, np.array([size * 2**20 for size in LRU]))
+        caches = {f"LRU, {size} MiB": round(read) for size, read in zip(LRU, fetched, strict=True)}
+        found[launch.name] = {"model": behind(stream, card.size("l2"))[0]} | caches
+    return found
 
 
 def profiled(number: int) -> None:

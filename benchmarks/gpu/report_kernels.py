@@ -139,7 +139,7 @@ def judged(rows: Sequence[Row]) -> str:
             long = [each for each in kernels if each[1] > ENOUGH]
             near += sum(abs(made.seconds / seconds - 1) < 0.2 for made, seconds in long)
             many += len(long)
-        called = "all" if n is None else f"{n:,}{' (fitted to)' if n == 4096 else ''}"
+        called = "all" if n is None else f"{n:,}"
         lines.append((called, str(cell_count), *map(str, (schedules, kernels_named, little)), f"{near} of {many}"))
     columns = ("n", "cells", "schedule named", "tiles named, too", "less than 5 % lost", "kernels within 20 %")
     return table(columns, lines)
@@ -179,6 +179,17 @@ def traffic() -> str:
     return table(columns, lines)
 
 
+def memory() -> str:
+    """What launches read from memory."""
+    rows = [row for row in load_plain("kernel_bytes") if "by_launch" in row]
+    lines = []
+    for name in ("L", "O"):
+        for row in rows:
+            figures = (row["launches"][name]["hbm_read"], *row["by_launch"][name].values())
+            lines.append((name, str(row["dims"]["d"]), *(f"{each / 1e6:,.0f}" for each in figures)))
+    return table(("launch", "d", "read, MB", *rows[0]["by_launch"]["L"]), lines)
+
+
 def ratio(these: dict[str, int], those: dict[str, int], what: str, digits: int = 5) -> str:
     return f"{these[what] / those[what]:.{digits}f}"
 
@@ -198,17 +209,21 @@ def attention() -> str:
             else ["", ""]
         )
         d_v = row.get("d_v", row["d_k"])
+        also = row.get("repeated_ratio")
         lines.append(
             (
                 f"{row['n']:,}" + (f", {row['n_k']:,}" if "n_k" in row else ""),
                 f"{row['d_k']}" if d_v == row["d_k"] else f"{row['d_k']}, {d_v}",
                 *(row.get("dtype", "bfloat16"), "causal" if row.get("causal") else "none", str(row.get("kv_heads", 8))),
-                *(f"{row['largest_score']:,.0f}", f"{row['ratio']:.2f}", *times),
+                *(f"{row['largest_score']:,.0f}", row["kernel"].removesuffix("_attention"), f"{row['ratio']:.2f}"),
+                f"{also:.2f} ({row['repeated_kernel'].removesuffix('_attention')})" if also else "",
+                *times,
             )
         )
     columns = (
         *("n (n_q, n_k)", "d (d_k, d_v)", "words", "mask", "heads of keys", "largest score"),
-        *("error ÷ PyTorch's", "ours, ms: forward / backward", "PyTorch's"),
+        *("PyTorch's kernel", "error ÷ PyTorch's", "÷ PyTorch's with repeated heads"),
+        *("ours, ms: forward / backward", "PyTorch's"),
     )
     return table(columns, lines)
 
@@ -268,6 +283,7 @@ def main() -> None:
                 named(grid),
                 causal(races),
                 traffic(),
+                memory(),
                 attention(),
                 workspace(),
                 front(grid),

@@ -97,7 +97,7 @@ def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young:
     """
     items = len(sizes)
     last, dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_)
-    head, held, edge, fresh = 0, 0, 0, 0  # `edge` is to the young what `head` is to all
+    head, held, edge, fresh = 0, 0, 0, 0  # `edge`: first young use, as `head` is the first use of all
     misses, fetched, written = 0, 0, 0
     for t in range(len(ids)):
         x = ids[t]

@@ -40,9 +40,8 @@ POINTS = 32
 """Sizes of the LRU caches that represent the sets."""
 
 LATENCY, OPERATIONS, SECTOR = 2000, 10, 32
-"""What the time of a block is made of: so many units for each request, one for each sector of so many bytes that it
-moves, and one for so many operations. It decides which blocks are at the same place at the same time, and nothing
-else."""
+"""The time of a block, in units: LATENCY for each request, 1 for each sector of SECTOR bytes that it moves, and 1 for
+each OPERATIONS operations. The time only determines which blocks are at the same place at the same time."""
 
 ORDERS = "head-first, row-major, grouped:G, sawtooth or swizzled:X"
 
@@ -52,11 +51,11 @@ class Order:
     """The order in which thread blocks are launched.
 
     Attributes:
-        kind: "head-first": all blocks of a head, then the next head. "row-major": a block for every head, then the
-            next block. "grouped": head-first, and of a grid of two loops `number` rows at a time, column after column.
-            "sawtooth": head-first, and as many blocks as run at once walk their loops forth, the next ones back.
-            "swizzled": each of `number` chiplets has heads of its own, and does them head-first.
-        number: for "grouped" and "swizzled".
+        kind: "head-first": all blocks of a head, then those of the next head. "row-major": one block of every head,
+            then the next block of every head. "grouped": head-first; in a grid of two loops, `number` rows at a time,
+            column by column. "sawtooth": head-first; the first blocks that run at once go through their loops forwards,
+            the next ones backwards, and so on. "swizzled": each of `number` chiplets has its own heads, head-first.
+        number: the number for "grouped" and "swizzled".
     """
 
     kind: str
@@ -67,7 +66,7 @@ def order_of(text: str) -> Order:
     """Parse an order such as "grouped:8".
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such order.
     """
     match = re.fullmatch(r"(head-first|row-major|sawtooth)|(grouped|swizzled):(\d{1,9})", text)
     if not match or match[3] == "0":
@@ -116,7 +115,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class HeadsAtOnce:
-    """So many heads, each so many of which read the same items of some tensors, by their names."""
+    """The number of heads, how many heads each share items, and the names of the tensors whose items they share."""
 
     number: int
     sharing: int = 1
@@ -177,7 +176,7 @@ def _chiplet(
 
 
 def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
-    """(block, head) in the order in which they are launched; blocks by their place in the kernel's stream."""
+    """Yield (block, head) in the order of launching; a block is given by its place in the kernel's stream."""
     number = _blocks(kernel.forth)
     row, column = np.divmod(number, kernel.columns)
     group = order.number if order.kind == "grouped" else 1
@@ -211,7 +210,7 @@ def _blocks(stream: Stream) -> Any:
 
 
 def _both(forth: Stream, back: Stream) -> Stream:
-    """Two streams of the same blocks, one after the other."""
+    """Return two streams of the same blocks, one after the other."""
     assert forth.starts is not None and back.starts is not None
     assert forth.work is not None and back.work is not None
     return Stream(
@@ -229,9 +228,9 @@ def _both(forth: Stream, back: Stream) -> Stream:
 def replay(
     launch: Launch, sizes: ir.Sizes, workers: int, room: Mapping[str, int], *, at_once: int, l2_bytes: int
 ) -> tuple[int, int]:
-    """Bytes that one launch of a generated kernel reads and writes behind L2, which is empty when it starts.
+    """Return the bytes that a launch of a generated kernel reads and writes behind an L2 that is empty at its start.
 
-    Here tiles are 32-byte sectors, which neighbouring tiles may share. What is dirty in the end stays.
+    Here the items are 32-byte sectors, which neighbouring tiles may share. What is dirty at the end is not written.
 
     Args:
         launch, sizes, workers: as for `pebblesim.readings.kernels.sectors.moved`.
@@ -275,9 +274,9 @@ def behind(stream: Stream, capacity: int) -> tuple[int, int]:
 
 @cache
 def arrivals(number: int) -> tuple[float, ...]:
-    """The time of the arrival with that number, of one arrival in each unit of time on average: equally likely values.
+    """Return equally likely values of the time of arrival `number`, with one arrival per unit of time on average.
 
-    They are quantiles of the Erlang distribution: the time is at most t unless fewer than `number` have arrived by t.
+    These are quantiles of the Erlang distribution: the time exceeds t if fewer than `number` have arrived until t.
     """
 
     def late(t: float) -> float:

@@ -1,4 +1,4 @@
-"""The loops of an L2 that many thread blocks share, compiled by numba: whose turn it is, and what a tile is made of."""
+"""The loops of an L2 that many thread blocks share, compiled by numba: order of requests, and units of tiles."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pebblesim.kernels import kernel
 
 @kernel()
 def take_turns(starts: Any, wait: Any, spend: Any, blocks: Any, at_once: int) -> Any:
-    """The requests of many thread blocks in the order in which they come, as (number in `blocks`, request).
+    """Return the requests of many thread blocks in order of time, as (number in `blocks`, request).
 
     Block b makes the requests starts[b] … starts[b + 1] - 1, one after the other: `wait` is its time before each, and
-    `spend` the time that each takes. Of `blocks`, in this order, `at_once` run together, and the next one starts when
-    one is done.
+    `spend` the time that each takes. `at_once` blocks run at the same time, in the order of `blocks`; when one ends,
+    the next one starts.
     """
     total = 0
     for b in blocks:
@@ -44,7 +44,7 @@ def take_turns(starts: Any, wait: Any, spend: Any, blocks: Any, at_once: int) ->
 
 @kernel()
 def spread(order: Any, first: Any, rows: Any, units: Any, stride: Any, kinds: Any) -> Any:
-    """Tiles, in this order, as what they are made of: `rows` runs of `units`, from `first` on, `stride` apart."""
+    """Return the units of tiles, in the order of the tiles: `rows` runs of `units`, from `first` on, `stride` apart."""
     total = 0
     for n in order:
         total += rows[n] * units[n]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pebblesim.dags.bounds import Case
 from pebblesim.dags.interval import Interval
+from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
@@ -47,7 +48,7 @@ class Optimum(Result):
         moves: the game, packed as in `pebblesim.game.moves`.
         states: number of states that the search kept.
         proof: how the bound is proved.
-        ended: why the search ended: "proven", "time", "memory" or "interrupted".
+        ended: why the search ended: "proven", "time", "memory", "interrupted", or "size" (too large).
         seconds: running time.
     """
 
@@ -142,7 +143,9 @@ def optimum(
     if len(parts) > 1:
         return _sum(graph, parts, M, rules, seconds, memory, states, progress, began)
     end = float("inf") if seconds is None else began + seconds
-    first = pebble(graph, M=M, rules=rules, seconds=min(5.0, (end - began) / 5), rounds=task.steps)
+    small = task.graph.vertices <= MOST_VERTICES or rules == "partial"  # otherwise there is no search to save time for
+    left = min(5.0, (end - began) / 5) if small else min(60.0, end - began)
+    first = pebble(graph, M=M, rules=rules, seconds=left, rounds=task.steps)
     run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
     if first.interrupted:
         run.ended = "interrupted"
@@ -234,7 +237,6 @@ def narrow(run: Interval, states: int | None, memory: int, began: float, end: fl
 
         search_partial(run, memory // 400 if states is None else states, end, tell)
         return
-    from pebblesim.dags.optimum_states import search_states
 
     program = run.task.rules == "no-recompute" and find_spec("ortools") is not None
     half = began + (end - began) / 2

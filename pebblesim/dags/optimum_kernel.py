@@ -1,14 +1,14 @@
-"""The loop of the search for the least I/O, apart so that numba is imported only when it is asked for.
+"""The loop of the search for the least I/O; a separate module, so that numba is imported only if it is used.
 
-Sets of vertices are rows of 64-bit words. A step of the search computes one vertex: it makes room, reads those
-predecessors that are not red, computes, and writes the result if it is an output that has not been written. Nothing is
-lost by it: a game can be rearranged, without more I/O, so that every pebble is read just before it is used, taken away
-only when its place is needed, and written, unless it is an output, just before it is taken away.
+Sets of vertices are rows of 64-bit words. A step of the search computes one vertex: it makes room, reads the
+predecessors that are not red, computes, and writes the result if it is an output that has not been written. Such steps
+are enough. Every game can be rearranged, without more I/O, so that each value is read just before it is used, deleted
+only when its place is needed, and, unless it is an output, written just before it is deleted.
 
-States that a symmetry of the graph takes into each other are one, by their keys; what is kept of them is a state that
-its parent leads to, so that a path is a game.
+States that a symmetry of the graph maps to each other have the same key and count as one state. The state that is
+stored is one that its parent really leads to, so that a path of stored states is a game.
 
-The search can stop anywhere: `Tree` holds all of it, and the least rank that waits is a lower bound.
+The search can stop at any time: `Tree` holds all its data, and the least rank of a waiting state is a lower bound.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ import numpy as np
 
 from pebblesim.kernels import kernel
 
-FOUND, NONE, FULL, GOES_ON = range(4)  # how a call ends
+FOUND, NONE, FULL, GOES_ON = range(4)  # the result of a call
 
-WAITS, CLOSED, LOOKED_AT = range(3)  # what has become of a state
+WAITS, CLOSED, LOOKED_AT = range(3)  # the status of a state
 
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 
 class Game(NamedTuple):
-    """What is searched: vertices by number in topological order, sets of them as rows of words."""
+    """The graph and the rules: vertices are numbered in topological order; a row of words is a set of vertices."""
 
     preds: Any  # predecessors of each vertex
     succs: Any  # successors
-    keeps: Any  # of each vertex v: those with a successor that follows from v
-    above: Any  # of each vertex: those that lead to it
-    behind: Any  # of each: those that follow from it
-    early: Any  # of each vertex v: those with a successor that leads to v
+    keeps: Any  # for each vertex v: the vertices with a successor that is a descendant of v
+    above: Any  # for each vertex: its ancestors
+    behind: Any  # for each vertex: its descendants
+    early: Any  # for each vertex v: the vertices with a successor that is an ancestor of v
     inputs: Any
-    outputs: Any  # that are no inputs
+    outputs: Any  # the outputs that are not inputs
     degree: Any  # number of predecessors
     edges: Any  # (from, to) of each edge
-    base: Any  # of each level of the chain of symmetries: the point that is mapped to
-    level: Any  # of each permutation: its level, in turn
-    point: Any  # of each permutation: the point that it takes to the base point
-    image: Any  # of each permutation: where each vertex goes
+    base: Any  # for each level of the chain of symmetries: its base point
+    level: Any  # for each permutation: its level, in increasing order
+    point: Any  # for each permutation: the vertex that it maps to the base point
+    image: Any  # for each permutation: the image of each vertex
     M: int
     once: bool
 
 
 class Tree(NamedTuple):
-    """States, and those that wait in the order of the I/O so far and the I/O that is to come in any case."""
+    """All states, and lists of the waiting ones by rank: I/O so far + lower bound on the I/O to come."""
 
-    states: Any  # red, blue, computed: a row each
-    keys: Any  # what is the same for states that a symmetry takes into each other; the states where there is none
+    states: Any  # a row each for the red, the blue and the computed vertices
+    keys: Any  # equal for states that a symmetry maps to each other; without symmetries, the states themselves
     parents: Any
-    vias: Any  # the vertex computed on the way
+    vias: Any  # the vertex that is computed on the way from the parent
     costs: Any
-    closed: Any  # what has become of each
+    closed: Any  # the status of each state
     table: Any  # hash table of keys
-    seen: Any  # states made lately, each with the I/O so far: as good a way to the same one is not looked at again
+    seen: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
-    count: Any  # states, entries, and the rank that is looked at
+    count: Any  # number of states, number of entries, current rank
 
 
 @kernel()
@@ -84,7 +84,7 @@ def _add(row: Any, v: int) -> None:
 
 @kernel()
 def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
-    """Find vertices worth computing, and those whose value is of use, while these outputs are not written."""
+    """Find the vertices that may have to be computed for these outputs (`worth`), and those with a use (`useful`)."""
     words = undone.size
     succs, inputs = game.succs, game.inputs
     for k in range(words):
@@ -101,10 +101,10 @@ def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> 
 
 @kernel()
 def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
-    """The most paths from starts up to goals that share no vertex, and meet none that is closed.
+    """Return the largest number of vertex-disjoint paths from starts up to goals that avoid closed vertices.
 
-    Augmenting paths: place 2v is below vertex v, 2v + 1 above it. The vertices on paths are left in `links[1]`, what is
-    below each of them, -1 for a start, in `links[0]`.
+    Augmenting paths: place 2v is below vertex v, 2v + 1 above it. Afterwards `links[1]` marks the vertices on paths,
+    and `links[0]` has the vertex below each of them, -1 for a start.
     """
     n, words = game.degree.size, closed.size
     below, used, came, queue = links[0], links[1], links[2], links[3]
@@ -170,12 +170,12 @@ def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
 
 @kernel()
 def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
-    """I/O that is still to come in any case.
+    """Return a lower bound on the I/O to come.
 
-    That is a write of each output and a read of each value there is no way around; and where a vertex v must be
-    computed, what is needed both before or now and after it, beyond the places that v and its operands leave: each of
-    these values is read once more, and written before that if there is no copy of it. Vertices with no such value in
-    common count one by one.
+    Each output must be written, and each value that cannot be avoided must be read. Consider a vertex v that must be
+    computed, and the values that exist before v is computed and are needed after it. While v is computed, only so many
+    of them stay in cache as v and its operands leave places for. Each of the others is read once more, and is written
+    before if memory has no copy. Such sums of several vertices add up if the vertices have no such value in common.
     """
     words = undone.size
     preds, inputs, once, n = game.preds, game.inputs, game.once, game.degree.size
@@ -194,7 +194,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
     for k in range(words):
         total += _popcount(reads[k])
     if not once:
-        # What is needed and in memory is read, or made of something else that is read.
+        # A needed value that is in memory is read, or it is computed again from other values that are read.
         wanted, closed = clean[0], dirty[0]
         for k in range(words):
             wanted[k], closed[k] = _ZERO, red[k] | reads[k]
@@ -206,7 +206,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                     some |= wanted[k] != _ZERO
         if some:
             total += _paths(game, wanted, inputs, closed, links)
-        # Below v: what must be computed behind v, for v itself must be computed first.
+        # below[v]: the vertices that must be computed after v, because they descend from v.
         for v in range(n - 1, -1, -1):
             if not _has(must, v):
                 continue
@@ -240,7 +240,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                         if game.succs[u, j] & game.above[v, j] & must[j]:
                             kept |= low
                             break
-                # Outputs are written in any case, so that they cost a read only.
+                # Outputs are written anyway, so they cost only a read.
                 made = must[k] & game.above[v, k]
                 clean[v, k] = (kept | (made & game.outputs[k])) & later
                 dirty[v, k] = ((red[k] & ~copied) | (made & ~game.outputs[k])) & later
@@ -256,7 +256,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                         if game.succs[u, j] & below[v, j]:
                             clean[v, k] |= low
                             break
-    # One vertex after the other, that with the most first; a value that counts at one does not at the next.
+    # Take vertices one by one, each time the one with the largest sum; a value counts only once.
     while True:
         most, best = 0, -1
         for v in range(n):
@@ -284,11 +284,12 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
 
 @kernel()
 def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
-    """I/O that is still to come in any case where nothing is computed again: more than `_to_come`, and slower.
+    """Return a lower bound on the I/O to come without recomputation; larger than `_to_come`, and slower.
 
-    When v is computed, each path from what is there, or leads to v, to what follows from v has a value on it that is
-    alive. So as many are as there are paths that share no vertex (a convex cut, Elango et al. 2014); each that v leaves
-    no place for is read once more, and written before that if there is no copy of it.
+    Consider the moment when v is computed. Each path from a value that exists, or from an ancestor of v, to a
+    descendant of v contains a value that is alive. So at least as many values are alive as there are vertex-disjoint
+    paths (a convex cut, Elango et al. 2014). Each of them for which v and its operands leave no place is read once
+    more, and is written before if memory has no copy.
     """
     words = undone.size
     preds, inputs, n = game.preds, game.inputs, game.degree.size
@@ -359,7 +360,7 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
 
 @kernel()
 def _slot(table: Any, states: Any, state: Any) -> Any:
-    """Where in the hash table a state is, or would be."""
+    """Return the place in the hash table where a state is, or would be inserted."""
     mask = np.uint64(table.size - 1)
     h = _ZERO
     for k in range(state.size):
@@ -383,10 +384,11 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
 
 @kernel()
 def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
-    """The image of a state under a symmetry: as a rule the same one for all states that are images of each other.
+    """Return the image of a state under some symmetry, usually the same image for all states that are symmetric.
 
-    Each vertex gets a hash of what it and its neighbourhood hold. Level by level, the vertex of the least hash in the
-    orbit of the base point goes there; only states whose ties are no symmetries of their own may be told apart.
+    Each vertex gets a hash of its own pebbles and those of its neighbourhood. Level by level, the vertex with the least
+    hash in the orbit of the base point is mapped to the base point. If several vertices have the least hash, symmetric
+    states may get different images; the search is then slower, but still correct.
     """
     n, words = game.degree.size, game.inputs.size
     mine, sums = hashes[0], hashes[1]
@@ -432,7 +434,7 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
 
 @kernel()
 def _seen(seen: Any, state: Any, cost: int) -> Any:
-    """Whether this state was made lately for no more; it is noted."""
+    """Whether this state was reached recently with no more I/O; otherwise record it."""
     size = state.size
     h = _ZERO
     for k in range(size):
@@ -455,14 +457,14 @@ def _mixed(x: Any) -> Any:
 
 @kernel()
 def rehash(table: Any, keys: Any, nodes: int) -> None:
-    """Fill an empty table."""
+    """Fill an empty hash table with all keys."""
     for node in range(nodes):
         table[_slot(table, keys, keys[node])] = node
 
 
 @kernel()
 def begin(game: Game, tree: Tree) -> None:
-    """Put in the first state: no pebbles besides the blue ones of inputs."""
+    """Insert the first state: its only pebbles are blue ones on the inputs."""
     words = game.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
     room = np.zeros((7 + 3 * game.degree.size, words), dtype=np.uint64)
@@ -479,11 +481,12 @@ def begin(game: Game, tree: Tree) -> None:
 
 @kernel()
 def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
-    """A vertex that may as well be computed at once, or -1.
+    """Return a vertex that can be computed at once without loss, or -1.
 
-    All its operands are red and there is a place for it. Where it may be computed again, that is enough: the place is
-    free to go. Otherwise either it is an output that nothing uses, or an operand that has no copy in memory is used by
-    nothing else: whatever a game does with that one, it can do with its result.
+    All its operands are red, and there is a place for it. If vertices may be computed again, this is enough: the place
+    can be freed again at no cost. Otherwise one of two conditions must hold. It is an output without successors.
+    Or one of its operands has no copy in memory and no other use: then the result can take the place of that operand in
+    the rest of the game.
     """
     words = red.size
     if held >= game.M:
@@ -522,9 +525,11 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
 
 @kernel()
 def search(game: Game, tree: Tree, budget: int) -> Any:
-    """Go on with the search by so many states; (how it ended, the last state).
+    """Continue the search for a number of states, expanded or estimated; return (result, last state).
 
-    States of rank `tree.heads.size` or more are of no interest. `FULL`: there is no room for more states.
+    A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
+    skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
+    for more states.
     """
     n, words = game.degree.size, game.inputs.size
     inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
@@ -581,7 +586,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 continue
         _of_use(game, undone, done, worth, useful)
         only = _forced(game, worth, red, blue, held)
-        full = False
+        full, why = False, FULL
         for v in range(n):
             if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
                 continue
@@ -608,7 +613,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             count = 0
             for k in range(words):
                 spare[k] = red[k] & ~preds[v, k]
-                evict -= _popcount(spare[k] & ~useful[k])  # those of no use any more go first, and for nothing
+                evict -= _popcount(spare[k] & ~useful[k])  # values without further use are deleted first, for free
                 spare[k] &= useful[k]
                 kept[k] = (red[k] | preds[v, k]) & useful[k]
                 rest = spare[k]
@@ -637,8 +642,11 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                     if _has(stake, members[chosen[k]]):
                         bets[bet] = members[chosen[k]]
                         bet += 1
-                # Under once all that goes is written; otherwise any of these may be lost, and computed again.
+                # Without recomputation each deleted value is written; otherwise it may be lost and computed again.
                 for writes in range((1 << bet) - 1, (1 << bet) - 2 if once else -1, -1):
+                    if budget <= 0:
+                        full, why = True, GOES_ON
+                        break
                     written = bet
                     for k in range(words):
                         b[k] = new_blue[k] | stake[k]
@@ -659,6 +667,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
+                    budget -= 1
                     rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
@@ -669,10 +678,10 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         other = nodes
                         nodes += 1
                         table[slot] = other
-                    # A game that gets here through other states goes on with its own image of this one.
+                    # A game that reaches this state through symmetric states continues with its own image of the state.
                     for k in range(3 * words):
                         states[other, k], keys[other, k] = state[k], key[k]
-                    closed[other] = WAITS  # the ranks of neighbours may differ by more than a step: look again
+                    closed[other] = WAITS  # the bound is not consistent: look at it again
                     costs[other], tree.parents[other], tree.vias[other] = total, node, v
                     tree.entry[free], tree.follows[free] = other, heads[rank]
                     heads[rank] = free
@@ -691,7 +700,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 break
         if full:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
-            return FULL, 0
+            return why, 0
         closed[node] = CLOSED
     tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
     return NONE, 0

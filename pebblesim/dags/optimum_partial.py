@@ -127,8 +127,8 @@ def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], Non
             return
         if len(done) % 256 == 0:
             tell()
-            if time.monotonic() > end:
-                return
+        if time.monotonic() > end:
+            return
         if len(costs) > limit:
             run.ended = "memory"
             return

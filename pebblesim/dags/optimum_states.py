@@ -1,6 +1,7 @@
-"""The least I/O by a search of states: what is red and blue before each computation.
+"""The least I/O by a search of states: the red and blue vertices before each computation.
 
-The states and their order are `pebblesim.dags.optimum_kernel`'s; here it gets its room, and its path becomes a game.
+`pebblesim.dags.optimum_kernel` defines the states and their order. This module allocates the memory for the kernel, and
+turns the path that it finds into a game.
 """
 
 from __future__ import annotations
@@ -22,23 +23,43 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 SECONDS_FOR_SYMMETRIES: Final = 1.0
 
 SEEN: Final = 2**18
-"""Places for states made lately; a power of two."""
+"""Most places for states made lately; a power of two."""
+
+MOST_VERTICES: Final = 2_500
+"""Vertices of the largest graph that is searched: on larger ones a single state takes seconds, and proves nothing."""
+
+AT_ONCE: Final = 20_000
+"""Most states that are looked at or estimated before the clock is."""
+
+LONG: Final = 0.2
+"""Seconds after which the clock should be looked at."""
 
 
 def search_states(run: Interval, states: int | None, memory: int, end: float, tell: Callable[[], None]) -> None:
-    """Narrow an interval by a search of states, in the order of the I/O so far and to come (A*)."""
+    """Narrow an interval by a search of states, in the order of the I/O so far and to come (A*).
+
+    A graph of more than `MOST_VERTICES` is not searched.
+    """
     from pebblesim.dags import optimum_kernel as kernel
 
+    if run.task.graph.vertices > MOST_VERTICES:
+        run.ended = "size"
+        return
     game, vertex = _game(run.task)
     words = len(game.inputs)
     symmetric = len(game.base) > 0
     per_state = (24 + 24 * symmetric) * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
     limit = max(2, memory // per_state if states is None else states)
     room = min(limit, 100_000)
-    tree = _tree(kernel, room, words, run.io, symmetric)
+    row = 8 * (3 * words + 1)
+    places = min(SEEN, 1 << max(12, (memory // 8 // row).bit_length() - 1))
+    tree = _tree(kernel, room, words, run.io, symmetric, places)
     kernel.begin(game, tree)
+    some = 2
     while True:
-        how, last = kernel.search(game, tree, 2_000)
+        began = time.monotonic()
+        how, last = kernel.search(game, tree, some)
+        some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
         run.states = int(tree.count[0])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")
         tell()
@@ -60,7 +81,7 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
             return
 
 
-def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> Any:
+def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, places: int) -> Any:
     states = np.empty((room, 3 * words), dtype=np.uint64)
     size = 1 << (2 * room - 1).bit_length()
     return kernel.Tree(
@@ -71,8 +92,9 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> An
         costs=np.empty(room, dtype=np.int32),
         closed=np.empty(room, dtype=np.uint8),
         table=np.full(size, -1, dtype=np.int32),
-        # None yet: each at a cost that no state has. A larger tree starts anew, for what did not fit has been noted.
-        seen=np.full((SEEN, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
+        # Empty: each entry has a cost that no state has. A larger tree starts empty again, because states that did not
+        # fit into the old tree are recorded in its `seen`.
+        seen=np.full((places, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
         heads=np.full(below, -1, dtype=np.int32),
@@ -81,8 +103,9 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool) -> An
 
 
 def _larger(kernel: Any, old: Any, room: int) -> Any:
-    """The same tree with room for more states."""
-    new = _tree(kernel, room, old.states.shape[1] // 3, len(old.heads), old.keys is not old.states)
+    """Return the same tree with room for more states."""
+    words, symmetric = old.states.shape[1] // 3, old.keys is not old.states
+    new = _tree(kernel, room, words, len(old.heads), symmetric, len(old.seen))
     nodes, free = int(old.count[0]), int(old.count[1])
     for name in ("states", "keys", "parents", "vias", "costs", "closed"):
         getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
@@ -95,7 +118,7 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
 
 
 def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
-    """What the kernel searches: the vertices that matter, renumbered in topological order; and their old numbers."""
+    """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
     from pebblesim.dags.optimum_kernel import Game
 
     graph = task.graph
@@ -112,21 +135,24 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         for v in vertex
     ]
     preds = [_mask(us) for us in before]
-    succs, above, below = [0] * n, [0] * n, [0] * n
+    # Operands of what is above a vertex are `early`, those of what is below it are kept.
+    succs, above, early, below, keeps = ([0] * n for _ in range(5))
     for v, us in enumerate(before):
         for u in us:
             succs[u] |= 1 << v
             above[v] |= above[u] | 1 << u
+            early[v] |= early[u] | preds[u]
     for v in range(n - 1, -1, -1):
         for u in before[v]:
             below[u] |= below[v] | 1 << v
+            keeps[u] |= keeps[v] | preds[v]
     sets = {
         "preds": preds,
         "succs": succs,
-        "keeps": [_mask(u for u in range(n) if succs[u] & below[v]) for v in range(n)],
+        "keeps": keeps,
         "above": above,
         "behind": below,
-        "early": [_mask(u for u in range(n) if succs[u] & above[v]) for v in range(n)],
+        "early": early,
     }
     flags = [int(is_input[v]) + 2 * int(is_output[v]) for v in vertex]
     levels = chain(Digraph(before, flags), SECONDS_FOR_SYMMETRIES)
@@ -156,7 +182,7 @@ def _inverse(image: Permutation) -> list[int]:
 
 
 def _moves(game: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The moves between states, from the first to this one."""
+    """Return the moves of the path from the first state to this one."""
     path: list[tuple[int, int, int]] = []
     words = len(game.inputs)
     while last >= 0:

@@ -195,7 +195,7 @@ def pebble(
 
 
 def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
-    """A game refutes a bound above its I/O: that is a user's own, which no small graph has refuted."""
+    """Refuse a user's own bound that is larger than the I/O of this game; the small graphs did not refute it."""
     for bound in bounds:
         if bound.value > io:
             raise UsageError(

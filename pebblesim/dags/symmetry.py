@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 
 Permutation = tuple[int, ...]
 """The image of each vertex."""
+
+
+class _Late(Exception):
+    """The time is over."""
 
 
 class Digraph:
@@ -25,11 +30,17 @@ class Digraph:
                 self.behind[u].append(v)
         self.edges = {(u, v) for v, us in enumerate(before) for u in us}
 
-    def refined(self, colours: list[int]) -> tuple[list[int], list[object]]:
-        """Return the coarsest refinement where vertices of a colour see the same colours, and its trace."""
+    def refined(self, colours: list[int], end: float = inf) -> tuple[list[int], list[object]]:
+        """Return the coarsest refinement where vertices of a colour see the same colours, and its trace.
+
+        Raises:
+            _Late: that would take until after `end`; a long path takes a round for each vertex.
+        """
         trace: list[object] = []
         count = len(set(colours))
         while True:
+            if time.monotonic() > end:
+                raise _Late
             seen = [
                 (colours[v], tuple(sorted(colours[u] for u in self.before[v])),
                  tuple(sorted(colours[w] for w in self.behind[v])))
@@ -60,12 +71,13 @@ def chain(graph: Digraph, seconds: float) -> list[tuple[int, dict[int, Permutati
     end = time.monotonic() + seconds
     # One path of the search tree: a vertex of each cell in turn gets a colour of its own until all have one.
     path: list[tuple[list[int], int]] = []
-    colours, _ = graph.refined(graph.colours)
-    while (b := _target(colours)) is not None:
-        path.append((colours, b))
-        colours, _ = graph.refined(_apart(colours, b))
-        if time.monotonic() > end:
-            return []
+    try:
+        colours, _ = graph.refined(graph.colours, end)
+        while (b := _target(colours)) is not None:
+            path.append((colours, b))
+            colours, _ = graph.refined(_apart(colours, b), end)
+    except _Late:
+        return []
     identity = tuple(range(graph.n))
     known: list[Permutation] = []
     levels = []
@@ -101,10 +113,13 @@ def _apart(colours: list[int], v: int) -> list[int]:
 
 
 def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> Iterator[Permutation]:
-    """Yield symmetries that map each vertex to a vertex of its colour."""
-    left, trace = graph.refined(left)
-    right, other = graph.refined(right)
-    if trace != other or sorted(left) != sorted(right) or time.monotonic() > end:
+    """Yield symmetries that map each vertex to a vertex of its colour, until the time is over."""
+    try:
+        left, trace = graph.refined(left, end)
+        right, other = graph.refined(right, end)
+    except _Late:
+        return
+    if trace != other or sorted(left) != sorted(right):
         return
     b = _target(left)
     if b is None:

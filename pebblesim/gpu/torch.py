@@ -31,6 +31,9 @@ MOST_HEADS = 65535
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
 """What each pass computes."""
 
+RESULTS = {"forward": ("O", "L"), "backward": ("dQ", "dK", "dV")}
+"""What of it is kept."""
+
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
 
@@ -91,7 +94,7 @@ def plan(
 
     >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
     n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
-    forward: small-cache-forward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
+    forward: scores-stored-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
     backward: small-cache-backward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
     """
     widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
@@ -243,7 +246,8 @@ def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, worksp
     whole: dict[str, Any] = {}
     for start in range(0, heads, at_once):
         part = slice(start, start + at_once)
-        for name, made in module.run(*(tensors[each][part] for each in names)).items():
+        results = module.run(*(tensors[each][part] for each in names))
+        for name, made in ((each, results[each]) for each in RESULTS[way]):
             kind = torch.float32 if name == "L" else Q.dtype  # sums of dK and dV may be in float32
             if best.rounds == 1:
                 whole[name] = made.to(kind)

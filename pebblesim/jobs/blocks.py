@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, pairwise
 from math import isqrt, prod
 
 from pebblesim.bisection import last_that
@@ -165,11 +165,18 @@ class _Part:
 
     def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
-        top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
         if self.room.summation not in CHAINS:  # larger blocks may need fewer pebbles there
+            top = last_that(lambda size: self.room.least(grown(size)) <= M, 0, cap)
             return next((size for size in range(top, 0, -1) if self.room(grown(size)) <= M), 0)
-        sure = last_that(lambda size: self._surely_fits(M, grown(size)), 0, top)
-        return last_that(lambda size: self.room(grown(size)) <= M, sure, top)
+        # So may blocks of more than half of what they cut, since no second tile is as large.
+        edges = sorted({0, cap, *(cut // 2 for cuts in self.cuts.values() for cut in cuts if cut // 2 < cap)})
+        for low, high in reversed(list(pairwise(edges))):
+            top = last_that(lambda size: self.room.least(grown(size)) <= M, low, high)
+            sure = last_that(lambda size: self._surely_fits(M, grown(size)), low, top)
+            size = last_that(lambda size: self.room(grown(size)) <= M, sure, top)
+            if size > low:
+                return size
+        return 0
 
     def _surely_fits(self, M: int, blocks: Blocks) -> bool:
         most = self.room.most(blocks)

@@ -38,13 +38,14 @@ class Cached:
         found: the result of each policy, by name.
         requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
             before they are written.
-        counted: the schedule's count; None for what is no schedule.
+        counted: the schedule's count; None if the stream is not from a schedule.
         enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
             reads; None if there is no such size, or no schedule.
-        own, bound: what the schedule moves itself, with a scratchpad of M words, and what it cannot go below; None for
-            what is no schedule. All figures are of one head; of heads that share keys and values, one after the other
-            if each is counted for itself; or, under a mask for each head, of all heads of a sequence.
-        heads, times: the heads and sequences, and how often all this is done.
+        own, bound: the words that the schedule itself moves with a scratchpad of M words, and the lower bound on them;
+            None if the stream is not from a schedule. The stream is that of one head. If heads share keys and values
+            and each is counted separately, it is that of these heads, one after the other. With a mask for each head
+            it is that of all heads of a sequence.
+        heads, times: the heads and sequences, and how often the stream is repeated for all of them.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Cached:
         return self.found["fifo"]
 
     def total(self, policy: str) -> Traffic:
-        """What a policy fetches and writes back for all heads and sequences."""
+        """Return the words that a policy fetches and writes back for all heads and sequences."""
         return Traffic(self.found[policy].fetched * self.times, self.found[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:

@@ -13,8 +13,8 @@ from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.language import program as ir
 from pebblesim.readings.peak import CHAINS, IN_PLACE, SPARED, intermediates, peak_red
 
-_Length = tuple[str, tuple[str | int, ...]]  # of the first tile: the dimension, and the blocks that cut it
-_Sum = dict[tuple[_Length, ...], int]  # words as a sum of products, each so many times
+_Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
+_Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
 
 
 class Room:
@@ -45,9 +45,9 @@ class Room:
 
 
 def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
-    """The largest of sums of products of lengths, and a number each, as a function of the block sizes.
+    """Return a function of the block sizes: the largest of these numbers of pebbles.
 
-    Each only counts where the loops that it is for have two whole tiles.
+    Each is a sum of products of lengths plus a number. It counts only where each of its loops has two whole tiles.
     """
     names: dict[str, str] = {}
 
@@ -72,7 +72,7 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
 
 @lru_cache(maxsize=1024)
 def _levels(phase: ir.Phase) -> _Levels:
-    """The tiles that a phase holds, which are the same for all sizes."""
+    """Return the tiles that a phase holds; they are the same for all sizes."""
     return _Levels(phase.body)
 
 
@@ -80,21 +80,21 @@ class _Levels:
     """The tiles that a phase holds in the first iterations of its loops, where tiles are largest.
 
     Attributes:
-        high: the words of all that is resident, after each primitive that brings a tile or computes.
-        low: the same without the room for sums that may have no term yet, which holds no pebble; in first iterations
-            and, where a loop has two whole tiles, in second ones. With the intermediates of what is computed in place,
-            or added to what is full. What is held at once, and the loops that it is for.
-        passing: most pebbles besides, on intermediates.
+        high: the words of all resident tiles, after each primitive that brings a tile or computes.
+        low: (words, loops) as a lower bound on the pebbles: like `high`, but without sums that may have no term yet,
+            because these have no pebble, and with the intermediates of values that are computed in place or added to
+            complete tiles. For first iterations, and for second ones of `loops` that have two whole tiles.
+        passing: largest number of additional pebbles, on intermediates.
     """
 
     def __init__(self, body: list[ir.Node]) -> None:
         self.resident: dict[ir.Tile, _Sum] = {}
         self.full: set[ir.Tile] = set()
-        self.partly: dict[ir.Tile, ir.Ranges] = {}  # of a sum, the part that has got terms
+        self.partly: dict[ir.Tile, ir.Ranges] = {}  # for each sum, the part that has terms already
         self.passing = 0
         self.high: list[_Sum] = []
         self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
-        self._seen: set[object] = set()  # tiles that were resident at once, and those of them with a pebble a word
+        self._seen: set[object] = set()  # sets of resident tiles, with those that have a pebble for each word
         self._walk(body, frozenset())
         self.high = _outermost(self.high)
         self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
@@ -108,7 +108,7 @@ class _Levels:
                 case ir.Loop(range=ir.Range(first=True), body=inner):
                     self._walk(inner, second)
                     continue
-                case ir.Loop(range=rng, body=inner) if rng.after is not None:  # which may not run at all
+                case ir.Loop(range=rng, body=inner) if rng.after is not None:  # this loop may have no iteration
                     full, partly = set(self.full), dict(self.partly)
                     for _ in range(2):
                         self._walk(inner, second | {rng})
@@ -146,13 +146,13 @@ class _Levels:
             self._hold(0, second)
 
     def _pass(self, pebbles: int, second: frozenset[ir.Range] | None) -> None:
-        """Note intermediates; in these iterations, unless None, they are held besides all that is full."""
+        """Record intermediates; in these iterations, unless None, they are held in addition to all complete tiles."""
         self.passing = max(self.passing, pebbles)
         if second is not None:
             self._hold(pebbles, second)
 
     def _hold(self, passing: int, second: frozenset[ir.Range]) -> None:
-        """Note what has a pebble a word, with so many pebbles besides."""
+        """Record the tiles that have a pebble for each word, with this number of additional pebbles."""
         held = frozenset(self.full.intersection(self.resident))
         if (second, held, passing) not in self._seen:
             self._seen.add((second, held, passing))
@@ -160,7 +160,7 @@ class _Levels:
             self._low.setdefault(second, []).append(_added((*words, {(): passing})))
 
     def _covered(self, rng: ir.Range) -> None:
-        """A loop over the parts of a range has gone through all of it."""
+        """Record that a loop over the parts of a range has covered the whole range."""
         for tile, ranges in self.partly.items():
             if rng in ranges and rng.parent is not None:
                 self.partly[tile] = tuple(rng.parent if each is rng else each for each in ranges)
@@ -191,7 +191,7 @@ def _added(parts: Iterable[_Sum]) -> _Sum:
 
 
 def _outermost(sums: list[_Sum]) -> list[_Sum]:
-    """Those that no other exceeds term by term."""
+    """Return the sums that no other sum exceeds term by term."""
     kept: list[_Sum] = []
     for each in sums:
         if not _below(each, kept):
@@ -204,7 +204,7 @@ def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
 
 
 def _passing(node: ir.Compute) -> int:
-    """Most pebbles on intermediates while a node computes, besides the words of its target."""
+    """Return the largest number of pebbles on intermediates while a node computes, without the words of its target."""
     match node.expr:
         case ir.Elementwise():
             return intermediates(node.expr)

@@ -57,13 +57,13 @@ class Comparison(Result, Sequence[Counted]):
 
     @property
     def lower_bound(self) -> LowerBound:
-        """What no game with M pebbles can go below on any graph of the problem, whatever its way of computing."""
+        """The lower bound for games with M pebbles on any graph of the problem, for every way of computing."""
         solves, first = problem(self.problem).in_dims(self.dims), self.rows[0]
         allowed = [part.only_mask for part in first.parts or (first,)]
         return added_up([best(solves, self.dims, self.M, None, mask) for mask in allowed])
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
-        """As printed by `pebblesim count --json`; with a data type, with arithmetic intensities in that type."""
+        """Return the data of `pebblesim count --json`; with a data type, it has arithmetic intensities in that type."""
         first = self.rows[0]
         head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "blocks": self.blocks}
         head |= {"bound": first.bound and first.bound.to_dict(first.bound_value or Decimal(0))}
@@ -101,9 +101,10 @@ def compare(
 ) -> Comparison:
     """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
 
-    A schedule that no blocks make fit is counted at its smallest blocks and says so by `least_M`. All schedules means
-    those that a block rule can be meant for: "paper" for those whose source prints block sizes, sizes for those with
-    such blocks. Heads and sequences are as for `count`.
+    A schedule that does not fit with any blocks is counted with its smallest blocks; its `least_M` is then the smallest
+    M that it needs. If no schedules are named, those are counted to which the block rule can apply: with "paper" those
+    whose source prints block sizes, and with given sizes those that have these blocks. Heads and sequences are as for
+    `count`.
 
     Args:
         problem_name: what is computed; that of the schedules by default, and "backward" if none are given.
@@ -142,7 +143,7 @@ def compare(
 
 
 def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
-    """Whether a block rule can be meant for a schedule that was not named."""
+    """Whether a block rule can apply to a schedule that was not named."""
     if isinstance(rule, str):
         return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
     return set(rule) <= set(algorithm.blocks)

@@ -126,7 +126,7 @@ def l2(
     most = max(whole("at_once", each) for each in several)
     chip = Chip(most, whole("size", size), whole("chiplets", chiplets), contiguous)
     program = algorithm.program if seen is None else algorithm.masked
-    kernels = _kernels(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
+    kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
     if not isinstance(at_once, int):
         if len(several) != len(kernels):
             raise UsageError(f"at_once has {len(several)} numbers, and {algorithm.name} has {len(kernels)} launches.")
@@ -150,7 +150,8 @@ def l2(
     )
 
 
-def _kernels(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
+def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
+    """The launches of a program, as `pebblesim.caches.l2` takes them."""
     from pebblesim.caches.l2 import Kernel
     from pebblesim.readings.accesses import accesses_of_blocks
     from pebblesim.readings.kernels.launches import grids

@@ -1,4 +1,4 @@
-"""What a mask answers a search of block sizes: each answer once, and lower bounds for tiles of many sizes."""
+"""The answers of a mask to a search of block sizes: each is computed once; and lower bounds for tiles of many sizes."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class RememberedMask(Mask):
         return self.mask.grouped(rows, grid)
 
     def widths(self, grid: Grid, least: int, most: int) -> int:
-        """For tiles of `least` to `most` rows, the columns that each must see, added up."""
+        """Return a lower bound on the sum, over tiles of `least` to `most` rows, of the columns that each one sees."""
         if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             return _covered(grid[0], least, most, self.mask.before, self.mask.after)
         return -(-self.pairs(*grid) // most)
 
     def heights(self, grid: Grid, least: int, most: int) -> int:
-        """For tiles of `least` to `most` columns, the rows that must see each, added up."""
+        """Return a lower bound on the sum, over tiles of `least` to `most` columns, of the rows that see each one."""
         if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             return _covered(grid[0], least, most, self.mask.after, self.mask.before)
         return -(-self.pairs(*grid) // most)
 
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
-        """The pairs of the tiles that meet, of sizes between these."""
+        """Return a lower bound on the pairs in tiles with an allowed pair, for tiles of sizes between these."""
         n, found = grid[0], self.pairs(*grid)
         if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             before, after = self.mask.before, self.mask.after

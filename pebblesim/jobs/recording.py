@@ -40,7 +40,7 @@ class Recording:
         graph: what it was played on.
         game: the referee's result.
         moves: the legal moves, packed (see `pebblesim.game.moves`).
-        text: the pseudo-code, line by line; none of a game that no schedule made.
+        text: the pseudo-code, line by line; empty if the game is not from a schedule.
         starts, lines: a step is a run of moves of one primitive or, without a schedule, the moves up to the next
             compute; the number of moves before each step, and the index of its line in `text`.
         turns: one row for each iteration of a loop: number of moves before it, index of the loop's line, number of the
@@ -218,10 +218,10 @@ def record(
 def record_moves(
     name: str, graph: Cdag, moves: Ints, *, M: int, rules: str = "hong-kung", most: int = MOST_MOVES
 ) -> Recording:
-    """Keep a game on any graph, whoever made it.
+    """Record a game on any graph, from its moves.
 
     Args:
-        name: what the graph is called.
+        name: name of the graph.
         graph, M, rules: as for `referee`.
         moves: packed.
         most: largest allowed number of moves.

@@ -55,6 +55,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2),
         *_small_cache("small-cache-forward-blocked"),
+        *_small_cache("scores-stored-blocked")[:3],
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),

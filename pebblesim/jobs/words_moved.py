@@ -1,7 +1,8 @@
 """The words that a program moves, as a function of its block sizes, without running its loops.
 
 The closed form is compiled once from the program, and evaluated in microseconds. It also gives lower bounds for all
-sizes between two at once. `pebblesim.jobs.cache_needed` does the same for the cache; a search of blocks needs no more.
+sizes in a range at once. `pebblesim.jobs.cache_needed` does the same for the cache. A search of blocks needs only these
+two.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Tiles:
     after: str | int | None = None
 
     def total(self, length: int, sizes: Sizes) -> int:
-        """Return the sum over the tiles of this number of indices."""
+        """Return the sum over the tiles for this number of indices."""
         block = ir.length(self.block, sizes)
         if self.first:
             length = min(length, block)
@@ -99,7 +100,7 @@ class _Tiles:
 
 @dataclass(frozen=True)
 class _Term:
-    """Words of one kind: `times` each, for all combinations of tiles of the `tiles` = (dimension, its tiles).
+    """Words of one kind: `times` words for each combination of tiles; `tiles` are pairs (dimension, its tiles).
 
     Under a mask `pairs` are the tiles of rows and of columns with an allowed pair; None is the whole dimension.
     """
@@ -119,7 +120,7 @@ class _Term:
         return [(dim, tiles) for dim, tiles in self.tiles if tiles.first and tiles.power]
 
     def paid_by(self, other: _Term, exactly: bool) -> bool:
-        """Whether another term counts the other indices of this one's first part; at least once each, or as often."""
+        """Whether another term counts the indices after this first part at least as often; `exactly`: just as often."""
         if len(self.first_parts) != 1 or self.dims != other.dims:
             return False
         dim, part = self.first_parts[0]
@@ -133,16 +134,16 @@ class _Term:
         return mine <= theirs and not any(tiles.after is not None for tiles in more) and not (exactly and more)
 
     def text(self, times: int, dims: Sizes) -> str:
-        """Such a product, for so many of these words, as a function of the block sizes `s`."""
+        """Return the text of the product, times this number of words, as a function of the block sizes `s`."""
         counts = (tiles.text(dims[dim]) for dim, tiles in self.tiles)
         return " * ".join([str(times * prod(dims[dim] for dim in self.dims)), *counts])
 
     def rest(self, dims: Sizes, sizes: Sizes) -> int:
-        """What the tiles that no mask concerns come to."""
+        """Return the factor of the tiles to which no mask applies."""
         return prod(dims[dim] for dim in self.dims) * prod(t.total(dims[dim], sizes) for dim, t in self.tiles)
 
     def least_rest(self, dims: Sizes, low: Sizes, high: Sizes) -> int:
-        """Return a lower bound on it for blocks between `low` and `high`."""
+        """Return a lower bound on `rest` for blocks between `low` and `high`."""
         return prod(dims[dim] for dim in self.dims) * prod(t.least(dims[dim], low, high) for dim, t in self.tiles)
 
 
@@ -158,8 +159,8 @@ class Words:
     def __init__(self, phases: list[ir.Phase], dims: Sizes, mask: Mask | None) -> None:
         self.dims, self.mask = dims, None if mask is None else RememberedMask(mask)
         self.terms: Counter[_Term] = Counter()
-        self.bounds: Counter[_Term] = Counter()  # no more than what is moved besides
-        self.masked: list[list[ir.Node]] = []  # what is: it has to be summed loop by loop
+        self.bounds: Counter[_Term] = Counter()  # terms of a lower bound on the other words
+        self.masked: list[list[ir.Node]] = []  # nodes whose words must be summed loop by loop
         for phase in phases:
             if body := self._rest(phase.body, ()):
                 self.masked.append(body)
@@ -178,7 +179,7 @@ class Words:
         self.blocks |= {loop.range.block for loop in loops if isinstance(loop.range.block, str)}
 
     def __call__(self, blocks: Sizes) -> int:
-        """Words moved."""
+        """Return the number of words moved."""
         found = self._plain(blocks)
         for term, times in self._others:
             found += times * term.rest(self.dims, blocks) * (self._pairs(*term.pairs, blocks) if term.pairs else 1)
@@ -198,7 +199,7 @@ class Words:
         return found
 
     def _rest(self, body: list[ir.Node], loops: tuple[ir.Loop, ...]) -> list[ir.Node]:
-        """Note the terms of a body; what is left is no such term, since a mask concerns it in another way."""
+        """Record the terms of a body; return the other nodes, which a mask affects in another way."""
         kept: list[ir.Node] = []
         for node in body:
             match node:
@@ -240,7 +241,7 @@ class Words:
         return not any(times and term.first_parts for term, times in left.items())
 
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
-        """Σ of height^power · width^power over the tiles that meet."""
+        """Return Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
         (n_q, n_k), found = self._grid, 0
         for height in _kinds(n_q, rows, blocks):
@@ -251,7 +252,7 @@ class Words:
         return found
 
     def _least_pairs(self, rows: _Tiles | None, columns: _Tiles | None, low: Sizes, high: Sizes) -> int:
-        """Of the tiles that meet, no less than this is the sum of height^power times width^power."""
+        """Return a lower bound on Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
 
         def span(tiles: _Tiles | None, n: int) -> tuple[int, int]:
@@ -283,7 +284,7 @@ def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
 
 
 def _kinds(n: int, tiles: _Tiles | None, sizes: Sizes) -> list[TileRange]:
-    """The full tiles of a dimension, if there are any, and the last."""
+    """Return the full tiles of a dimension, if there are any, and the last tile."""
     block = n if tiles is None else ir.length(tiles.block, sizes)
     full = (n - 1) // block * block
     last = TileRange(full, n, n - full)
@@ -295,7 +296,7 @@ _ANY = ir.Tensor("words", ())
 
 @dataclass(eq=False)
 class _Several(ir.Init):
-    """So many times the words of a tile."""
+    """A multiple of the words of a tile."""
 
     times: int = 1
 
@@ -313,7 +314,7 @@ def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
 
 
 def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> _Term:
-    """What is moved of a tile, as a product over the dimensions that the loops around it cut."""
+    """Return the words moved for a tile, as a product over the dimensions that the loops around it cut."""
     inside: dict[ir.Range, list[ir.Range]] = {}
     for loop in loops:
         assert loop.range.parent is not None

@@ -38,6 +38,8 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | No
         without: names of bounds.
         before: the best of fewer schedules; their gap is drawn without those bounds, too.
     """
+    from matplotlib.patheffects import withStroke
+
     rows = found.rows
     M, gap = [row.M for row in rows], [row.gap for row in rows]
     if before is not None:
@@ -56,9 +58,10 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | No
         )
     ax.plot(M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="with all bounds")
     worst = found.worst
-    ax.annotate(
-        f"{worst.gap:.2f}", (worst.M, worst.gap), xytext=(0, 4), textcoords="offset points", fontsize=8, ha="center"
+    worst_gap = ax.annotate(
+        f"{worst.gap:.2f}", (worst.M, worst.gap), xytext=(0, 5), textcoords="offset points", fontsize=8, ha="center"
     )
+    worst_gap.set_path_effects([withStroke(linewidth=3, foreground="white")])  # other lines do not cross the digits
     for number, (first, last, name) in enumerate(_stretches(rows)):
         ax.axvspan(first, last, ymax=0.06, color="0.85" if number % 2 else "0.72", linewidth=0)
         if last / first > (M[-1] / M[0]) ** 0.03:

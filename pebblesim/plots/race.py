@@ -95,4 +95,4 @@ def _way(ax: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Mappi
             ax.plot(*zip(*points, strict=True), **style, markersize=5, linewidth=1.3, label=name)
     _widths(ax, sorted({row["d"] for row in rows}))
     ax.set_ylim(0, None)
-    ax.legend(fontsize=8, frameon=False)
+    ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

@@ -66,9 +66,9 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
         "lower bound",
         (limit, 0.02),
         xycoords=("data", "axes fraction"),
-        xytext=(-4, 0),
+        xytext=(4, 0),
         rotation=90,
-        ha="right",
+        ha="left",
         va="bottom",
         **words,
     )

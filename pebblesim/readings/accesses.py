@@ -208,7 +208,7 @@ class _Walker:
         self.places = self._places(program, nodes)
         self._pairs: Array | None = None
 
-    # Where things lie
+    # places of tiles and tensors
 
     def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, Place]:
         sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
@@ -289,7 +289,7 @@ class _Walker:
                 + (", or tiles in the place of words." if self.grain == "words" else ", or larger blocks.")
             )
 
-    # Going through the loops
+    # loops
 
     def body(self, body: list[ir.Node]) -> Iterator[Part]:
         if body is self.inside:
@@ -358,7 +358,7 @@ class _Walker:
             met = bool(self._pairs[top:bottom, left:right].any())
         return met != loop.when.none
 
-    # What primitives touch
+    # requests of primitives
 
     def _moves(self, node: ir.Node) -> Iterator[Part]:
         match node:

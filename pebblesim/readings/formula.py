@@ -77,7 +77,7 @@ class Formula(Result):
 
     @cached_property
     def evaluate(self) -> Callable[..., Any]:
-        """A function `evaluate(n=…, d=…, B=…)`: the I/O as an exact integer, or as an array for arrays of sizes."""
+        """The I/O as a function: `evaluate(n=…, d=…, B=…)` is an exact integer, or an array for arrays of sizes."""
         return compile_exact(self.io, self.variables)
 
     def latex(self) -> str:
@@ -122,7 +122,7 @@ def _length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
 
 
 def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    """The length of a range's first tile, which is the largest."""
+    """Return the length of a range's first tile, which is the largest."""
     assert rng.parent is not None
     whole = _length(rng.parent, lengths)
     if rng.after is not None and rng.block != 1:
@@ -130,13 +130,13 @@ def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     return _smaller(whole, size(rng))
 
 
-@cache  # sympy compares whatever it can of the two, and takes long
+@cache  # sympy tries to compare the two, which takes long
 def _smaller(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
     return sympy.Min(whole, block)
 
 
 def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
-    """How many indices are behind a first part."""
+    """Return the number of indices after a first part."""
     assert rng.parent is not None and rng.after is not None
     whole = _length(rng.parent, lengths)
     return whole - sympy.Min(whole, symbol(rng.after) if isinstance(rng.after, str) else sympy.Integer(rng.after))

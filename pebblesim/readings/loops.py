@@ -60,11 +60,11 @@ class EveryTile:
         return tuple(slice(*self.bounds(rng)) for rng in ranges)
 
     def place(self, node: ir.Read | ir.Write) -> tuple[int | slice, ...]:
-        """Where a tile that is moved is in its tensor, which has an index more if it is kept apart for tiles."""
+        """Return the position of a tile in its tensor; a tensor with copies for tiles has one more index."""
         return (*(() if node.at is None else (self.number(node.at),)), *self.part(node.tile.ranges))
 
     def number(self, rng: ir.Range) -> int:
-        """Which tile of its dimension a range is at, from 0 on."""
+        """Return the number of the range's current tile in its dimension, from 0."""
         return self.bounds(rng)[0] // ir.length(rng.block, self.sizes)
 
     def within(self, ref: ir.Ref) -> tuple[slice, ...]:

@@ -87,7 +87,7 @@ class MaskSums:
         return _function("rows" if of_rows else "row_tiles", size(rows)) * symbol(columns.dim) ** of_columns
 
     def all(self, rng: ir.Range, power: int) -> sympy.Expr:
-        """The same over all tiles of one range."""
+        """Return the same sum over all tiles of one range."""
         return _all(symbol(rng.dim), size(rng), power)
 
 
@@ -95,11 +95,11 @@ def _all(n: sympy.Expr, block: sympy.Expr, power: int) -> sympy.Expr:
     return n if power else sympy.ceiling(n / block)
 
 
-@cache  # the same for every loop over the same tiles, of whatever program
+@cache  # the same for all loops over the same tiles, in all programs
 def _closed(
     mask: Band, n: sympy.Symbol, height: sympy.Expr | None, width: sympy.Expr | None, of_rows: int, of_columns: int
 ) -> sympy.Expr:
-    """Σ height^of_rows · width^of_columns over the tiles that a band leaves; None is all rows, or columns."""
+    """Return Σ height^of_rows · width^of_columns over the tiles with a pair in the band; None: all rows, or columns."""
     if height is None:  # every row and every column has its diagonal pair
         return _all(n, width, of_columns) * n**of_rows
     if width is None:
@@ -131,9 +131,9 @@ def _closed_of_rectangle(
     of_rows: int,
     of_columns: int,
 ) -> sympy.Expr:
-    """The same where queries and keys differ in number: there may be rows that see no column, and columns seen by none.
+    """Return the same for different numbers of queries and keys; some rows or columns may then have no allowed pair.
 
-    The rows start ... stop - 1 see the columns from `begin` to `end`, if any.
+    The rows start ... stop - 1 have pairs with the columns from `begin` to `end`, if with any.
     """
     n_q, n_k = grid
     shift = sympy.Integer(0) if mask.from_start else n_k - n_q
@@ -170,9 +170,9 @@ def _seen(
     power: int,
     from_first: bool | None,
 ) -> sympy.Expr:
-    """Of the rows start ... stop - 1, how many column tiles they see, or how many columns these have.
+    """Return the number of column tiles with which the rows start ... stop - 1 have pairs, or their number of columns.
 
-    `from_first`: whether the first column is among them, if that is known.
+    `from_first`: whether the first column is among them, if this is known.
     """
     before, after = mask.before, mask.after
     end = n if after is None or stop == n else stop if after == 0 else sympy.Min(stop + after, n)
@@ -192,7 +192,7 @@ def _function(name: str, *blocks: sympy.Expr) -> sympy.Expr:
 
 
 def _sum(term: Callable[[sympy.Expr], sympy.Expr], start: sympy.Expr, stop: sympy.Expr) -> sympy.Expr:
-    """Σ_{start ≤ i < stop} term(i), without the sum where the term is a polynomial in i."""
+    """Return Σ_{start ≤ i < stop} term(i), in closed form if the term is a polynomial in i."""
     i = sympy.Symbol("i", integer=True, nonnegative=True)
     each = sympy.expand(term(i))
     if each.is_polynomial(i):

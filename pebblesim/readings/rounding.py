@@ -55,7 +55,7 @@ class _Run(EveryTile):
             self.memory[name][:] = _exact(inputs[name], UNIT * np.abs(inputs[name]))
 
     def error(self, x: Array) -> Array:
-        """The bound, with the additions of sums in any order, in as many parts as there are workers."""
+        """Return the bound for additions in any order, where a sum may be computed in one part for each worker."""
         return x[BASE] + np.where(x[ADDS] > 0, (x[ADDS] + self.workers) * UNIT * x[MASS], 0)
 
     def _part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
@@ -77,7 +77,7 @@ class _Run(EveryTile):
         return _operation(expr.op, *(self._elementwise(operand, dimensions) for operand in expr.operands))
 
     def _value(self, expr: ir.Expr) -> Array:
-        """The value of an expression, and what is known of it."""
+        """Return the value of an expression, with its error bound."""
         if isinstance(expr, ir.MatMul):
             (a, da), (b, db) = self._operand(expr.left), self._operand(expr.right)
             big_a, big_b = np.abs(a) + da, np.abs(b) + db
@@ -120,7 +120,7 @@ class _Run(EveryTile):
 
 
 def _exact(value: Array, error: Array) -> Array:
-    """A value that is no sum in progress."""
+    """A value that is not a sum in progress."""
     finite = np.isfinite(value)  # minus infinity, where a maximum starts, is exact
     return np.stack([value, np.where(finite, error, 0), np.where(finite, np.abs(value), 0), np.zeros(np.shape(value))])
 

@@ -163,7 +163,7 @@ def _filling(
 
 
 def _leading(expr: sympy.Expr, passes: tuple[Passes, ...], dims: set[sympy.Symbol]) -> sympy.Expr | None:
-    """A term with blocks that fill the cache, if it is one in the dimensions and M then."""
+    """Return a term with blocks that fill the cache, if it then depends only on the dimensions and M."""
     if all(each.about is None for each in passes):
         return None
     about = expr.subs({each.expr: each.about or each.count for each in passes})
@@ -175,7 +175,7 @@ def _largest(parts: Sequence[sympy.Expr], values: Mapping[sympy.Symbol, int]) ->
 
 
 def explained(terms: list[Term], program: ir.Program, sizes: Sizes, words: int) -> str:
-    """The terms for people, with their shares, origins and reasons."""
+    """Return the terms as text, with their shares, origins and reasons."""
     total, values = (
         sum((term.value for term in terms), Fraction(0)),
         {symbol(k): v for k, v in {**sizes, "M": words}.items()},
@@ -208,7 +208,7 @@ def explained(terms: list[Term], program: ir.Program, sizes: Sizes, words: int) 
 
 
 def _origins(origins: tuple[Origin, ...], program: ir.Program) -> Iterator[str]:
-    """One line for each phase: which tensors it moves, and what would save that."""
+    """Return one line for each phase: the tensors that it moves, and what would save these words."""
     phases = dict.fromkeys(origin.phase for origin in origins)
     for phase in phases:
         parts = []
@@ -240,7 +240,7 @@ def _percent(part: Fraction, total: Fraction) -> str:
 
 
 def as_data(term: Term, total: int) -> dict[str, Any]:
-    """A term as plain data, ready for JSON."""
+    """Return a term as plain data, for JSON."""
     return {
         "term": str(term.expr),
         "words": _number(term.value),

@@ -217,12 +217,18 @@ class Board {
       taken.push({ x, y, end });
       context.fillText(tensor.name, x, y);
     }
+    this.drawLabels(context);
+  }
+
+  /** The names of vertices, if there is room for them. */
+  drawLabels(context) {
+    const { graph, unit } = this;
     if (unit < 26) return;
     context.fillStyle = ink.dim;
     context.strokeStyle = ink.panel; // a seam, so that edges do not cross letters
     context.lineWidth = 4;
     context.lineJoin = "round";
-    context.textAlign = "center";
+    [context.textAlign, context.textBaseline] = ["center", "middle"];
     context.font = `${Math.min(13, 0.36 * unit)}px system-ui, "DejaVu Sans", sans-serif`;
     for (let v = 0; v < graph.vertices; v++)
       if (graph.shown(v) && this.seen(this.px(v), this.py(v))) {
@@ -285,6 +291,7 @@ class Board {
     context.strokeStyle = ink.ink;
     context.lineWidth = Math.max(1.2, Math.min(3, 0.12 * this.unit));
     context.stroke();
+    this.drawLabels(context);
   }
 
   /** The signs of closed tiles: a disc for a value in cache, a dot for a part of a sum, a square for one in memory. */

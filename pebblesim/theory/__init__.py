@@ -1,1 +1,1 @@
-"""Bounds on the least I/O: lower bounds with constants, Θ expressions, statements of the literature."""
+"""Bounds on the least I/O: lower bounds with constants, expressions in Θ, and statements of the literature."""

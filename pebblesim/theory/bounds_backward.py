@@ -12,7 +12,7 @@ IN_FULL = [
     Product("Σ", "S", "A2", ("queries", "d", "keys")),
     Product("Θ", "dO", "h", ("queries", "d", "keys")),
 ]
-"""The products of every way of computing."""
+"""The products that all ways of computing have."""
 
 DQ = Product("dQ", "Θ", "A2", ("queries", "keys", "d"))
 G = Product("g", "A1", "dQ", ("d", "fewer", "d"))
@@ -25,7 +25,7 @@ ONE_FAMILY = [
     Product("Π", "dO", "h", ("queries", "d", "keys"), 17),
     Product("dQ", "Π", "A2", ("queries", "keys", "d"), 12),
 ]
-"""A pair's Σ and Θ as one family; 2·(12/17)² ≤ 1."""
+"""Products for D4, where Σ and Θ of a pair are one family. The weights satisfy 2·(12/17)² ≤ 1."""
 
 DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
@@ -46,7 +46,7 @@ def _backward(case: Case) -> Iterator[Claim]:
 
 
 def _merged(case: Case, why_not: str) -> Iterator[Claim]:
-    """Σ and Θ of a pair as one family. If l is kept, p alone leaves it, else the scores may do so by themselves."""
+    """Claim with Σ and Θ of a pair as one family. If l is kept, only p leaves it; otherwise A may leave it, too."""
     scores, q, dQ = ONE_FAMILY
     whole = "l" in case.formulation.kept
     tree = scores.weight + (q.weight if whole else 0)

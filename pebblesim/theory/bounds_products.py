@@ -10,7 +10,7 @@ from pebblesim.theory.cutting import Bounding, Case, Claim, Product
 
 
 def matrix_product(case: Case) -> Iterator[Claim]:
-    """Bound B. The three sides are symmetric; a short side cannot fill its share of a segment."""
+    """Yield bound B. The three sides are symmetric. A short side has too few words for an equal share of a segment."""
     claim = case.of_products("B", "products m·k·n", [Product("C", "A", "B", ("m", "k", "n"))])
     sides = {name: case.dims[name] for name in ("k", "m", "n")}
     short = min(sides, key=lambda name: sides[name])
@@ -30,7 +30,7 @@ LINEAR = [
 
 
 def linear(case: Case) -> Claim:
-    """L1."""
+    """Yield bound L1."""
     return case.of_products("L1", "all four products", LINEAR)
 
 

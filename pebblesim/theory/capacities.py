@@ -22,16 +22,16 @@ class Capacity(Protocol):
     def __call__(self, X: int, /) -> int: ...
 
     def turns(self, M: int, /) -> Iterator[int]:
-        """Values of X near which the words per product are highest for this M: a piece of G peaks, or pieces meet."""
+        """Yield values of X near which the bound may be largest: at peaks of pieces of G, and where pieces meet."""
         ...
 
 
 @dataclass(frozen=True)
 class Cube:
-    """w (X/3)^(3/2)/√ω, by Loomis and Whitney: each product has three families and counts up to w times: 27 ω N² ≤ w²
-    X³.
+    """N ≤ w (X/3)^(3/2)/√ω, by Loomis and Whitney; in integers 27 ω N² ≤ w² X³.
 
-    One of the three families of each product weighs at least ω ≤ 1, the others 1; X is the weight of all.
+    Each product has three families and counts at most w times. One of its families has a weight of at least ω ≤ 1, the
+    two others have weight 1. X is the sum of the weights.
     """
 
     w: int = 1
@@ -46,9 +46,10 @@ class Cube:
 
 @dataclass(frozen=True)
 class Box:
-    """Like `Cube`, where each family is in a limited number of products, so there are at most N/a, N/b, N/c families.
+    """Like `Cube`, but each family belongs to a limited number of products.
 
-    That is min a + b + c under abc ≥ N² and these caps, solved for N; `sides` are a matrix product's m, k and n.
+    An element of A belongs to at most n products, one of B to m, and one of C to k. G is the largest N for which the
+    minimum of a + b + c, under abc ≥ N², a ≥ N/n, b ≥ N/m and c ≥ N/k, is at most X. `sides` are m, k and n.
     """
 
     sides: tuple[int, int, int]
@@ -71,11 +72,11 @@ class Box:
 class Fresh:
     """max{(X/3)^(3/2), X²/(c d)}: products of pairs with a third matrix; computing a pair needs whole lines.
 
-    A line has d words. The pair of a query and a key needs `query` lines of the one and `key` of the other; `joined` if
-    the third matrix is among these lines. Proved for one line each, apart from the third matrix, and for two, joined.
+    A line has d words. A pair needs `query` lines of its query and `key` lines of its key. `joined`: the third matrix
+    is one of these lines. The capacity is proved for one line each if not joined, and for two lines each if joined.
 
     Raises:
-        ValueError: nothing is proved for these numbers.
+        ValueError: no capacity is proved for these numbers.
     """
 
     d: int
@@ -108,7 +109,7 @@ class Fresh:
 class Latent:
     """max{(X/3)^(3/2), d_v X²/4w(d_k + d_v)}, w = min(d_k, 2d_v): products of pairs with a part of their own keys.
 
-    A pair that is made needs d_k words of its query and d_k of its key, d_v of which are its value.
+    To compute a pair takes d_k words of its query and d_k words of its key, d_v of which are its value.
     """
 
     d_k: int
@@ -116,7 +117,7 @@ class Latent:
 
     @property
     def per_square(self) -> Fraction:
-        """The words whose square is as many times X² as it takes to make so many products: 4w(d_k + d_v)/d_v."""
+        """The divisor 4w(d_k + d_v)/d_v of X² in the capacity."""
         return Fraction(4 * min(self.d_k, 2 * self.d_v) * (self.d_k + self.d_v), self.d_v)
 
     def __call__(self, X: int) -> int:
@@ -135,7 +136,7 @@ class Gradients:
 
     @property
     def half(self) -> int:
-        """e carried pairs have at most half·√e·(X - e) products, by the largest weight."""
+        """Half the largest weight: e carried pairs have at most half·√e·(X - e) products."""
         return max(self.weights) // 2
 
     def __call__(self, X: int) -> int:
@@ -147,7 +148,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Rows:
-    """Only pairs: I rows and J columns of w words make I·J pairs; each remaining word carries one pair."""
+    """Only pairs are counted: I rows and J columns of w words give I·J pairs; each other word is one carried pair."""
 
     w: int
 
@@ -174,8 +175,8 @@ def least_words(
         M: red pebbles.
         free: number of trees that can be computed without moving a word.
         tree: products in the smallest of these trees.
-        ragged: whether some of these trees have unknown size; the smallest are then left out of N, which is always
-            valid.
+        ragged: whether the size of some of these trees is unknown. The smallest ones are then left out of N, which is
+            always valid.
     """
     best = None
     for X in _choices(products, capacity, M, tree if free else None):
@@ -184,7 +185,7 @@ def least_words(
         if full < 1:
             continue
         words = full * T + M - free
-        if free:  # recomputed trees can use the rest of the last segment
+        if free:  # recomputed trees can fill the rest of the last segment
             if (M if ragged else 1) > T or (tree is not None and T * tree < G):
                 continue
             room = (full + 1) * G - products
@@ -197,8 +198,8 @@ def least_words(
 def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: int, others: int) -> int:
     """Return the largest bound of the cutting argument if the free episodes of some trees weigh less than 1.
 
-    The starts of a segment weigh more than T - 1, and at most X = M - 1 + T is within reach. A recomputed light tree
-    adds `tree` products, and its start may weigh as much as these are worth: ω G ≤ (T - 1)·tree.
+    The starts of a segment have a total weight above T - 1, and families of a total weight of at most X = M - 1 + T are
+    within reach. A recomputed light tree adds `tree` products; its start may have a weight ω with ω G ≤ (T - 1)·tree.
 
     Args:
         products: N, the number of products that must be evaluated, each counted up to w times.

@@ -1,4 +1,4 @@
-"""Certificates that no split of families makes more than w (X/3)^(3/2) products, in exact arithmetic.
+"""Certificates that X families give at most w (X/3)^(3/2) products, however they are split, in exact arithmetic.
 
 The inequality and its proof are in docs/lower-bounds.md, "Several products that share matrices". A certificate names
 the private families. It is found by a search over all choices, and checked with integers.
@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations
 
 Weighted = tuple[tuple[str, str, str], int]
-"""The three families of a product, and how often each elementary product counts."""
+"""The three families of a product, and the weight with which each elementary product counts."""
 
 
 @cache

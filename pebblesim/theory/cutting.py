@@ -103,19 +103,28 @@ class Lines(NamedTuple):
 
 
 FormBetween = tuple[str, Fraction | int, Fraction | int | None]
-"""Text of a closed form, and between which multiples of a unit M must lie."""
+"""Text of a closed form, and the two multiples of a unit between which M must be."""
 
 
 class Claim(NamedTuple):
     """One bound: the counted products, the capacity, and the additional words moved.
 
-    `products` is the number of those in `table`, by their weights, or of pairs if there is no table. `free`, `tree` and
-    `ragged` are as for `least_words`; unless `light` is None, so many of the free trees weigh less, each of `tree`
-    products. A form is a closed form of the bound without what is moved besides, for low·unit ≤ M ≤ high·unit, where
-    `unit` is what M is compared with, as text and as number. Unless `at_once` is empty, `products` is the number of
-    words that are moved once, and for one of its (words, times) at least so many words are in the cache at so many
-    times, or are moved again.
-    `beside` are words of parts of matrices that are moved besides, each as text and number.
+    Attributes:
+        name: name in docs/lower-bounds.md.
+        what: what the bound counts.
+        products: weighted number of the products in `table`; without a table, the number of pairs; with `at_once`, the
+            number of words that are moved once.
+        capacity: the capacity.
+        forms: closed forms (text, low, high) of the bound without the words besides, for low·unit ≤ M ≤ high·unit.
+        unit: the unit for M, as text and as number.
+        besides: tensors whose words belong to no family and are added.
+        free, tree, ragged: as for `least_words`.
+        why_not: why the bound does not apply; empty if it applies.
+        table: the counted products.
+        light: number of the free trees that are light, each with `tree` products; None if the trees have weight 1.
+        at_once: pairs (words, times). For one of them, at least this number of words in total are in the cache at this
+            number of times, or are moved again.
+        beside: words of parts of matrices that belong to no family and are added, each as text and number.
     """
 
     name: str
@@ -175,7 +184,7 @@ class Case:
 
     @property
     def Z(self) -> int:
-        """The number of allowed pairs."""
+        """Number of allowed pairs."""
         return self._pairs.number
 
     @property
@@ -199,20 +208,23 @@ class Case:
         return self.masked and product.sides[1] in ("queries", "keys")
 
     def trees(self, product: Product) -> tuple[str, int]:
-        """Elements of a product's result. A sum over pairs may be one over keys or over queries, by the order of
-        association; then they are as many as for the more of these."""
+        """Return the number of elements of a product's result, as text and number.
+
+        Depending on the order of association, a sum over pairs goes over keys or over queries; then this is the larger
+        of the two numbers of elements.
+        """
         rows, terms, columns = product.sides
         if terms in ("queries", "keys"):
             rows, columns = ("more" if side in ("queries", "keys") else side for side in (rows, columns))
         return self.size((rows, columns))
 
     def terms(self, product: Product) -> tuple[str, int]:
-        """Products in a tree of its result; over pairs as many as for the fewer of queries and keys."""
+        """Return the number of products in a tree of the result; for a sum over pairs the smaller of n_q and n_k."""
         terms = product.sides[1]
         return self.size(("fewer" if terms in ("queries", "keys") else terms,))
 
     def width(self, lines: Lines) -> tuple[str, int]:
-        """Words that are in each row of all that a pair is made from."""
+        """Return the least width of the rows from which a pair is computed, as text and number."""
         return min(
             (self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])),
             key=lambda width: width[1],
@@ -242,7 +254,7 @@ class Case:
         return self.size(line if dim in (self.problem.pairs or ()) else dim for dim in shape)
 
     def columns_besides(self, lines: Lines, families: Iterable[str]) -> list[tuple[str, int]]:
-        """Words of these inputs and outputs beyond as many columns as all that a pair is made from has."""
+        """Return the words of these inputs and outputs in columns beyond the width of `lines`, as text and number."""
         width, number = self.width(lines)
         shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
         found = []
@@ -270,8 +282,8 @@ class Case:
     def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> Claim:
         """Claim on all elementary products of several matrix products, by Loomis and Whitney's inequality.
 
-        A tree can be computed without moving a word unless its elements are outputs. Under a mask ragged trees may be
-        left out of the count; then products that use them are not counted either.
+        A tree can be computed without moving a word unless its elements are outputs. Under a mask, ragged trees may be
+        left out of the count. Then products that use their elements are not counted either.
         """
         loose = {product.result for product in products if self.ragged(product)}
         counted = [product for product in products if loose.isdisjoint((product.left, product.right))]
@@ -311,14 +323,16 @@ class Case:
     ) -> Claim:
         """Claim on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
 
-        Matrices that are made from an input and weights cost no less than that input's rows, so their own products are
-        not counted, and they have no free episodes that count. What the pairs' products make may have some.
+        A matrix that is computed from an input and weights costs no less than the rows of that input. So its own
+        products are not counted, and it has no free episodes that count. The results of the counted products may have
+        free episodes.
 
         Args:
             name, what, why_not: of the claim.
             lines: the operands of pairs.
             products: those that are counted.
-            tree: products in a row of so many that a free episode of a pair makes, by their weights, at least.
+            tree: a free episode of a pair computes at least this number of products for each word of a row, by their
+                weights.
         """
         weight = max(product.weight for product in products)
         of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
@@ -334,7 +348,7 @@ class Case:
             factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
             large = f"{_times(factor, f'{self.Z_text}*{width}**2')}/M"
             small, of_unit, unit = lightest**2, f"{width}²", Fraction(words**2)
-        else:  # √ω in units of 1/√M: what a free episode makes, or half of what a pair has to make
+        else:  # √ω in units of 1/√M: from the products of a free episode, or from half of the products of a pair
             each, number = self._of_each_pair(products)
             root, text = min(
                 (Fraction(2 * tree * words, weight), _times(Fraction(2 * tree, weight), width)),
@@ -366,7 +380,7 @@ class Case:
         return {self._texts[side] for product in products for side in product.sides if side not in ("queries", "keys")}
 
     def _of_each_pair(self, products: Iterable[Product]) -> tuple[str, int]:
-        """Products of one pair, by their weights, as text and number."""
+        """Return the number of products of one pair, by their weights, as text and number."""
         texts, number = Counter[str](), 0
         for product in products:
             (side,) = (side for side in product.sides if side not in ("queries", "keys"))
@@ -377,15 +391,14 @@ class Case:
     def of_words_at_once(
         self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
     ) -> Claim:
-        """Claim that all lines of queries, or all lines of keys, must be in the cache at once, or some words move
-        again.
+        """Claim that all lines of queries, or all lines of keys, are in the cache at once, or words are moved again.
 
         Args:
-            name: of the claim.
-            lines: inputs, or what is made of them, and outputs, that have rows for queries and for keys.
-            matrices: how many of n x d words are in the cache at once.
-            lost: a and b, if a d² - b d words of these need not be.
-            why_not: of the claim.
+            name: name of the claim.
+            lines: inputs, matrices computed from them, and outputs, with a row for each query or for each key.
+            matrices: number of matrices of n x d words that are in the cache at once.
+            lost: (a, b) if a d² - b d words of these matrices need not be in the cache.
+            why_not: why the claim does not apply; empty if it applies.
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
@@ -402,15 +415,17 @@ class Case:
         )
 
     def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> Claim:
-        """All lines of queries, or of keys, are in the cache at two times, or half as many more at one; or moved again.
+        """Claim that 2nd words are in the cache at each of two times, or 5nd/2 words at one time, or are moved again.
+
+        This leaves out terms in d². The numbers are those of inequality (6) in docs/lower-bounds.md.
 
         Args:
-            name: of the claim.
+            name: name of the claim.
             lines: an input and an output of queries, and two inputs of keys.
-            why_not: of the claim.
+            why_not: why the claim does not apply; empty if it applies.
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
-        names, many = (*lines.query, *lines.key), 12  # times d: so many lines count as many
+        names, many = (*lines.query, *lines.key), 12  # r = 12 d in the proof
         why_not = self._uneven(lines) or why_not
         if not why_not and n < 2 * many * d:
             why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
@@ -430,7 +445,7 @@ class Case:
         )
 
     def _uneven(self, lines: Lines) -> str:
-        """Why words in the cache at once say nothing here."""
+        """Return why bounds by words in the cache at once do not apply; empty if they apply."""
         if self._sizes["fewer"] * self._sizes["more"] > self.Z:
             return "it is proved where all pairs are allowed"
         if self._sizes["fewer"] < self._sizes["more"] or len({self._sizes[width] for width in lines.widths}) > 1:

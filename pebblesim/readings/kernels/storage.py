@@ -23,7 +23,8 @@ class Storage:
     Attributes:
         shared: bytes of shared memory.
         registers: peak bytes of tiles (not of vectors) in registers, counted twice for tiles that pass through shared
-            memory; plus the 64-bit addresses of the entries that a loop writes.
+            memory; plus the 64-bit addresses of the entries that a loop writes while it holds other tiles, without
+            which a tile is written part by part.
     """
 
     shared: int
@@ -68,11 +69,17 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     }
     summed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
     room = {tile: (width if tile in read - summed else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
+    at, lives = {node: number for number, node in enumerate(nodes)}, held_in_registers.items()
     peak = max(
-        sum(room[tile] for tile, (enters, leaves) in held_in_registers.items() if enters <= at < leaves)
-        for at in [0, *(enters for enters, _ in held_in_registers.values())]
+        sum(room[tile] for tile, (enters, leaves) in lives if enters <= time < leaves)
+        for time in [0, *(enters for enters, _ in held_in_registers.values())]
     )
-    addresses = 8 * max((entries(node.tile.ranges, sizes) for node in _looped(launch.block)), default=0)
+    beside = [
+        entries(node.tile.ranges, sizes)
+        for node in _looped(launch.block)
+        if any(tile is not node.tile and enters <= at[node] < leaves for tile, (enters, leaves) in lives)
+    ]
+    addresses = 8 * max(beside, default=0)
     return Storage(held + width * most, peak + 4 * most + addresses)
 
 

@@ -145,11 +145,6 @@ def triton(
                 f"{grid[0]:,} queries and {grid[1]:,} keys without."
             )
         mask = mask.placed(grid)
-    if apart := [tensor.name for tensor in program.tensors.values() if tensor.apart]:
-        raise UsageError(
-            f"{program.name} keeps {', '.join(apart)} apart for each tile of a dimension, which Triton kernels do not "
-            "know; take --target cuda."
-        )
     check_alike(program)
     made = launches(program, masked=True, repeated=True)
     names = Identifiers(_TAKEN.split())
@@ -221,20 +216,20 @@ def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
 
 
 def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
-    """Bytes of the tables that kernels make beside their outputs, for each head; vectors are none."""
+    """Bytes of the tables that kernels make beside their outputs, for each head; a single vector is none."""
     made = launches(program, masked=True, repeated=True)
     parts, places = _parts_at_once(program, made), _places(program, made)
     between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
     return sum(
         word_bytes(program, tensor, dtype) * prod(stored(tensor, sizes, parts))
         for tensor in between
-        if len(tensor.shape) == 2 and tensor not in places
+        if (len(tensor.shape) == 2 or tensor.apart) and tensor not in places
     )
 
 
 def stored(tensor: ir.Tensor, sizes: ir.Sizes, parts: Mapping[ir.Tensor, ir.Range]) -> list[int]:
     """Lengths of a tensor in memory: of one that is in use in parts, those of a part."""
-    lengths = [sizes[dim] for dim in tensor.shape]
+    lengths = list(tensor.sides(sizes))
     if tensor in parts:
         lengths[0] = min(lengths[0], ir.length(parts[tensor].block, sizes))
     return lengths
@@ -248,7 +243,7 @@ def _parts_at_once(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, i
     """Tensors between inputs and outputs whose rows are in use for one iteration of a loop around launches, and it."""
     parts: dict[ir.Tensor, ir.Range] = {}
     for name, tensor in program.tensors.items():
-        if name in program.inputs or name in program.outputs:
+        if name in program.inputs or name in program.outputs or tensor.apart:
             continue
         loops = {launch.around for launch in made if any(node.tensor is tensor for node in _moves(launch))}
         loop = loops.pop() if len(loops) == 1 else None
@@ -279,6 +274,7 @@ def _places(program: ir.Program, made: list[Launch]) -> dict[ir.Tensor, ir.Tenso
             if (
                 last is uses[0]
                 and other.shape == tensor.shape
+                and tensor.apart is other.apart is None
                 and is_float32(program, other) == is_float32(program, tensor)
                 and len({launch.around for launch in made if launch in uses or launch is last}) == 1
                 and _tile_by_tile(last, other, tensor)
@@ -407,12 +403,6 @@ class _Writer:
 
     def _enter(self, loop: ir.Loop, depth: int, number: str) -> None:
         rng = loop.range
-        assert rng.parent is not None
-        if rng.parent.parent is not None and not self._within(rng):
-            raise UsageError(
-                f"{self._program.name}: tiles of a tile (line {loop.line}) cannot be in a Triton kernel; "
-                "read tiles of that size in its place."
-            )
         size, first = self._length(rng), ""
         if self._within(rng):
             first, around = "start + ", self._length_around
@@ -421,8 +411,27 @@ class _Writer:
                     f"{self._program.name}: {around:,} rows are done at once, which tiles of {rng.block} = {size} do "
                     f"not divide; take a multiple of {size}."
                 )
+        elif self._cut(rng):
+            assert rng.parent is not None
+            number = f"({self._numbers[rng.parent]} * {self._parts(loop)} + {number})"
         self._indices[rng] = self._names.new(f"at_{rng.name}")
         self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
+
+    def _cut(self, rng: ir.Range) -> bool:
+        """Whether it is over tiles of a tile."""
+        return rng.parent is not None and rng.parent.parent is not None and not self._within(rng)
+
+    def _parts(self, loop: ir.Loop) -> int:
+        """Tiles of a whole tile."""
+        outer = loop.range.parent
+        assert outer is not None
+        large, small = self._length(outer), self._length(loop.range)
+        if small > large:
+            raise UsageError(
+                f"{self._program.name}: block {loop.range.block} = {small} cuts tiles of {outer.block} = "
+                f"{large} in line {loop.line}; take no more than {large}."
+            )
+        return large // small
 
     def _count(self, rng: ir.Range) -> int:
         """Tiles of a dimension, or of the rows that launches are repeated for."""
@@ -490,13 +499,8 @@ class _Writer:
 
     def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
         """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
-        large, small = self._length(outer.range), self._length(inner.range)
-        if small > large:
-            raise UsageError(
-                f"{self._program.name}: block {inner.range.block} = {small} cuts tiles of {outer.range.block} = "
-                f"{large} in line {inner.line}; take no more than {large}."
-            )
-        parts, last = large // small, -(-self._sizes[inner.range.dim] // small)
+        small = self._length(inner.range)
+        parts, last = self._parts(inner), -(-self._sizes[inner.range.dim] // small)
         low, high = self._bounds(outer)
         start = "" if low == "0" else f"({low}) * {parts}, "
         ends = start + (str(last) if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
@@ -512,6 +516,16 @@ class _Writer:
             block, around, size = self._length(loop.range), self._length_around, self._sizes[loop.range.dim]
             rows = f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
             return "0", rows if size % around else str(-(-around // block))
+        if self._cut(loop.range):
+            assert loop.range.parent is not None
+            if loop.range.parent not in self._numbers or loop.when is not None:
+                raise UsageError(
+                    f"{self._program.name}: tiles of a tile of a tile, or those that a mask allows (line {loop.line}), "
+                    "cannot be in a Triton kernel; read tiles of that size in its place."
+                )
+            parts, size, block = self._parts(loop), self._sizes[loop.range.dim], self._length(loop.range)
+            left = f"{-(-size // block)} - {self._numbers[loop.range.parent]} * {parts}"
+            return "0", f"tl.minimum({left}, {parts})" if self._ragged(loop.range.parent) else str(parts)
         count, block = self._count(loop.range), self._length(loop.range)
         if loop.when is None or self._mask is None:
             return "0", str(count)
@@ -582,15 +596,15 @@ class _Writer:
                     name = self._tile(node.tile)
                     resumed = node.tile in self._resumed
                     (self._unscaled if resumed else self._loaded).add(node.tile)
-                    place, unscaled = self._place(node.tensor, node.tile.ranges), f" / {self._scale}" * resumed
+                    place, unscaled = self._place(node.tensor, node.tile.ranges, node.at), f" / {self._scale}" * resumed
                     self._say(depth, f"{name} = tl.load({place}{self._edge(node.tile.ranges)}){unscaled}")
                 case ir.Write():
                     value = self._only(self._scaled(node.tile), self._pairs(node.tile.ranges), "0.0")
-                    self._store(depth, node.tensor, node.tile.ranges, value)
+                    self._store(depth, self._place(node.tensor, node.tile.ranges, node.at), node, value)
                 case ir.Init():
                     shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
                     value = f"tl.full(({shape},), {_constant(node.value)}, tl.float32)"
-                    self._store(depth, node.tensor, node.ranges, value)
+                    self._store(depth, self._place(node.tensor, node.ranges, None), node, value)
                 case ir.Zeros():
                     self._fill(depth, node.tile, "0.0")
                     self._empty.add(node.tile)
@@ -632,15 +646,18 @@ class _Writer:
         shape = ", ".join(str(self._length(rng)) for rng in tile.ranges)
         self._say(depth, f"{self._tile(tile)} = tl.full(({shape},), {value}, tl.float32)")
 
-    def _place(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+    def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
+        *_, width = lengths = stored(tensor, self._sizes, self._parts_of)
+        large, start = prod(lengths) >= 2**31, self._of[tensor]
+        if at is not None:  # of one of several tensors
+            start += f" + {self._numbers[at]}{'.to(tl.int64)' * large} * {prod(lengths[1:])}"
         if len(ranges) == 1:
-            return f"{self._of[tensor]} + {self._index(ranges[0])}"
+            return f"{start} + {self._index(ranges[0])}"
         rows, columns = map(self._index, ranges)
-        height, width = stored(tensor, self._sizes, self._parts_of)
         row = f"({rows} - start)[:, None]" if tensor in self._parts_of else f"{rows}[:, None]"
-        if height * width >= 2**31:
+        if large:
             row = f"{row}.to(tl.int64)"
-        return f"{self._of[tensor]} + {row} * {width} + {columns}[None, :]"
+        return f"{start} + {row} * {width} + {columns}[None, :]"
 
     def _inside(self, ranges: ir.Ranges) -> str:
         """The predicate of the indices that exist; empty where all do."""
@@ -655,14 +672,14 @@ class _Writer:
         inside = self._inside(ranges)
         return f", mask={inside}, other=0.0" if inside else ""
 
-    def _store(self, depth: int, tensor: ir.Tensor, ranges: ir.Ranges, value: str) -> None:
-        place, inside = self._place(tensor, ranges), self._inside(ranges)
+    def _store(self, depth: int, place: str, node: ir.Write | ir.Init, value: str) -> None:
+        inside = self._inside(node.tile.ranges if isinstance(node, ir.Write) else node.ranges)
         mask = f", mask={inside}" if inside else ""
-        self._say(depth, f"tl.store({place}, {value}.to({self._of[tensor]}.dtype.element_ty){mask})")
+        self._say(depth, f"tl.store({place}, {value}.to({self._of[node.tensor]}.dtype.element_ty){mask})")
 
     def _compute(self, depth: int, node: ir.Compute) -> None:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
-            raise self._parts(node.target.tile, node.line)
+            raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
         name = self._tile(tile)
         scaled = self._scale is not None and self._makes_scores(expr)
@@ -692,7 +709,7 @@ class _Writer:
 
     # Expressions, in float32
 
-    def _parts(self, tile: ir.Tile, line: int) -> UsageError:
+    def _part(self, tile: ir.Tile, line: int) -> UsageError:
         return UsageError(
             f"{self._program.name}: a part of tile {tile.name} is used in line {line}, which no Triton kernel can; "
             "read a tile of that size in its place."
@@ -700,7 +717,7 @@ class _Writer:
 
     def _ref(self, ref: ir.Ref, line: int) -> str:
         if ref.ranges != ref.tile.ranges:
-            raise self._parts(ref.tile, line)
+            raise self._part(ref.tile, line)
         return self._scaled(ref.tile)
 
     def _expr(self, expr: ir.Expr, line: int) -> str:
