@@ -89,7 +89,7 @@ def total(launched: Any) -> Moved:
     return sum((each.moved for each in launched), Moved())
 
 
-@every_schedule
+@strategies.few(TESTED)
 @strategies.draws(2, 8)
 @given(data=st.data())
 def test_kernels_move_what_is_counted_and_give_the_reference(
