@@ -23,7 +23,8 @@ from pebblesim.readings.work import KINDS, coarse, work
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=6))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
-    summation = data.draw(strategies.summations(schedule))
+    in_memory = schedule.name.endswith("queries-partly-resident")  # where sums wait that no graph has
+    summation = data.draw(st.just("chain") if in_memory else strategies.SUMMATIONS)
     graph = graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
     computed: Counter[str] = Counter()
     for chunk in moves(schedule.program, sizes, graph.families):
