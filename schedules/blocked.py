@@ -121,7 +121,7 @@ def scores_stored_blocked(m, Q, K, V, *, a, b, c):
     factors = m.tensor("a", m.quotient(n_k, b), n_q)
 
     with m.phase("A"):
-        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY}):
+        for i in m.tiles(n_q, a, independent=True, queries_of=n_k, otherwise={L: -INFINITY, l: 0}):
             l_i, m_i = m.constant(0, i), m.constant(-INFINITY, i)
             for j in m.tiles(n_k, b, keys_of=i):
                 A_ij = m.zeros(i, j)

@@ -84,6 +84,17 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
         divided_product(m, O, A, V, l, a, b)
 
 
+def add_key(m, O_i, l_i, Q_i, K, V, j):
+    """Add the terms of a key; K and V are read word by word."""
+    A = m.zeros(Q_i.shape[0], j)
+    for k in m.tiles(K.shape[1], 1):
+        A += Q_i[:, k] @ m.read(K[j, k]).T
+    A[:] = exp(A)
+    l_i += rowsum(A)
+    for k in m.tiles(V.shape[1], 1):
+        O_i[:, k] += A @ m.read(V[j, k])
+
+
 @schedule(
     problem="forward",
     source="ours: FlashAttention-2's order with columns of width 1; K and V are read word by word",
@@ -93,18 +104,12 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
 )
 def row_stationary_forward(m, Q, K, V, *, B_r):
     """Row-stationary: 4n²d²/M, the best constant for a large cache."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
     O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
     for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, l: 0}):
         Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
         for j in m.tiles(n_k, 1, keys_of=i):
-            A = m.zeros(i, j)
-            for k in m.tiles(d_k, 1):
-                A += Q_i[:, k] @ m.read(K[j, k]).T
-            A[:] = exp(A)
-            l_i += rowsum(A)
-            for k in m.tiles(d_v, 1):
-                O_i[:, k] += A @ m.read(V[j, k])
+            add_key(m, O_i, l_i, Q_i, K, V, j)
         O_i[:] = O_i / l_i
         m.write(O[i, :], O_i)
         m.write(l[i], l_i)

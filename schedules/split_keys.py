@@ -7,6 +7,7 @@ memory: its own O_s and one word for its weight. The merge reads all of them.
 from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.flash_forward import INFINITY
+from pebblesim.schedules.forward import add_key
 
 SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"
 
@@ -14,7 +15,7 @@ SPLIT = "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v 
 @schedule(
     problem="forward",
     source="Dao et al. 2023 (FlashDecoding)",
-    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
+    io=SPLIT,
     fit=["B_r", "S", "B_c"],
     graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
 )
@@ -79,13 +80,13 @@ def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
 @schedule(
     problem="forward",
     source="ours: row-stationary with FlashDecoding's splits, without a maximum",
-    io=("n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(d_v + 1)*ceiling(n_k/S) + n_q*(d_v + 1)"),
+    io=SPLIT,
     fit=["B_r", "S"],
     graph={"softmax": "split-sums", "column_block": "S", "row_block": "B_r"},
 )
 def row_stationary_split(m, Q, K, V, *, B_r, S):
     """Row-stationary, one worker for each split of S keys: splits of any length, with the I/O of FlashDecoding."""
-    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
     splits = m.quotient(n_k, S)
     AV_s, l_s = m.tensor("AV_s", splits, n_q, d_v), m.tensor("l_s", splits, n_q)
     O, l = m.tensor("O", n_q, d_v), m.tensor("l", n_q)
@@ -95,13 +96,7 @@ def row_stationary_split(m, Q, K, V, *, B_r, S):
             for s in m.tiles(n_k, S, independent=True, keys_of=i):
                 Q_i, O_i, l_i = m.read(Q[i, :]), m.zeros(i, d_v), m.zeros(i)
                 for j in m.tiles(s, 1):
-                    A = m.zeros(i, j)
-                    for k in m.tiles(d_k, 1):
-                        A += Q_i[:, k] @ m.read(K[j, k]).T
-                    A[:] = exp(A)
-                    l_i += rowsum(A)
-                    for k in m.tiles(d_v, 1):
-                        O_i[:, k] += A @ m.read(V[j, k])
+                    add_key(m, O_i, l_i, Q_i, K, V, j)
                 m.write(AV_s[s, i, :], O_i)
                 m.write(l_s[s, i], l_i)
 

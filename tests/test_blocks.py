@@ -541,10 +541,11 @@ def test_bounds_on_the_peak_decide_what_fits_at_any_size(name: str, monkeypatch:
     assert len(asked) < 50
 
 
-def test_blocks_of_more_than_half_of_what_they_cut_may_need_fewer_pebbles() -> None:
+@pytest.mark.parametrize(("n", "d", "M"), [(14, 20, 966), (18, 14, 696), (512, 16, 17_100)])
+def test_blocks_of_more_than_half_of_what_they_cut_may_need_fewer_pebbles(n: int, d: int, M: int) -> None:
     """There is no second tile as large, so that what fits does not end at the first size that does not."""
-    dims, M = {"n": 512, "d": 16}, 17_100
-    schedule = SCHEDULES["large-cache"].in_dims(dims)
-    peaks = {B_r: peak_red(schedule.program, {**dims, "B_r": B_r, "B_c": 1}) for B_r in range(250, 270)}
-    assert peaks[256] > M >= peaks[259] and peaks[269] > M
-    assert choose(schedule, dims, M)["B_r"] == max(B_r for B_r, peak in peaks.items() if peak <= M)
+    schedule = SCHEDULES["large-cache"].in_dims({"n": n, "d": d})
+    sizes = range(max(1, n // 2 - 6), min(n, n // 2 + 14) + 1)
+    peaks = {B_r: peak_red(schedule.program, {"n": n, "d": d, "B_r": B_r, "B_c": 1}) for B_r in sizes}
+    assert peaks[n // 2] > M >= peaks[n // 2 + 1] and peaks[max(sizes)] > M
+    assert choose(schedule, {"n": n, "d": d}, M)["B_r"] == max(B_r for B_r, peak in peaks.items() if peak <= M)

@@ -396,6 +396,13 @@ def test_no_schedule_moves_fewer_words_than_a_bound(schedule: Schedule, data: st
     assert best(schedule.problem, dims, M).value <= io  # the bound for every way
 
 
+@strategies.every({name: each for name, each in SCHEDULES.items() if each.maskable})
+def test_rows_without_pairs_are_written_too(schedule: Schedule) -> None:
+    for allowed in ([[False, False], [False, False]], [[True, False], [False, False]]):
+        row = ps.count(schedule, n=2, d=1, M=10_000, mask=from_array(np.array(allowed)))
+        assert row.lower_bound.value <= row.io
+
+
 @strategies.few({name: each for name, each in SCHEDULES.items() if each.maskable})
 @given(data=st.data())
 @strategies.draws(2, 5)

@@ -85,7 +85,8 @@ def test_a_table_of_blocks_stands_for_pairs(tmp_path: Path) -> None:
     [
         ("causl", "mask 'causl' is not known; it is dense, causal, window:W, "),
         ("window:", "'' is not a whole number"),
-        ("window:0", "'0' is not a whole number that it can be made with"),
+        ("window:0", "'0' is not a whole number, 1 or more, such as 256"),
+        ("band:x", "'x' is not a whole number, 0 or more"),
         ("window:-3", "'-3' is not a whole number"),
         ("bigbird:64", "is not known; it is "),
         ("bigbird:0:1:1:1", "a block has at least one row"),

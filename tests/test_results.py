@@ -15,6 +15,7 @@ import sympy
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
+from pebblesim.language.problems import PROBLEMS
 from pebblesim.notation import domain_in_latex, text_in_latex
 from pebblesim.theory.literature import STATEMENTS, latex, statement
 
@@ -127,6 +128,20 @@ def in_latex() -> str:
     formulas = [ps.formula("small-cache"), ps.formula("flash2-backward", "any"), ps.formula("flash2-forward", "causal")]
     gaps, bounds = results()["gaps"], ps.bounds("forward", n_q=5, n_k=9, d_k=3, d_v=2, M=99)
     return "\n".join([*(each.latex() for each in (*formulas, results()["bounds"], bounds, gaps)), latex(STATEMENTS)])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_bounds_of_every_problem_in_latex(name: str) -> None:
+    """In sizes of the problem, and nothing is divided by 1."""
+    square = PROBLEMS[name]
+    for problem in (square, square.rectangle or square):
+        sizes = dict(zip(problem.dims, (5, 7, 3, 2, 4), strict=False))
+        found = ps.bounds(name, M=99, **sizes)
+        text = found.latex()
+        forms = " ".join(f"{form.expr}; {form.domain};" for bound in found.lower for form in bound.forms)
+        assert re.search(r"(?<![\d/])1·|/1\b", forms) is None
+        for symbol in re.findall(r"[a-zA-Z]+_\{[^}]*\}", re.sub(r"\\[a-z]+(\{[^}]*\})?|Q_\{[^&]*&", " ", text)):
+            assert symbol.replace("{", "").replace("}", "") in sizes
 
 
 def test_latex_has_no_signs_that_latex_does_not_know() -> None:

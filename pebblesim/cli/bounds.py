@@ -86,7 +86,7 @@ def bounds(
         print_json(results[0] if m is not None else {"bounds": results})
         return
     title = f"{one.problem}{'' if one.schedule is None else f', as {one.schedule} computes it'}: {listed(one.dims)}"
-    title += "" if one.pairs is None else f", {one.pairs:,} allowed pairs"
+    title += "" if one.pairs is None else f", {one.pairs:,} allowed pair{'s' * (one.pairs != 1)}"
     if m is not None:
         _print_at(one, f"{title}, M = {one.M:,} words")
     else:

@@ -6,7 +6,6 @@ row or one column this is the number of pairs, of rows and of columns; every exa
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pebblesim.errors import UsageError
 from pebblesim.files import load_numpy
+from pebblesim.sizes import parse_size
 
 Array = Any
 
@@ -468,9 +468,16 @@ def of_heads(mask: AnyHeads | str | Array | None) -> AnyHeads | None:
 
 
 def _number(text: str, number: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", number) or (int(number) < 1 and not text.startswith(("band", "bigbird"))):
-        raise UsageError(f"mask {text!r}: {number!r} is not a whole number that it can be made with; it is {KNOWN}.")
-    return int(number)
+    least = 0 if text.startswith(("band", "bigbird")) else 1
+    if number == "0" and least == 0:
+        return 0
+    try:
+        return parse_size("a number in a mask", number)
+    except UsageError:
+        raise UsageError(
+            f"mask {text!r}: {number!r} is not a whole number, {least} or more, such as 256, 4k or 2^20; a mask is "
+            f"{KNOWN}."
+        ) from None
 
 
 def _packed(text: str, lengths: str, within: list[str]) -> Packed:

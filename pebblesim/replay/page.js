@@ -1,6 +1,12 @@
 "use strict";
 /* The page: its modes, its keys, and the loop that draws. */
 
+// The second board, for two games side by side, looks like the first.
+const second = $$("board-0").cloneNode(true);
+second.id = "board-1";
+second.hidden = true;
+$$("boards").append(second);
+
 const page = {
   data: JSON.parse($$("page").textContent),
   modes: {}, mode: null, wanted: true,

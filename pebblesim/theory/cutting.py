@@ -352,10 +352,11 @@ class Case:
             each, number = self._of_each_pair(products)
             root, text = min(
                 (Fraction(2 * tree * words, weight), _times(Fraction(2 * tree, weight), width)),
-                (Fraction(number, weight * families), f"({each})/{weight * families}"),
+                (Fraction(number, weight * families), f"({each})" + _over(weight * families)),
             )
-            large = f"{self.Z_text}*(2*({each})*({text})/{weight} - {families}*({text})**2)/M"
-            small, of_unit, unit = Fraction(1), f"({text})²", root**2
+            half, unit_text = f"2*({each})*{text}{_over(weight)}", text if text.endswith(")") else f"({text})"
+            large = f"{self.Z_text}*({half} - {_times(Fraction(families), f'{unit_text}**2')})/M"
+            small, of_unit, unit = Fraction(1), f"{unit_text}²", root**2
         return Claim(
             name,
             what,
@@ -438,7 +439,7 @@ class Case:
                 (f"13*{n_text}*{d_text}/2 - {4 * many}*{d_text}**2 - M", 0, Fraction(3, 2)),
                 (f"8*{n_text}*{d_text} - {4 * many}*{d_text}**2 - 2*M", Fraction(3, 2), None),
             ],
-            (f"{n_text}{d_text}", n * d),
+            (f"{n_text}·{d_text}", n * d),
             besides=self.besides(names),
             why_not=why_not,
             at_once=[(5 * n * d // 2 - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
@@ -494,7 +495,7 @@ class Case:
         if len({self._texts[width] for width in lines.widths}) == 1:  # d_k = 2d
             large, unit, size = f"6*{Z}*{values}**2/M", f"{values}²", Fraction(d_v**2)
         elif d_k <= 2 * d_v:
-            large, unit = f"{Z}*{keys}*({keys} + {values})/M", f"({keys}({keys} + {values})/{values})²"
+            large, unit = f"{Z}*{keys}*({keys} + {values})/M", f"({keys}·({keys} + {values})/{values})²"
             size = Fraction(d_k * (d_k + d_v), d_v) ** 2
         else:
             large, unit = f"2*{Z}*{values}*({keys} + {values})/M", f"({keys} + {values})²"
@@ -633,6 +634,11 @@ def _monomial(names: Iterable[str]) -> str:
     powers = Counter(names)
     known = sorted(powers, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
     return "*".join(name if powers[name] == 1 else f"{name}**{powers[name]}" for name in known) or "1"
+
+
+def _over(divisor: int) -> str:
+    """Return the text of a division, which by 1 is empty."""
+    return "" if divisor == 1 else f"/{divisor}"
 
 
 def _times(factor: Fraction | int, text: str) -> str:

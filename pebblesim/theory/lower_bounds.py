@@ -310,5 +310,5 @@ def _least_words(claim: Claim, M: int) -> int | None:
 def _domain(low: Fraction | int, high: Fraction | int | None, unit: str) -> str:
     """Format low·unit ≤ M ≤ high·unit."""
     below = f"{low}·{unit} ≤ ".removeprefix("1·") if low else ""
-    above = "" if high is None else f" ≤ {high}·{unit}"
+    above = "" if high is None else f" ≤ {unit}" if high == 1 else f" ≤ {high}·{unit}"
     return f"{below}M{above}" if below or above else "every M"
