@@ -111,7 +111,9 @@ def found_by(check: str) -> str | None:
 
     first = First()
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=no", "--no-header"]
-    pytest.main([*shlex.split(check), *options], plugins=[first])
+    ended = pytest.main([*shlex.split(check), *options], plugins=[first])
+    if not first.failed and ended != pytest.ExitCode.OK:
+        raise RuntimeError(f"pytest {check} ended with {ended!r}")
     return first.failed and f"`{first.failed}`"
 
 

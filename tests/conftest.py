@@ -13,6 +13,7 @@ from hypothesis import settings
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 
+gc.disable()  # until all tests are collected: little of what is imported and collected is garbage
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: tests interrupt themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,22 +25,23 @@ settings.register_profile("full", parent=settings.get_profile("default"), max_ex
 settings.load_profile("default")
 
 
-def crashes(config: pytest.Config) -> Path:
-    return config.cache.mkdir("crashes")
+def crashes(config: pytest.Config) -> list[Path]:
+    """What workers have written; without workers, and without pytest's cache (`-p no:cacheprovider`), nothing."""
+    return sorted(config.cache.mkdir("crashes").iterdir()) if getattr(config, "cache", None) else []
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where Python is when a worker crashes, is written to a file of the worker's."""
     name = os.environ.get("PYTEST_XDIST_WORKER")
     if name is None:
-        for path in crashes(session.config).iterdir():
+        for path in crashes(session.config):
             path.unlink()
-    else:
-        faulthandler.enable((crashes(session.config) / name).open("w"))
+    elif getattr(session.config, "cache", None):
+        faulthandler.enable((session.config.cache.mkdir("crashes") / name).open("w"))
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    for path in sorted(crashes(config).iterdir()):
+    for path in crashes(config):
         if text := path.read_text():
             terminalreporter.section(f"worker {path.name} crashed")
             terminalreporter.write_line(text)
@@ -50,6 +52,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

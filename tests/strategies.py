@@ -25,8 +25,17 @@ def summations(schedule: Schedule) -> st.SearchStrategy[str]:
 
 
 def draws(few: int, many: int) -> settings:
-    """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile."""
-    return settings(max_examples=many if settings.default is settings.get_profile("full") else few)
+    """So many draws of a test that is run for every schedule, or is slow: few by default, many in the full profile.
+
+    The first draw is always the simplest, with all sizes 1; so one is never enough.
+    """
+    assert few > 1
+    return settings(max_examples=amount(few, many))
+
+
+def amount(few: int, many: int) -> int:
+    """A size or number: few by default, many in the full profile."""
+    return many if settings.default is settings.get_profile("full") else few
 
 
 def some(items: Sequence[Item], few: int) -> Sequence[Item]:
@@ -42,7 +51,15 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
     Many put projections around another schedule; of these every fourth stands for all by default.
     """
     around = [name for name in schedules if name.startswith("projected-")]
-    late = {name for number, name in enumerate(around) if number % 4}
+    return _each(schedules, argument, {name for number, name in enumerate(around) if number % 4})
+
+
+def few(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pytest.MarkDecorator:
+    """Runs a test for every fourth schedule by default: for tests that say nearly the same as another one."""
+    return _each(schedules, argument, {name for number, name in enumerate(schedules) if number % 4})
+
+
+def _each(schedules: Mapping[str, Schedule], argument: str, late: set[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         argument,
         [

@@ -179,7 +179,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
 
 
 @every(SCHEDULES, "name")
-@draws(1, 20)
+@draws(2, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:
     check(name, data.draw(sizes(get(name), 5)), None)

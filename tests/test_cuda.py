@@ -89,8 +89,8 @@ def total(launched: Any) -> Moved:
     return sum((each.moved for each in launched), Moved())
 
 
-@every_schedule
-@strategies.draws(1, 8)
+@strategies.few(TESTED)
+@strategies.draws(2, 8)
 @given(data=st.data())
 def test_kernels_move_what_is_counted_and_give_the_reference(
     schedule: Schedule, gpu: Simulated, sources: dict[tuple[str, bool], Source], data: st.DataObject

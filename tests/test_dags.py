@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from oracle_games import least_io
+from strategies import amount
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -88,7 +89,7 @@ def test_the_search_needs_no_good_game_to_start_from(rules: str) -> None:
     """The estimate of what is to come must not cut off the best game: here no game found before stands in for it."""
     rng = random.Random(4)
     sums = Cdag.from_edges(5, [(u, v) for u in range(3) for v in (3, 4)])
-    for graph in (sums, *(random_graph(rng, 7) for _ in range(100))):
+    for graph in (sums, *(random_graph(rng, 7) for _ in range(amount(40, 100)))):
         if rules == "partial" and graph.edges > 7:
             continue
         M = least_M(graph, rules) + rng.choice([0, 0, 1])
@@ -265,7 +266,7 @@ def test_games_of_random_graphs_are_legal_and_seldom_far_from_the_least(rules: s
 def test_every_game_of_a_family_is_legal(name: str, M: int, rules: str) -> None:
     sizes = {"fft": {"n": 16}, "pyramid": {"rows": 8}, "stencil": {"n": 8, "t": 6}, "matmul": {"n": 4}}
     graph = generate(name, **sizes.get(name, {"n": 2}))
-    found = ps.pebble(graph, M=M, rules=rules, seconds=0.1)
+    found = ps.pebble(graph, M=M, rules=rules, seconds=0.02)
     assert found.game.complete
     assert found.io >= found.bound.value >= len(graph.outputs)
     assert found.gap >= 1

@@ -123,9 +123,9 @@ def judge_all(drawn: list[tuple[str, Callable[[], Schedule]]]) -> Counter[str]:
 
 
 def test_small_edits_are_passed_exactly_if_they_are_right() -> None:
-    """Of every other schedule an edit of each kind."""
+    """Of every fourth schedule an edit of each kind."""
     draw, drawn = random.Random(0), []
-    for name in CORES[::2]:
+    for name in CORES[::4]:
         possible = list(edits.edits(SCHEDULES[name]))
         for kind in KINDS:
             of_kind = [edit for edit in possible if edit[0].split(": ")[2].startswith(kind)]

@@ -30,7 +30,7 @@ def start(line: str, **streams: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("line", [COUNT, f"{COUNT} --json"])
+@pytest.mark.parametrize("line", [f"{COUNT} --json", pytest.param(COUNT, marks=pytest.mark.slow)])
 def test_a_full_disk_is_one_sentence(line: str) -> None:
     with open("/dev/full", "w") as full:
         ran = start(line, stdout=full)
@@ -38,7 +38,10 @@ def test_a_full_disk_is_one_sentence(line: str) -> None:
     assert ran.returncode == 2
 
 
-@pytest.mark.parametrize("line", [COUNT, "list --json", "--help", "count --help"])
+@pytest.mark.parametrize(
+    "line",
+    [COUNT, "--help", *(pytest.param(line, marks=pytest.mark.slow) for line in ("list --json", "count --help"))],
+)
 def test_a_reader_that_is_gone_is_no_error(line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -55,7 +58,7 @@ def no_room() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "plot words small-cache -n 64 -d 8 -M 512 -o FILE.png",
+        pytest.param("plot words small-cache -n 64 -d 8 -M 512 -o FILE.png", marks=pytest.mark.slow),
         "graph backward -n 8 -d 4 -o FILE.hdag",
         "gpu emit small-cache -n 64 -d 8 -M 512 -o FILE.cu",
     ],
@@ -122,7 +125,7 @@ def test_a_folder_is_no_file_to_load(
     assert capsys.readouterr().err == f"error: --load {str(tmp_path)!r}: this is a folder.\n"
 
 
-@pytest.mark.parametrize("line", [COUNT, f"{COUNT} --json"])
+@pytest.mark.parametrize("line", [COUNT, pytest.param(f"{COUNT} --json", marks=pytest.mark.slow)])
 def test_output_that_nobody_wants_is_no_error(line: str) -> None:
     ran = subprocess.run(["sh", "-c", f"{sys.executable} -m pebblesim {line} >&-"], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")

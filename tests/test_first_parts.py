@@ -80,7 +80,7 @@ def words_of(name: str, m: int, k: int, n: int, a: int, b: int, s: int) -> tuple
 
 @pytest.mark.parametrize("schedule", OWN, ids=[each.name for each in OWN])
 @given(dims=st.fixed_dictionaries(DIMS), blocks=st.fixed_dictionaries(BLOCKS))
-@draws(25, 400)
+@draws(8, 400)
 def test_every_reading_agrees(schedule: Any, dims: dict[str, int], blocks: dict[str, int]) -> None:
     played = ps.play(schedule, M=10**6, blocks=blocks, **dims)
     counted = ps.count(schedule, M=10**6, blocks=blocks, **dims)

@@ -526,7 +526,7 @@ def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObje
 
 @strategies.every(MASKABLE)
 @given(data=st.data())
-@strategies.draws(1, 5)
+@strategies.draws(2, 5)
 def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}

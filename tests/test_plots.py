@@ -348,8 +348,8 @@ COMMANDS = {
 }
 
 
-ALIKE = ("roofline of a card", "occupancy of an illegal game", "graph of a problem")
-"""Pictures that are drawn as others are."""
+ALIKE = ("roofline of a card", "occupancy of an illegal game", "graph of a problem", "gaps", "skislope")
+"""Pictures that are drawn as others are, or that other tests here draw."""
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pebblesim.language.registry import SCHEDULES
 ROOT = Path(__file__).resolve().parent.parent
 ALL_DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 LONG_DOCUMENTS = (  # with examples that take a while
+    "docs/advise.md",
     "docs/arithmetic-intensity.md",
     "docs/backlite.md",
     "docs/search.md",

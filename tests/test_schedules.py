@@ -90,6 +90,7 @@ with SCHEDULES.temporary():
     ]
 TESTED = {**SCHEDULES, **{each.name: each for each in EXTRA}}
 every_schedule = pytest.mark.parametrize("schedule", TESTED.values(), ids=list(TESTED))
+of_every_kind = strategies.every(TESTED)
 
 
 def graph_of(schedule: Schedule, sizes: dict[str, int], summation: str) -> Cdag:
@@ -159,7 +160,7 @@ def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) 
         np.testing.assert_allclose(output, reference[name], rtol=1e-10, atol=1e-12)
 
 
-@every_schedule
+@of_every_kind
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data: st.DataObject) -> None:
@@ -174,7 +175,7 @@ def test_the_largest_blocks_that_fit_are_playable_in_m(schedule: Schedule, data:
     assert game.peak_red <= M
 
 
-@every_schedule
+@of_every_kind
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedule, data: st.DataObject) -> None:
@@ -185,7 +186,7 @@ def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedul
     assert balanced.peak_red >= chain.peak_red
 
 
-@every_schedule
+@of_every_kind
 def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
     """Deleting any single read, compute or write makes the game illegal or incomplete."""
     dims = dict(zip(schedule.problem.dims, (3, 2, 2), strict=False))
@@ -226,7 +227,7 @@ def test_the_count_is_that_of_the_loops_of_the_paper(name: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
-@strategies.draws(3, 100)
+@strategies.draws(2, 100)
 @given(data=st.data())
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:
     """A new schedule states its I/O, `@schedule(io=...)`, or gets an oracle of loops here."""

@@ -167,10 +167,10 @@ def test_inputs_that_numbers_refuses() -> None:
         numbers(program, sizes, {"B": inputs["B"]})
 
 
-SCALED = [name for name, each in SCHEDULES.items() if each.problem.scaled[0]]
+SCALED = {name: each for name, each in SCHEDULES.items() if each.problem.scaled[0]}
 
 
-@pytest.mark.parametrize("name", SCALED)
+@strategies.few(SCALED, "name")
 @given(
     size=st.integers(1, 3),
     masked=st.booleans(),
@@ -198,10 +198,15 @@ def test_schedules_scale_their_scores(name: str, size: int, masked: bool, kind: 
 
 
 @pytest.mark.parametrize(
-    ("name", "masked"),
-    [(name, masked) for name in SCALED for masked in (False, True) if get(name).maskable or not masked],
+    ("name", "masked", "sign"),
+    [
+        pytest.param(name, masked, sign, marks=[pytest.mark.slow] * (masked == (sign > 0)))
+        for name in SCALED
+        for masked in (False, True)
+        for sign in (1, -1)
+        if get(name).maskable or not masked
+    ],
 )
-@pytest.mark.parametrize("sign", [1, -1])
 def test_schedules_are_right_for_large_scores_or_say_that_they_cannot(name: str, masked: bool, sign: int) -> None:
     """Scores of ±10^4: a schedule without maxima of rows refuses; none is wrong without a word."""
     schedule, solves = get(name), get(name).problem

@@ -145,7 +145,7 @@ def test_the_peak_is_that_of_a_game_under_partial(name: str, data: st.DataObject
 
 @strategies.every(SCHEDULES)
 @given(data=st.data())
-@strategies.draws(1, 30)
+@strategies.draws(2, 30)
 def test_every_game_is_as_predicted_and_needs_at_most_two_pebbles_less(schedule: Schedule, data: st.DataObject) -> None:
     asked = drawn(schedule.name, data)
     apart, beside = (ps.count(schedule, M=PLENTY, summation=each, **asked) for each in ("chain", "in-place"))
@@ -208,9 +208,11 @@ MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.m
 
 @strategies.every(MASKABLE)
 @given(data=st.data())
-@strategies.draws(1, 30)
+@strategies.draws(2, 30)
 def test_games_under_masks_are_as_predicted(schedule: Schedule, data: st.DataObject) -> None:
     asked = drawn(schedule.name, data)
+    if schedule.name.endswith("scores-stored-blocked"):  # refused where a query sees no key of a part of a tile
+        asked["blocks"]["c"] = asked["blocks"]["b"]
     queries, keys = schedule.problem.grid(asked)
     assert queries == keys
     mask = data.draw(strategies.masks(queries))

@@ -125,10 +125,10 @@ def test_where_it_is_not_proved() -> None:
     [
         ("forward", 2**23, 1.36),
         ("forward", 2**24, 1.13),
-        ("forward", 16, 1.31),
+        pytest.param("forward", 16, 1.31, marks=pytest.mark.slow),
         ("backward", 2**23, 1.40),
         ("backward-qkv", 2**23, 1.62),
-        ("backward-qkv", 2**24, 1.49),
+        pytest.param("backward-qkv", 2**24, 1.49, marks=pytest.mark.slow),
     ],
 )
 def test_gaps_where_they_were_largest(problem: str, M: int, most: float) -> None:

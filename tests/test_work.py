@@ -17,13 +17,14 @@ from pebblesim.readings.pebbles import moves
 from pebblesim.readings.work import KINDS, coarse, work
 
 
-@strategies.every(SCHEDULES)
+@strategies.few(SCHEDULES)
 @given(data=st.data())
-@strategies.draws(2, 50)
+@strategies.draws(3, 50)
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=6))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
-    summation = data.draw(strategies.SUMMATIONS)
+    in_memory = schedule.name.endswith("queries-partly-resident")  # where sums wait that no graph has
+    summation = data.draw(st.just("chain") if in_memory else strategies.SUMMATIONS)
     graph = graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
     computed: Counter[str] = Counter()
     for chunk in moves(schedule.program, sizes, graph.families):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pebblesim.language.registry import Schedule
@@ -64,10 +65,17 @@ def overtakes(
     faces of such cones. Where no block sizes of b fit, b counts as larger. The proof uses
     the names in `called`.
     """
+    return _overtakes(a, b, region, tuple((rules or {}).items()), called)
+
+
+@lru_cache(maxsize=256)  # the same for all sizes of two schedules
+def _overtakes(
+    a: Expression, b: Expression, region: str, rules: tuple[tuple[str, Expression], ...], called: tuple[str, str]
+) -> tuple[Fraction | None, str]:
     from pebblesim.growth.tropical import growths
     from pebblesim.growth.verdicts import monomial
 
-    names, cells = growths(a, b, region, rules)
+    names, cells = growths(a, b, region, dict(rules))
     above: list[Cell] = []  # where b grows faster
     below: list[Cell] = []
     for cone, of_a, of_b in cells:

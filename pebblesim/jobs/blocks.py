@@ -130,11 +130,16 @@ def _fit(
             least_M,
         )
     for part in _parts(schedule, dims, summation, mask):
-        sizes |= part.fit(M, sizes, set(fixed))
+        sizes |= _fit_of(part, M, tuple(sizes.items()), frozenset(fixed))
     return sizes
 
 
-@dataclass(frozen=True)
+@lru_cache(maxsize=1024)  # "best" starts from it, and whoever compares asks for both
+def _fit_of(part: _Part, M: int, sizes: tuple[tuple[str, int], ...], fixed: frozenset[str]) -> Blocks:
+    return part.fit(M, dict(sizes), fixed)
+
+
+@dataclass(frozen=True, eq=False)
 class _Part:
     """Phases of a schedule that share no block with the others.
 
@@ -179,7 +184,7 @@ class _Part:
 
     # -- "fit" --------------------------------------------------------------------------------------------------------
 
-    def fit(self, M: int, sizes: Blocks, fixed: set[str]) -> Blocks:
+    def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
         """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
         best = self._on_the_way(M, sizes, groups)
@@ -224,10 +229,9 @@ class _Part:
         best, least = start, self.words(start)
         for power in range(M.bit_length()):
             if self.fits(2**power, sizes):
-                search = _Search(self, self.unmasked, 2**power, names, sizes, sizes)
-                search.climb()
-                if self.words(search.best) <= least:
-                    best, least = search.best, self.words(search.best)
+                blocks = _climbed(self, 2**power, tuple(names), tuple(sizes.items()))
+                if self.words(blocks) <= least:
+                    best, least = blocks, self.words(blocks)
         return best
 
     def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
@@ -397,6 +401,14 @@ class _Search:
             size = last_that(feasible, low[name], high[name])
             sizes[name] = max(low[name], self._smaller(name, size))
         return high | sizes
+
+
+@lru_cache(maxsize=1024)  # for every M above that power
+def _climbed(part: _Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
+    """The best blocks found without a mask, from these."""
+    search = _Search(part, part.unmasked, M, list(names), dict(start), dict(start))
+    search.climb()
+    return search.best
 
 
 def _on_grid(place: int) -> int:
