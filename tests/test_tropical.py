@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.errors import UsageError
+from pebblesim.growth.cones import Cone, dot
 from pebblesim.growth.tropical import Undecided, decide
 from pebblesim.growth.verdicts import Verdict
 
@@ -318,3 +319,22 @@ def test_powers_are_compared_exactly(a: int, b: int, c: int) -> None:
 def test_what_is_outside_is_refused_in_words(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         decide(*arguments)  # type: ignore[arg-type]
+
+
+@given(cuts=st.lists(st.tuples(*[st.integers(-2, 2)] * 3).filter(any), max_size=4), equal=st.integers(0, 1))
+def test_equations_and_facets_describe_the_cone(cuts: list[tuple[int, ...]], equal: int) -> None:
+    cone = Cone.orthant(3)
+    forms = [*cuts, *(tuple(-x for x in h) for h in cuts[:equal])]
+    for h in forms:
+        cone = cone.cut(h)
+    for x in product(range(5), repeat=3):
+        described = all(dot(h, x) == 0 for h in cone.equations) and all(dot(h, x) >= 0 for h in cone.facets)
+        assert described == all(dot(h, x) >= 0 for h in forms)
+
+
+def test_a_region_that_is_an_equation_keeps_its_other_inequalities() -> None:
+    verdict = decide("n*d + M", "Θ", "n**2 + M", "n >= d, n <= d")
+    assert str(verdict).splitlines()[1:] == [
+        "  f ~ M, g ~ M where n = d, n ≥ 1, M ≥ nd",
+        "  f ~ nd, g ~ n² where n = d, M ≥ 1, nd ≥ M",
+    ]

@@ -103,10 +103,18 @@ class Cone:
         """A direction in the relative interior of the cone."""
         return primitive(tuple(sum(entries) for entries in zip(*self.rays, strict=True)))
 
-    @property
+    @cached_property
+    def equations(self) -> tuple[Ray, ...]:
+        """The linear functions that are 0 on the whole cone although an inequality allows more; h stands for -h, too."""
+        whole = [h for i, h in enumerate(self.halfspaces) if all(i in self._tight[ray] for ray in self.rays)]
+        return tuple(dict.fromkeys(max(h, tuple(-x for x in h)) for h in whole))
+
+    @cached_property
     def facets(self) -> tuple[Ray, ...]:
-        """The inequalities without redundant ones, each face once."""
+        """The inequalities without redundant ones and without `equations`, each face once."""
         faces: dict[frozenset[Ray], Ray] = {}
         for i, h in enumerate(self.halfspaces):
-            faces.setdefault(frozenset(ray for ray in self.rays if i in self._tight[ray]), h)
-        return tuple(h for face, h in faces.items() if face and not any(face < other for other in faces))
+            face = frozenset(ray for ray in self.rays if i in self._tight[ray])
+            if 0 < len(face) < len(self.rays):
+                faces.setdefault(face, h)
+        return tuple(h for face, h in faces.items() if not any(face < other for other in faces))

@@ -75,16 +75,17 @@ class Verdict:
     def _lines(self) -> Iterator[str]:
         cells: dict[tuple[Vector, Vector], list[str]] = {}
         for piece in self.pieces:
-            cell = ", ".join(self._inequality(h) for h in piece.cone.facets) or "one direction"
-            cells.setdefault((piece.f, piece.g), []).append(cell)
+            equal = [self._related(h, "=") for h in piece.cone.equations]
+            where = equal + [self._related(h, "≥") for h in piece.cone.facets]
+            cells.setdefault((piece.f, piece.g), []).append(", ".join(where) or "one direction")
         for forms, where in cells.items():
             f, g = (monomial(form, self.symbols) for form in forms)
             yield f"f ~ {f}, g ~ {g} where {' or '.join(where)}"
 
-    def _inequality(self, h: Ray) -> str:
+    def _related(self, h: Ray, sign: str) -> str:
         more = tuple(Fraction(max(x, 0)) for x in h)
         less = tuple(Fraction(max(-x, 0)) for x in h)
-        return f"{monomial(more, self.symbols)} ≥ {monomial(less, self.symbols)}"
+        return f"{monomial(more, self.symbols)} {sign} {monomial(less, self.symbols)}"
 
 
 def monomial(form: Vector, names: Iterable[str]) -> str:
