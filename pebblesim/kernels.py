@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
@@ -44,6 +46,36 @@ def _alone(folder: str) -> Iterator[None]:
         yield
 
 
+_INTERRUPTS: list[tuple[Any, ...]] = []
+"""Ctrl-C that came while a function was being compiled."""
+
+
+def _remember(*interrupt: Any) -> None:
+    _INTERRUPTS.append(interrupt)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Make Ctrl-C wait until the function at hand is compiled; inside LLVM it would leave half a function.
+
+    A function that calls others is compiled after them, so that nobody waits for more than one.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or handler not in (signal.default_int_handler, _remember):
+        yield
+        return
+    signal.signal(signal.SIGINT, _remember)
+    try:
+        yield
+        if _INTERRUPTS:
+            raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if handler is not _remember:  # no other function waits for this one
+            _INTERRUPTS.clear()
+
+
 def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
     """numba's `njit` with a cache on disk.
 
@@ -63,7 +95,7 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
         compile_or_load = result.compile
 
         def alone(signature: Any) -> Any:
-            with _alone(result._cache.cache_path):
+            with _alone(result._cache.cache_path), _whole():
                 return compile_or_load(signature)
 
         result.compile = alone

@@ -2,13 +2,16 @@
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numba.core.caching import FunctionCache
 
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
@@ -166,6 +169,40 @@ def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path:
     first, second = halved_at_once(tmp_path, "3.0", "5.0")
     assert (first[0], second[0], int(first[1]) + int(second[1])) == ("1.5", "2.5", 1)
     assert compiled_in(tmp_path) == [".nbc", ".nbi"]
+
+
+CALLED = """
+from pebblesim.kernels import kernel
+
+@kernel()
+def called(x):
+    return x + 1
+
+@kernel()
+def calls(x):
+    return called(x) + 1
+"""
+
+
+def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels_interrupted.py").write_text(CALLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("kernels_interrupted")
+    save, saved = FunctionCache.save_overload, []
+
+    def interrupted(self: Any, sig: Any, data: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        save(self, sig, data)
+        saved.append(data.fndesc.qualname)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FunctionCache, "save_overload", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            module.calls(1)
+    assert saved == ["called"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert module.calls(1) == 3
+    assert not module.called.stats.cache_hits
 
 
 def foreign(tree: ast.Module) -> set[str]:
