@@ -18,7 +18,7 @@ from pebblesim.readings.count import count
 Words = list[tuple[str, int, int, int]]  # of a primitive: (place, row, column, kind) of each request
 
 
-SEVERAL = {"O_s", "L_s", "AV_s", "l_s"}  # tensors that are kept apart for tiles of a dimension
+SEVERAL = {"O_s", "L_s", "AV_s", "l_s", "a"}  # tensors that are kept apart for tiles of a dimension
 
 
 class Interpreter:
