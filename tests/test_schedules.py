@@ -106,6 +106,14 @@ def played(schedule: Schedule, sizes: dict[str, int], summation: str, M: int) ->
     return referee(graph, M, moves(schedule.program, sizes, graph.families))
 
 
+@pytest.mark.parametrize("summation", ["balanced", "blocked:2", "blocked:3"])
+@pytest.mark.parametrize("c", [1, 2, 3])
+def test_a_value_waits_until_a_block_of_terms_in_parts_is_added_to_it(summation: str, c: int) -> None:
+    """O, rescaled, is what a tree of b products is added to, and they are made c at a time."""
+    played = ps.play("scores-stored-blocked", n=5, d=2, M=1000, blocks={"a": 2, "b": 4, "c": c}, summation=summation)
+    assert played.passed
+
+
 @every_schedule
 @given(data=st.data())
 @strategies.draws(2, 50)

@@ -455,11 +455,12 @@ def run(
                     count = now = 0
                 value = first + k
                 meant = cell(number, block, count)
-                if count == 0 and ins[ONTO] >= 0:
+                if ins[ONTO] >= 0:  # also needed after the first terms: a tree adds the value to a whole block of them
                     onto = families[ins[ONTO]]
                     of_value = block if onto[PERIOD] > 0 else 0
                     value, terms_of_value = _element(onto, elements, of_value, element)
-                    meant = cell(ins[ONTO], of_value, terms_of_value)
+                    if count == 0:
+                        meant = cell(ins[ONTO], of_value, terms_of_value)
                     value = _holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
                     if k == 0 and term > begin:  # an earlier tile of terms has made this value the sum already
                         meant = cell(number, block, 0)
