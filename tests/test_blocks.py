@@ -378,6 +378,20 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     assert words(low | free) == words(low)
 
 
+@pytest.mark.parametrize("summation", ["chain", "in-place", "balanced"])
+def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(summation: str) -> None:
+    """There a sum has one term, so that hardly any of what a primitive may hold is held."""
+    for schedule in SCHEDULES.values():
+        if schedule.name.startswith("projected-"):
+            continue
+        blocks = dict.fromkeys(schedule.blocks, 1)
+        for sizes in product((1, 2), repeat=len(schedule.problem.dims)):
+            dims = dict(zip(schedule.problem.dims, sizes, strict=True))
+            room, peak = Room(schedule.program, dims, summation), peak_red(schedule.program, dims | blocks, summation)
+            most = room.most(blocks)
+            assert room.least(blocks) <= peak and (most is None or peak <= most), (schedule.name, dims)
+
+
 @given(n=st.integers(1, 60), limits=st.tuples(*2 * [st.none() | st.integers(0, 70)]), a=SMALL, b=SMALL, width=SMALL)
 def test_what_tiles_of_a_band_come_to_at_least(
     n: int, limits: tuple[int | None, int | None], a: int, b: int, width: int
