@@ -394,6 +394,11 @@ def test_a_search_out_of_memory_ends_with_an_interval(states: int) -> None:
         assert referee(graph, 4, [found.moves], rules).io == found.io
 
 
+def test_a_search_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebblesim.dags.optimum.available_memory", lambda: 2**20)
+    assert optimum(generate("fft", n=8), 4, seconds=60).ended == "memory"
+
+
 def test_ctrl_c_ends_a_search_with_an_interval() -> None:
     graph = generate("fft", n=16)
     optimum(generate("fft", n=4), 3)  # what is compiled now is not waited for later

@@ -200,7 +200,10 @@ def optimum(
     ] = "hong-kung",
     seconds: Seconds = None,
     memory: Annotated[
-        str, typer.Option("--memory", help="Stop when the states take this much memory.", metavar="BYTES")
+        str,
+        typer.Option(
+            "--memory", help="Stop when the states take this much memory, or all that is left.", metavar="BYTES"
+        ),
     ] = "4GiB",
     states: Annotated[
         str | None, typer.Option("--states", help="Stop at this number of states instead.", metavar="N")

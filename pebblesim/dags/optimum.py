@@ -25,6 +25,7 @@ from pebblesim.dags.search import pebble
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.memory import available_memory
 from pebblesim.results import Result
 from pebblesim.sizes import whole
 
@@ -120,7 +121,7 @@ def optimum(
         M: red pebbles.
         rules: "hong-kung" (with recomputation), "no-recompute" or "partial".
         seconds: time limit; without it the search ends when the optimum is proven or the memory is full.
-        memory: memory limit for states, in bytes.
+        memory: memory limit for states, in bytes; where less is left on the machine or in its container, that.
         states: limit on the number of states, instead of `memory`.
         progress: called from time to time; see `Progress`.
 
@@ -159,7 +160,7 @@ def optimum(
         run.ended = "interrupted"
     elif not run.proven:
         try:
-            narrow(run, states, whole("memory", memory), began, end, progress)
+            narrow(run, states, min(whole("memory", memory), available_memory()), began, end, progress)
         except KeyboardInterrupt:
             run.ended = "interrupted"
     game = referee(graph, M, [run.moves], rules)

@@ -105,7 +105,7 @@ class Cone:
 
     @cached_property
     def equations(self) -> tuple[Ray, ...]:
-        """The linear functions that are 0 on the whole cone although an inequality allows more; h stands for -h, too."""
+        """The linear functions that are 0 on the whole cone; one of h and -h."""
         whole = [h for i, h in enumerate(self.halfspaces) if all(i in self._tight[ray] for ray in self.rays)]
         return tuple(dict.fromkeys(max(h, tuple(-x for x in h)) for h in whole))
 
