@@ -111,6 +111,12 @@ def test_its_value_in_units_of_half_an_nd(quarters: int, halves: float) -> None:
     assert ("13*n*d/2" in found.form.expr) == (quarters <= 6)
 
 
+def test_half_a_word_is_a_word() -> None:
+    """13nd/2 - 48d² - M is 111½ at n = 25, d = 1, M = 3, and I/O is whole."""
+    found = {bound.name: bound.value for bound in lower_bounds(PROBLEMS["forward"], {"n": 25, "d": 1}, 3)}
+    assert found["C5"] == 112
+
+
 def test_where_it_is_not_proved() -> None:
     assert "n ≥ 24·d" in c5(95, 4, 100).why_not and not c5(96, 4, 100).why_not
     sizes = {"n_q": 400, "n_k": 399, "d_k": 2, "d_v": 2}

@@ -442,7 +442,7 @@ class Case:
             (f"{n_text}·{d_text}", n * d),
             besides=self.besides(names),
             why_not=why_not,
-            at_once=[(5 * n * d // 2 - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
+            at_once=[(-(-5 * n * d // 2) - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
         )
 
     def _uneven(self, lines: Lines) -> str:
