@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -38,6 +39,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             path.unlink()
     elif getattr(session.config, "cache", None):
         faulthandler.enable((session.config.cache.mkdir("crashes") / name).open("w"))
+
+
+AGAIN: set[str] = set()
+"""Tests that a worker was running when it crashed."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+    """Run a test once more whose worker crashed: whatever was collected as garbage then may be another test's.
+
+    The crash is reported at the end. A test that crashes again fails.
+    """
+    if crashitem not in AGAIN:
+        AGAIN.add(crashitem)
+        sched.mark_test_pending(crashitem)
+        report.outcome = "rerun"  # type: ignore[assignment]
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
