@@ -3,7 +3,7 @@
 from pebblesim.language import relu, sigmoid
 from pebblesim.language.registry import schedule
 from pebblesim.schedules import partly_resident, partly_stored
-from pebblesim.schedules.forward import CLOSED_ROWS
+from pebblesim.schedules.forward import CLOSED_ROWS, add_scores, add_values
 from pebblesim.schedules.matmul import CLOSED_STREAMED, gemm_streamed, rank_one_updates, streamed
 from pebblesim.schedules.stored_pairs import stored_scores
 
@@ -51,17 +51,15 @@ def define(activation):
     )
     def row_stationary_forward(m, Q, K, V, *, B_r):
         """Row-stationary: 4n²d²/M."""
-        (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+        (n_q, _), (n_k, d_v) = Q.shape, V.shape
         O = m.tensor("O", n_q, d_v)
         for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0}):
             Q_i, O_i = m.read(Q[i, :]), m.zeros(i, d_v)
             for j in m.tiles(n_k, 1, keys_of=i):
                 A = m.zeros(i, j)
-                for k in m.tiles(d_k, 1):
-                    A += Q_i[:, k] @ m.read(K[j, k]).T
+                add_scores(m, A, Q_i, K, j)
                 A[:] = value(A)
-                for k in m.tiles(d_v, 1):
-                    O_i[:, k] += A @ m.read(V[j, k])
+                add_values(m, O_i, A, V, j)
             m.write(O[i, :], O_i)
 
     @as_with_softmax(

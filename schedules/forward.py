@@ -84,15 +84,25 @@ def small_cache_forward_streamed(m, Q, K, V, *, a, b):
         divided_product(m, O, A, V, l, a, b)
 
 
+def add_scores(m, A, Q_i, K, j):
+    """Add Q_i K_jᵀ to A; K is read word by word."""
+    for k in m.tiles(K.shape[1], 1):
+        A += Q_i[:, k] @ m.read(K[j, k]).T
+
+
+def add_values(m, O_i, A, V, j):
+    """Add A V_j to O_i; V is read word by word."""
+    for k in m.tiles(V.shape[1], 1):
+        O_i[:, k] += A @ m.read(V[j, k])
+
+
 def add_key(m, O_i, l_i, Q_i, K, V, j):
     """Add the terms of a key; K and V are read word by word."""
     A = m.zeros(Q_i.shape[0], j)
-    for k in m.tiles(K.shape[1], 1):
-        A += Q_i[:, k] @ m.read(K[j, k]).T
+    add_scores(m, A, Q_i, K, j)
     A[:] = exp(A)
     l_i += rowsum(A)
-    for k in m.tiles(V.shape[1], 1):
-        O_i[:, k] += A @ m.read(V[j, k])
+    add_values(m, O_i, A, V, j)
 
 
 @schedule(

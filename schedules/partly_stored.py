@@ -8,6 +8,7 @@ they lie where those of each other key lie.
 
 from pebblesim.language import exp, rowsum
 from pebblesim.language.registry import schedule
+from pebblesim.schedules.partly_resident import write_rows
 
 IO = "n_q*(d_k + d_v) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + 2*n_q*(n_k - Min(n_k, B_s))"
 SOURCE = "ours: scores-stored with both passes over the same rows; the scores of the first keys stay"
@@ -47,10 +48,7 @@ def two_passes(m, Q, K, V, B_r, B_s, activate, l=None):
             m.delete(A_is)
             for j in m.tiles(n_k, 1, after=B_s):
                 values(O_i, l_i, m.read(A[i, j]), j)
-            if l is not None:
-                O_i[:] = O_i / l_i
-                m.write(l[i], l_i)
-            m.write(O[i, :], O_i)
+            write_rows(m, O, l, i, d_v, O_i, l_i)
 
 
 @schedule(problem="forward", source=SOURCE, io=f"{IO} + n_q", fit=["B_r", "B_s"], graph={"softmax": "late"})
