@@ -24,6 +24,11 @@ LARGEST = 2**256
 """The largest size: far beyond any machine, while ratios of counts still fit into a float."""
 
 
+def listed(sizes: Mapping[str, int]) -> str:
+    """Return sizes as a line of text: n = 4,096, d = 64."""
+    return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
 def whole(what: str, value: Any) -> int:
     """Return `value` if it is a whole number, 1 or more.
 

@@ -26,19 +26,20 @@ settings.register_profile("full", parent=settings.get_profile("default"), max_ex
 settings.load_profile("default")
 
 
-def crashes(config: pytest.Config) -> list[Path]:
-    """What workers have written; without workers, and without pytest's cache (`-p no:cacheprovider`), nothing."""
-    return sorted(config.cache.mkdir("crashes").iterdir()) if getattr(config, "cache", None) else []
+def crashes(config: pytest.Config) -> Path | None:
+    """The folder of what workers write when they crash; None without pytest's cache (`-p no:cacheprovider`)."""
+    cache = getattr(config, "cache", None)
+    return None if cache is None else cache.mkdir("crashes")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where Python is when a worker crashes, is written to a file of the worker's."""
-    name = os.environ.get("PYTEST_XDIST_WORKER")
-    if name is None:
-        for path in crashes(session.config):
-            path.unlink()
-    elif getattr(session.config, "cache", None):
-        faulthandler.enable((session.config.cache.mkdir("crashes") / name).open("w"))
+    if folder := crashes(session.config):
+        if name := os.environ.get("PYTEST_XDIST_WORKER"):
+            faulthandler.enable((folder / name).open("w"))
+        else:
+            for path in folder.iterdir():
+                path.unlink()
 
 
 AGAIN: set[str] = set()
@@ -58,7 +59,8 @@ def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    for path in crashes(config):
+    folder = crashes(config)
+    for path in sorted(folder.iterdir()) if folder else ():
         if text := path.read_text():
             terminalreporter.section(f"worker {path.name} crashed")
             terminalreporter.write_line(text)

@@ -106,10 +106,16 @@ def total(x):
 """
 
 
+def called_with_constants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module above, as one that nobody has imported."""
+    (folder / "called_with_constants.py").write_text(CONSTANTS)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "called_with_constants", raising=False)
+    return import_module("called_with_constants")
+
+
 def test_a_function_is_compiled_once_for_all_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "called_with_constants.py").write_text(CONSTANTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    called = import_module("called_with_constants")
+    called = called_with_constants(tmp_path, monkeypatch)
     assert called.total(3) == 4 + 2 + 3
     assert len(called.next.signatures) == 1
 
@@ -171,23 +177,8 @@ def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path:
     assert compiled_in(tmp_path) == [".nbc", ".nbi"]
 
 
-CALLED = """
-from pebblesim.kernels import kernel
-
-@kernel()
-def called(x):
-    return x + 1
-
-@kernel()
-def calls(x):
-    return called(x) + 1
-"""
-
-
 def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kernels_interrupted.py").write_text(CALLED)
-    monkeypatch.syspath_prepend(tmp_path)
-    module = import_module("kernels_interrupted")
+    called = called_with_constants(tmp_path, monkeypatch)
     save, saved = FunctionCache.save_overload, []
 
     def interrupted(self: Any, sig: Any, data: Any) -> None:
@@ -198,11 +189,11 @@ def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(FunctionCache, "save_overload", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            module.calls(1)
-    assert saved == ["called"]
+            called.total(3)
+    assert saved == ["next"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert module.calls(1) == 3
-    assert not module.called.stats.cache_hits
+    assert called.total(3) == 4 + 2 + 3
+    assert not called.next.stats.cache_hits
 
 
 def foreign(tree: ast.Module) -> set[str]:

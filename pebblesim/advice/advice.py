@@ -23,7 +23,7 @@ from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get
 from pebblesim.readings import terms
 from pebblesim.results import Result
-from pebblesim.sizes import BYTES
+from pebblesim.sizes import BYTES, listed
 from pebblesim.tables import Sheet
 
 LEFT_OUT = (
@@ -246,7 +246,7 @@ class Advice(Result):
 
     def parts(self) -> list[str | Sheet]:
         """What is printed, with its tables."""
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        sizes = listed(self.dims)
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
         if self.together > 1:

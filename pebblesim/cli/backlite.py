@@ -13,7 +13,7 @@ from pebblesim.cli.options import command, family, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
-from pebblesim.sizes import parse_size, parse_words
+from pebblesim.sizes import listed, parse_size, parse_words
 
 app = family()
 
@@ -127,7 +127,7 @@ def backlite(
     if as_json:
         print_json(found.to_dict())
         return
-    shown = ", ".join(f"{name} = {size:,}" for name, size in (*found.dims.items(), *found.blocks.items()))
+    shown = listed({**found.dims, **found.blocks})
     headings, rows = found.table()
     print_table(f"flash2-backward without light tiles: {shown}", headings, rows)
     for note in found.notes():

@@ -23,8 +23,8 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table, say, show
-from pebblesim.sizes import parse_size, parse_words
+from pebblesim.cli.printing import one_way, print_json, print_table, say, show
+from pebblesim.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.jobs.bounding import Bounds

@@ -25,10 +25,10 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import listed, one_way, print_json, print_table, print_tensors, say
+from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
 from pebblesim.errors import UsageError
 from pebblesim.readings.peak import IN_PLACE
-from pebblesim.sizes import bytes_of, parse_bytes
+from pebblesim.sizes import bytes_of, listed, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted

@@ -28,7 +28,7 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.files import whole_file
-from pebblesim.sizes import dtype_of, parse_size, parse_words
+from pebblesim.sizes import dtype_of, listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
@@ -345,7 +345,7 @@ LABELS = {
 def _print_row(row: Mapping[str, Any]) -> None:
     from pebblesim.gpu.measure import QUANTITIES, error_of
 
-    sizes = ", ".join(f"{name} = {size:,}" for name, size in {**row["dims"], "M": row["M"], **row["blocks"]}.items())
+    sizes = listed({**row["dims"], "M": row["M"], **row["blocks"]})
     total = row["total"]
     lines = [
         (LABELS[q], _number(total["predicted"][q]), _number(total["measured"][q]), _error(error_of(row, q), total, q))

@@ -11,6 +11,7 @@ from pebblesim.cli.dags import GraphChoice, SourceName, literature
 from pebblesim.cli.options import AsJson, command, family, option_value, pairs
 from pebblesim.cli.printing import print_json, say
 from pebblesim.errors import UsageError
+from pebblesim.sizes import listed
 
 app = family()
 
@@ -81,7 +82,7 @@ def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: b
     if as_json:
         print_json({"problem": problem, **dims, "summation": made.summation, **options, **plan._asdict()})
         return
-    say(f"{problem}, {', '.join(f'{k} = {v:,}' for k, v in dims.items())}, summation {made.summation}")
+    say(f"{problem}, {listed(dims)}, summation {made.summation}")
     say(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
     if output is not None:
         say(f"written   {output}")

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from pebblesim.jobs.glossary import Glossary
 
 
-def listed(sizes: Mapping[str, int]) -> str:
-    """Sizes as a line of text: n = 4,096, d = 64."""
-    return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
-
-
 def one_way(latex: bool, as_json: bool) -> None:
     """Refuse --latex together with --json.
 

@@ -21,6 +21,7 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
+from pebblesim.sizes import listed
 
 LARGEST = 1024
 """Largest head dimension."""
@@ -61,7 +62,7 @@ class Plan:
     backward: tuple[Forecast, ...]
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        sizes = listed(self.dims)
         lines = [f"{sizes}, {self.heads:,} heads{', causal' * self.causal}, rates of {self.card}"]
         for way, found in (("forward", self.forward), ("backward", self.backward)):
             best = found[0]

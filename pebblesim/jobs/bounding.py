@@ -19,7 +19,7 @@ from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.results import Result
-from pebblesim.sizes import whole
+from pebblesim.sizes import listed, whole
 from pebblesim.tables import Sheet
 from pebblesim.theory.lower_bounds import (
     Formulation,
@@ -294,7 +294,7 @@ class Gaps(Result):
 
     def parts(self) -> list[str | Sheet]:
         """What is printed: a row for each M, the ways of computing that the bounds are for, and the largest gap."""
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in self.dims.items())
+        sizes = listed(self.dims)
         columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
         rows = [
             (

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.language import program as ir
-from pebblesim.readings.peak import CHAINS, IN_PLACE, SPARED, intermediates, peak_red
+from pebblesim.readings.peak import CHAINS, intermediates, peak_red, spared
 
 _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
 _Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
@@ -25,7 +25,7 @@ class Room:
         phases = [_levels(phase) for phase in program.phases]
         self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
-        self._spared = SPARED if summation == IN_PLACE else 0
+        self._spared = spared(summation)
         self._known: dict[tuple[int, ...], int] = {}
 
     def least(self, blocks: Sizes) -> int:

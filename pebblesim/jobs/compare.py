@@ -17,7 +17,7 @@ from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.results import Result
-from pebblesim.sizes import whole
+from pebblesim.sizes import listed, whole
 from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound, added_up, best
 
@@ -73,7 +73,7 @@ class Comparison(Result, Sequence[Counted]):
         return head | (Totals(self.rows, dtype).to_dict() if first.heads.said else {})
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in {**self.dims, "M": self.M}.items())
+        sizes = listed({**self.dims, "M": self.M})
         under = "" if self.mask is None else f", mask {self.mask}"
         lines = [
             (row.schedule, row.blocks_in_words, row.io, row.gap)

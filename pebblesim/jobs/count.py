@@ -19,7 +19,7 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.path import Stage, path
-from pebblesim.readings.peak import IN_PLACE, SPARED
+from pebblesim.readings.peak import spared
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.sizes import whole
@@ -183,7 +183,7 @@ class Counted(Result):
     @property
     def _pebbles(self) -> int:
         """The number of pebbles that lower bounds are for; a game with sums in place is one on chains with two more."""
-        return max(self.M, self.peak_red) + (SPARED if self.summation == IN_PLACE else 0)
+        return max(self.M, self.peak_red) + spared(self.summation)
 
     @property
     def gap(self) -> float:

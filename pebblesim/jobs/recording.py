@@ -24,6 +24,7 @@ from pebblesim.language.registry import Schedule
 from pebblesim.readings.peak import IN_PLACE
 from pebblesim.readings.pebbles import steps
 from pebblesim.readings.text import numbered
+from pebblesim.sizes import listed
 
 Ints = NDArray[np.int64]
 
@@ -203,7 +204,7 @@ def record(
         done = illegal.game.moves
     kept = [number for number, start in enumerate(starts) if start < done]
     return Recording(
-        name=", ".join([setup.schedule.name, *(f"{name} = {size:,}" for name, size in setup.dims.items())]),
+        name=f"{setup.schedule.name}, {listed(setup.dims)}",
         graph=setup.graph,
         setup=setup,
         game=referee.finish(),

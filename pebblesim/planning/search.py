@@ -15,9 +15,9 @@ from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
-from pebblesim.readings.peak import CHAINS, IN_PLACE, SPARED
+from pebblesim.readings.peak import CHAINS, IN_PLACE, spared
 from pebblesim.results import Result
-from pebblesim.sizes import LARGEST, whole
+from pebblesim.sizes import LARGEST, listed, whole
 
 if TYPE_CHECKING:
     from pebblesim.jobs.play import Played
@@ -77,7 +77,7 @@ class Found(Result):
 
     def __str__(self) -> str:
         counted, known = self.counted, self.known
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in {**counted.dims, "M": counted.M}.items())
+        sizes = listed({**counted.dims, "M": counted.M})
         sums = ", sums in place" if counted.summation == IN_PLACE else ""
         chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
         if known is None:
@@ -156,7 +156,7 @@ def search(
     M = whole("M", M)
     if summation not in CHAINS:
         raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
-    spared = SPARED if summation == IN_PLACE else 0  # passes are priced on chains
+    less = spared(summation)  # passes are priced on chains
     called = name or f"found-{solves.name}"
     if called in SCHEDULES and not _is_ours(get(called)):
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
@@ -169,7 +169,7 @@ def search(
         raise UsageError(
             f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs."
         )
-    where = ", ".join(f"{dim} = {size:,}" for dim, size in {**sizes, "M": M}.items())
+    where = listed({**sizes, "M": M})
     best: tuple[Counted, str] | None = None
     looked_at = 0
     with SCHEDULES.temporary():  # none of those that are tried is left behind
@@ -178,7 +178,7 @@ def search(
         for number, system in enumerate(ways, 1):
             available = _passes(system)
             looked_at += len(available)
-            for plan in plans(system, available, sizes, M + spared, PLANS):
+            for plan in plans(system, available, sizes, M + less, PLANS):
                 text = writing.source(plan, called, where)
                 counted = _least(writing.register(text, called), sizes, M, plan.blocks, summation)
                 if counted is not None and (best is None or counted.io < best[0].io):
@@ -186,7 +186,7 @@ def search(
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + spared, 1) for each in ways), M)
+        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + less, 1) for each in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pebblesim.plots.style import BLUE, EVERY_WAY, HATCHES, RED
+from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ def bounds(result: Bounds, ax: Axes) -> Axes:
     ax.axvline(float(result.best.value), color="black", linewidth=1.2, label=name)
     if result.theta_value is not None:
         ax.axvline(float(result.theta_value), color=RED, linewidth=1.2, linestyle=(0, (6, 2)), label="inside Θ")
-    sizes = ", ".join(f"{name} = {size:,}" for name, size in result.sizes.items())
+    sizes = listed(result.sizes)
     ax.set(xlabel="words of I/O", title=f"{result.problem}, {sizes}")
     ax.title.set_fontsize(11)
     ax.legend(loc="lower right")

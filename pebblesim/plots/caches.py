@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.plots.style import line
+from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +53,6 @@ def figure(rows: Sequence[Cached], figure: Figure) -> None:
     ax = fetched(rows, figure.subplots())
     first = rows[0]
     if first.counted is not None:
-        sizes = ", ".join(f"{name} = {size:,}" for name, size in first.counted.dims.items())
+        sizes = listed(first.counted.dims)
         ax.set_title(f"{sizes}: what automatic caches fetch", fontsize=11)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8.5, handlelength=4)

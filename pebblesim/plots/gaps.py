@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pebblesim.language.problems import problem
 from pebblesim.plots.style import BLUE, RED
+from pebblesim.sizes import listed
 from pebblesim.theory.lower_bounds import largest, lower_bounds
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def figure(
     for found, ax in zip(all_found, axes, strict=True):
         gaps(found, ax, [name for name in without if name in names_of_bounds(found)], (before or {}).get(found.problem))
         ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
-    sizes = ", ".join(f"{name} = {size:,}" for name, size in all_found[0].dims.items())
+    sizes = listed(all_found[0].dims)
     axes[0].set_title(f"least I/O ÷ lower bound for its way, {sizes}", fontsize=11)
     axes[-1].set_xlabel("M, words of cache")
 

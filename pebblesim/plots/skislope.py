@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.plots.style import EVERY_WAY, line
+from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +74,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
     skislope(rows, above)
     gap(rows, below)
     first = rows[0]
-    sizes = ", ".join(f"{name} = {size:,}" for name, size in first.dims.items())
+    sizes = listed(first.dims)
     above.set_title(f"{first.problem}, {sizes}" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
     above.set_xlabel("")
     d = first.dims.get("d")

@@ -7,6 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from pebblesim.plots.style import COLOURS, HATCHES
+from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +77,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
     words(rows, above, "tensor")
     words(rows, below, "phase")
     first = rows[0]
-    sizes = ", ".join(f"{name} = {size:,}" for name, size in {**first.dims, "M": first.M}.items())
+    sizes = listed({**first.dims, "M": first.M})
     above.set_title(f"{first.problem}, {sizes} words" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
     figure.supxlabel(fill(legend(rows), 140), fontsize=8, x=0.02, ha="left")
 

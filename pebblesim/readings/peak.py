@@ -27,6 +27,11 @@ MOST_STEPS = 3_000_000
 """Largest number of primitives that are run to find the peak, for summation trees other than chains."""
 
 
+def spared(summation: str) -> int:
+    """Return the largest number of pebbles that a game with these sums needs less than on chains."""
+    return SPARED if summation == IN_PLACE else 0
+
+
 def peak_red(program: ir.Program, sizes: ir.Sizes, summation: str = "chain") -> int:
     """Return the largest number of red pebbles at any time of the game.
 
