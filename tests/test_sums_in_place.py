@@ -271,6 +271,12 @@ def test_no_game_is_below_the_lower_bounds_for_two_pebbles_more(data: st.DataObj
     assert row.lower_bound == ps.count(schedule, M=M + 2, blocks=row.blocks, **dims).lower_bound
 
 
+def test_tables_say_what_their_lower_bounds_are_for() -> None:
+    in_place = ps.gaps("forward", n=64, d=8, M=512, summation="in-place")
+    assert str(in_place).endswith("the lower bounds are those of two pebbles more, for a product and a new sum")
+    assert "pebbles more" not in str(ps.gaps("forward", n=64, d=8, M=512))
+
+
 def test_what_does_not_know_sums_in_place_says_so() -> None:
     sizes: dict[str, Any] = {"n": 4, "d": 2, "M": 100}
     with pytest.raises(UsageError, match="played and counted, not recorded"):

@@ -27,7 +27,6 @@ from pebblesim.cli.options import (
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
 from pebblesim.errors import UsageError
-from pebblesim.readings.peak import IN_PLACE
 from pebblesim.sizes import bytes_of, listed, parse_bytes
 
 if TYPE_CHECKING:
@@ -211,8 +210,8 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
         say("gap: I/O ÷ the largest lower bound for its way of computing:")
         for bound, schedules in names.items():
             say(f"  {bound}: {', '.join(schedules)}")
-    if rows[0].summation == IN_PLACE:
-        say("sums in place: the lower bounds are those of two pebbles more, for a product and a new sum")
+    if rows[0].on_bounds:
+        say(rows[0].on_bounds)
 
 
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:

@@ -311,7 +311,8 @@ class Gaps(Result):
         table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
         ways = [f"lower bound for {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
         worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
-        return [f"{self.problem}: {sizes}", table, *ways, worst]
+        on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
+        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.parts()))

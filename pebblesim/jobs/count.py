@@ -19,7 +19,7 @@ from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.path import Stage, path
-from pebblesim.readings.peak import spared
+from pebblesim.readings.peak import IN_PLACE, spared
 from pebblesim.readings.work import work
 from pebblesim.results import Result
 from pebblesim.sizes import whole
@@ -184,6 +184,13 @@ class Counted(Result):
     def _pebbles(self) -> int:
         """The number of pebbles that lower bounds are for; a game with sums in place is one on chains with two more."""
         return max(self.M, self.peak_red) + spared(self.summation)
+
+    @property
+    def on_bounds(self) -> str:
+        """A sentence on what the lower bounds are for, where that is not M pebbles; empty otherwise."""
+        if self.summation != IN_PLACE:
+            return ""
+        return "sums in place: the lower bounds are those of two pebbles more, for a product and a new sum"
 
     @property
     def gap(self) -> float:
