@@ -84,6 +84,6 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
 
 def _spelled_out(from_nd: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes by the names of the problem's own dimensions; n and d stand for all sizes that are not given."""
-    found = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
+    spelled = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
     short = {"n", "d"} - set(from_nd)
-    return {name: value for name, value in options.items() if name not in short} | found
+    return {name: value for name, value in options.items() if name not in short} | spelled

@@ -74,8 +74,8 @@ def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: b
             raise UsageError(
                 f"--option {name}=… is not allowed; sizes, summation trees and the output file have their own options."
             )
-    seen, solves = masks.of(made.mask), solves.in_dims(dims)
-    allowed = None if seen is None else seen.allowed(*solves.grid(dims))
+    pattern, solves = masks.of(made.mask), solves.in_dims(dims)
+    allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
     plan = graphs.plan(problem, made.summation, mask=allowed, **dims, **options)
     if output is not None:
         save_graph(graphs.build(problem, made.summation, mask=allowed, **dims, **options), output)

@@ -100,13 +100,13 @@ def at_once(case: Case) -> list[Bound]:
 
 def slowly(case: Case, end: float) -> list[Bound]:
     """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
-    found = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
-    found += [
+    bounds = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
+    bounds += [
         Bound(own.name, own.words(f"this graph at M = {case.M}", case.task.graph, case.M), own.source, own.rules)
         for own in OWN.values()
         if own.problem is None
     ]
-    return [bound if case.rules in bound.rules else _off(bound) for bound in found]
+    return [bound if case.rules in bound.rules else _off(bound) for bound in bounds]
 
 
 def _off(bound: Bound) -> Bound:
@@ -166,9 +166,9 @@ def wavefronts(case: Case, end: float) -> Bound:
     return Bound(name, case.words + best, source, ONE_SHOT)
 
 
-def _spread(n: int, most: int) -> list[int]:
-    """Return at most `most` numbers below n: the middle first, then evenly spaced ones."""
-    numbers = np.unique(np.linspace(0, n - 1, min(n, most)).astype(int)).tolist()
+def _spread(n: int, limit: int) -> list[int]:
+    """Return at most `limit` numbers below n: the middle first, then evenly spaced ones."""
+    numbers = np.unique(np.linspace(0, n - 1, min(n, limit)).astype(int)).tolist()
     return sorted(numbers, key=lambda x: abs(2 * x - n))
 
 
@@ -238,7 +238,7 @@ def partition(case: Case, end: float) -> Bound:
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds, solver.parameters.num_workers = left / 3, 1
         solver.solve(model)
-        most = floor(solver.best_objective_bound + 1e-6)
-        if most > 0:
-            best = max(best, T * (-(-len(needed) // most) - 1))
+        largest_part = floor(solver.best_objective_bound + 1e-6)
+        if largest_part > 0:
+            best = max(best, T * (-(-len(needed) // largest_part) - 1))
     return Bound(name, best, source, rules)

@@ -29,10 +29,10 @@ def hyperdag(data: bytes) -> Cdag:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
     first = 1
     starts: list[int] = []
-    for what, total, most in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
+    for what, total, columns in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
         starts.append(first)
-        described = f"a {what}: its number and up to {'two' if most == 3 else 'three'} weights"
-        ids = rows.take(first, total, described, 1, most)[:, 0]
+        described = f"a {what}: its number and up to {'two' if columns == 3 else 'three'} weights"
+        ids = rows.take(first, total, described, 1, columns)[:, 0]
         rows.check(ids, first, what, total)
         if twice := rows.once(ids, first):
             raise UsageError(f"line {rows.line[twice[0]]}: {what} {ids[twice[0] - first]} is given twice.")
@@ -58,12 +58,12 @@ def hyperdag(data: bytes) -> Cdag:
         )
     lengths = rows.lengths[starts[0] : starts[0] + hyperedges]
     column = np.where(lengths > 2, 2, 1)
-    given = np.where(
+    weights = np.where(
         lengths > 1, rows.values[rows.start[starts[0] : starts[0] + hyperedges] + np.minimum(column, lengths - 1)], 1
     )
     words = np.ones(vertices, dtype=np.int64)
     used = source[numbers] >= 0
-    words[source[numbers[used]]] = given[used]
+    words[source[numbers[used]]] = weights[used]
     return Cdag.from_edges(vertices, np.column_stack([u, v])[follows], weights=words_of(words, "vertex"))
 
 

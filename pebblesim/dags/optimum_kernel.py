@@ -57,7 +57,7 @@ class Tree(NamedTuple):
     costs: Any
     closed: Any  # the status of each state
     table: Any  # hash table of keys
-    seen: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
+    recent: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
@@ -258,7 +258,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                             break
     # Take vertices one by one, each time the one with the largest sum; a value counts only once.
     while True:
-        most, best = 0, -1
+        most_moved, best = 0, -1
         for v in range(n):
             if over[v] <= 0:
                 continue
@@ -268,11 +268,11 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                 dirts += _popcount(dirty[v, k])
             over[v] = cleans + dirts - (game.M - game.degree[v] - 1)
             words_moved = over[v] + max(0, over[v] - cleans)
-            if over[v] > 0 and words_moved > most:
-                most, best = words_moved, v
+            if over[v] > 0 and words_moved > most_moved:
+                most_moved, best = words_moved, v
         if best < 0:
             return total
-        total += most
+        total += most_moved
         over[best] = 0
         for k in range(words):
             counted = clean[best, k] | dirty[best, k]
@@ -309,7 +309,7 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
     for k in range(words):
         total += _popcount(reads[k])
     while True:
-        most = 0
+        most_moved = 0
         for v in range(n):
             if not _has(must, v):
                 continue
@@ -346,13 +346,13 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
                         w = below[w]
                     clean += w >= 0
             moved = over + max(0, over - clean)
-            if moved > most:
-                most = moved
+            if moved > most_moved:
+                most_moved = moved
                 for u in range(n):
                     on_best[u] = used[u]
-        if most == 0:
+        if most_moved == 0:
             return total
-        total += most
+        total += most_moved
         for u in range(n):
             if on_best[u]:
                 _add(taken, u)
@@ -433,13 +433,13 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
 
 
 @kernel()
-def _seen(seen: Any, state: Any, cost: int) -> Any:
+def _seen(recent: Any, state: Any, cost: int) -> Any:
     """Whether this state was reached recently with no more I/O; otherwise record it."""
     size = state.size
     h = _ZERO
     for k in range(size):
         h = _mixed(h ^ state[k])
-    row = seen[np.int64(h & np.uint64(seen.shape[0] - 1))]
+    row = recent[np.int64(h & np.uint64(recent.shape[0] - 1))]
     same = np.int64(row[size]) <= cost
     for k in range(size):
         same &= row[k] == state[k]
@@ -659,7 +659,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         b[k] &= useful[k] | outputs[k]
                         state[k], state[words + k], state[2 * words + k] = new_red[k], b[k], new_done[k]
                     total = cost + step + written
-                    if _seen(tree.seen, state, total):
+                    if _seen(tree.recent, state, total):
                         continue
                     if symmetric:
                         _canonical(game, state, key, hashes, at)

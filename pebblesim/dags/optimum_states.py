@@ -93,8 +93,8 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, place
         closed=np.empty(room, dtype=np.uint8),
         table=np.full(size, -1, dtype=np.int32),
         # Empty: each entry has a cost that no state has. A larger tree starts empty again, because states that did not
-        # fit into the old tree are recorded in its `seen`.
-        seen=np.full((places, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
+        # fit into the old tree are recorded in its `recent`.
+        recent=np.full((places, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
         heads=np.full(below, -1, dtype=np.int32),
@@ -105,7 +105,7 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, place
 def _larger(kernel: Any, old: Any, room: int) -> Any:
     """Return the same tree with room for more states."""
     words, symmetric = old.states.shape[1] // 3, old.keys is not old.states
-    new = _tree(kernel, room, words, len(old.heads), symmetric, len(old.seen))
+    new = _tree(kernel, room, words, len(old.heads), symmetric, len(old.recent))
     nodes, free = int(old.count[0]), int(old.count[1])
     for name in ("states", "keys", "parents", "vias", "costs", "closed"):
         getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
@@ -190,19 +190,19 @@ def _moves(game: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArra
         path.append((int(tree.vias[last]), _number(row[:words]), _number(row[words : 2 * words])))
         last = int(tree.parents[last])
     outputs = _number(game.outputs)
-    found: list[tuple[int, int]] = []
+    moves: list[tuple[int, int]] = []
     for (_, red, blue), (v, new_red, new_blue) in pairwise(path[::-1]):
         operands = _number(game.preds[v])
         for u in _members(red & ~new_red & ~operands):
             if new_blue & ~blue & 1 << u:
-                found.append((WRITE, u))
-            found.append((DELETE, u))
-        found += [(READ, u) for u in _members(operands & ~red)]
-        found.append((COMPUTE, v))
+                moves.append((WRITE, u))
+            moves.append((DELETE, u))
+        moves += [(READ, u) for u in _members(operands & ~red)]
+        moves.append((COMPUTE, v))
         if outputs & ~blue & 1 << v:
-            found.append((WRITE, v))
-        found += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
-    return np.array([pack(kind, int(vertex[v])) for kind, v in found], dtype=np.int64)
+            moves.append((WRITE, v))
+        moves += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
+    return np.array([pack(kind, int(vertex[v])) for kind, v in moves], dtype=np.int64)
 
 
 def _mask(vertices: Any) -> int:

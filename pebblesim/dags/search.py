@@ -117,9 +117,9 @@ class Pebbling(Result):
         return "\n".join(f"{label:<10}{value}" for label, value in lines.items())
 
 
-def _blame(found: Pebbling) -> str:
+def _blame(pebbling: Pebbling) -> str:
     """Say which of game and bound is more likely to be far from the least I/O."""
-    if found.bound.name == "compulsory":
+    if pebbling.bound.name == "compulsory":
         return "probably the bound is weak: only the compulsory bound applies"
     return "the game or the bound may be weak; `optimum` narrows the gap on small graphs"
 
@@ -190,8 +190,8 @@ def pebble(
     _refuse_what_is_above(bounds, search.io, M)
     again = len(search.order) - len(np.unique(search.order))
     took = time.monotonic() - began
-    found = tuple(bounds)
-    return Pebbling(graph, rules, M, game, moves, largest(found), found, search.start, again, took, interrupted)
+    listed = tuple(bounds)
+    return Pebbling(graph, rules, M, game, moves, largest(listed), listed, search.start, again, took, interrupted)
 
 
 def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:

@@ -88,9 +88,9 @@ def set_up(
     **dims: int,
 ) -> Setup:
     """Set up a game; arguments and errors as for `play`."""
-    seen = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
-    return Setup(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
+    pattern = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, pattern)
+    return Setup(algorithm, sizes, M, sides, summation, pattern, *under(pattern, algorithm, sizes))
 
 
 @dataclass(frozen=True)

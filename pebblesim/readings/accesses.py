@@ -115,9 +115,9 @@ class Stream:
     @property
     def touched(self) -> int:
         """Number of different words that are touched: a larger cache has no benefit."""
-        seen = np.zeros(len(self.sizes), bool)
-        seen[self.ids] = True
-        return int(self.sizes[seen].sum()) * self.unit
+        used = np.zeros(len(self.sizes), bool)
+        used[self.ids] = True
+        return int(self.sizes[used].sum()) * self.unit
 
 
 def accesses(
@@ -450,17 +450,17 @@ def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
                 pass
         if tile_in := ir.entering(node):
             tiles[tile_in] = None
-    found = {}
+    homes = {}
     for tile in tiles:
         written = goals.get(tile, set())
         if tile in source:
             if tile not in moved and (tile not in changed or written == {source[tile]}):
-                found[tile] = source[tile]
+                homes[tile] = source[tile]
         elif len(written) == 1 and tile not in moved:
             (goal,) = written
             if goal not in read or not _read_while(nodes, tile, goal):
-                found[tile] = goal
-    return {tile: home for tile, home in found.items() if home.apart is None}
+                homes[tile] = goal
+    return {tile: home for tile, home in homes.items() if home.apart is None}
 
 
 def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:
