@@ -16,7 +16,7 @@ from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
-from pebblesim.graphs.summation import PARTS, Part, part
+from pebblesim.graphs.summation import PARTS, Role, role
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,7 +26,7 @@ CONSTANTS: Final = ("zero", "initial", "disallowed", "empty")
 
 
 # Family, row block (0 unless regrouped), index of the element, and role of the vertex within its element.
-Location: TypeAlias = tuple[Family, int, tuple[int, ...], Part]
+Location: TypeAlias = tuple[Family, int, tuple[int, ...], Role]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,13 +97,13 @@ class Cdag:
             terms, empty = int(table.terms[block, element]), bool(table.constant[block, element])
         index = (element,) if len(family.shape) == 1 else divmod(element, family.shape[1])
         if block < 0:
-            return family, block, index, Part("initial")
+            return family, block, index, Role("initial")
         if table is not None and empty:
-            return family, block, index, Part("disallowed" if table.pairs else "empty")
+            return family, block, index, Role("disallowed" if table.pairs else "empty")
         if not terms:
-            return family, block, index, Part("value")
+            return family, block, index, Role("value")
         after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, but without the constant
-        return family, block, index, part(offset + after_terms, terms, family.tree, family.start or family.onto)
+        return family, block, index, role(offset + after_terms, terms, family.tree, family.start or family.onto)
 
     def describe(self, v: int) -> str:
         """Return the name of vertex v; indices count from 0, terms from 1.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pebblesim.errors import UsageError
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Place, Stream
+from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -103,11 +103,11 @@ def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Seque
             "blocks, or fewer heads."
         )
     ids: list[Any] = []
-    places: list[Place] = []
+    places: list[StoredMatrix] = []
     end = 0
     for head, stream in enumerate(streams):
         if head % sharing == 0:
-            common: dict[str, Place] = {}
+            common: dict[str, StoredMatrix] = {}
         moved = np.empty(len(stream.sizes), np.int32)
         for place in stream.places:
             new = common.get(place.name)

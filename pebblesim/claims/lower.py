@@ -314,7 +314,7 @@ def _far_out(effort: Effort) -> Finding:
 
 def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
     """Return schedules and sizes whose graph, with blocks of one index, is small enough for an exhaustive search."""
-    games, vertices = [], cache(lambda problem, options: graphs.plan(problem, **dict(options)).vertices)
+    games, vertices = [], cache(lambda problem, options: graphs.size(problem, **dict(options)).vertices)
     for schedule in SCHEDULES.values():
         for numbers in product(range(1, 5), repeat=len(schedule.problem.dims)):
             sizes = dict(zip(schedule.problem.dims, numbers, strict=True))

@@ -76,13 +76,13 @@ def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: b
             )
     pattern, solves = masks.of(made.mask), solves.in_dims(dims)
     allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
-    plan = graphs.plan(problem, made.summation, mask=allowed, **dims, **options)
+    size = graphs.size(problem, made.summation, mask=allowed, **dims, **options)
     if output is not None:
         save_graph(graphs.build(problem, made.summation, mask=allowed, **dims, **options), output)
     if as_json:
-        print_json({"problem": problem, **dims, "summation": made.summation, **options, **plan._asdict()})
+        print_json({"problem": problem, **dims, "summation": made.summation, **options, **size._asdict()})
         return
     say(f"{problem}, {listed(dims)}, summation {made.summation}")
-    say(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
+    say(f"vertices  {size.vertices:,}\nedges     {size.edges:,}\nmemory    {size.bytes:,} bytes")
     if output is not None:
         say(f"written   {output}")

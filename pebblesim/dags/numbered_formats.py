@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.dags.rows import Rows, words_of
+from pebblesim.dags.rows import TokenRows, words_of
 from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
@@ -23,7 +23,7 @@ def hyperdag(data: bytes) -> Cdag:
     ignored; and a row for each pin, "hyperedge vertex", with the source of a hyperedge first. The number of words of a
     value is the memory weight of its hyperedge, or the communication weight if there is no memory weight.
     """
-    rows = Rows.of(data, b"%")
+    rows = TokenRows.of(data, b"%")
     ((hyperedges, vertices, pins),) = rows.take(0, 1, "the header 'hyperedges vertices pins'", 3, 3).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
@@ -74,7 +74,7 @@ def edge_list(data: bytes) -> Cdag:
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
-    rows = Rows.of(data, b"#%")
+    rows = TokenRows.of(data, b"#%")
     first = rows.start[:-1]
     if len(rows) and (rows.lengths < 2).any():
         rows.refuse(int(np.argmax(rows.lengths < 2)), "expected an edge 'from to'")
@@ -130,7 +130,7 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
         raise UsageError(
             "line 1: a MatrixMarket file of a sparse matrix starts with '%%MatrixMarket matrix coordinate'."
         )
-    rows = Rows.of(data, b"%")
+    rows = TokenRows.of(data, b"%")
     ((height, width, entries),) = rows.take(0, 1, "the size 'rows columns entries'", 3, 3).tolist()
     if not height or not width:
         raise UsageError(f"the matrix is {height} × {width}; a graph has at least one vertex.")
@@ -161,7 +161,7 @@ def converter(data: bytes) -> Cdag:
 
     "vertices edges"; for each vertex "v work", then "v words"; edges "u v".
     """
-    rows = Rows.of(data, b"%#")
+    rows = TokenRows.of(data, b"%#")
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")

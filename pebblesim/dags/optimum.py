@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.bounds import Case
+from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
@@ -179,11 +179,11 @@ def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
     """
     import networkx as nx
 
-    graph, case = task.graph, Case(task, task.M)
+    graph, data = task.graph, TaskData(task, task.M)
     whole_graph = nx.Graph()
     whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
-    alive = task.needed[case.targets] == 1
-    whole_graph.add_edges_from(zip(case.preds[alive].tolist(), case.targets[alive].tolist(), strict=True))
+    alive = task.needed[data.targets] == 1
+    whole_graph.add_edges_from(zip(data.preds[alive].tolist(), data.targets[alive].tolist(), strict=True))
     members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
     if len(members) < 2:
         return [(graph, np.arange(graph.vertices))] * len(members)
@@ -193,9 +193,9 @@ def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
         number[vertices] = np.arange(len(vertices))
         inside = np.zeros(graph.vertices, dtype=bool)
         inside[vertices] = True
-        kept = inside[case.targets] & alive
-        edges = np.column_stack([number[case.preds[kept]], number[case.targets[kept]]])
-        ends = (number[vertices[flags[vertices]]] for flags in (case.is_input, case.is_output))
+        kept = inside[data.targets] & alive
+        edges = np.column_stack([number[data.preds[kept]], number[data.targets[kept]]])
+        ends = (number[vertices[flags[vertices]]] for flags in (data.is_input, data.is_output))
         parts.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
     return parts
 

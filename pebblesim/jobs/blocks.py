@@ -222,7 +222,7 @@ class _Part:
         of two up to M.
         """
         if self.words.falling:
-            search = _Search(self, self.words, M, names, start, sizes)
+            search = _BlockSearch(self, self.words, M, names, start, sizes)
             search.climb()
             if search.prove():
                 return search.best
@@ -274,7 +274,7 @@ class _Part:
         if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
         rest = [name for group in self.groups for name in group if name not in names]
-        search = _Search(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
+        search = _BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
         search.climb()
         search.prove()
         if search.best is start:
@@ -282,7 +282,7 @@ class _Part:
         return self._filled(M, search.best, [[name] for name in rest])
 
 
-class _Search:
+class _BlockSearch:
     """Finds the feasible blocks of a part with the fewest words: by local search, then by a proof that none is better.
 
     Attributes:
@@ -406,7 +406,7 @@ class _Search:
 @lru_cache(maxsize=1024)  # for every M above that power
 def _climbed(part: _Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
     """The best blocks found without a mask, from these."""
-    search = _Search(part, part.unmasked, M, list(names), dict(start), dict(start))
+    search = _BlockSearch(part, part.unmasked, M, list(names), dict(start), dict(start))
     search.climb()
     return search.best
 
