@@ -45,13 +45,13 @@ def limit() -> int | None:
 
 def say(*texts: object) -> None:
     """Print texts, line by line; on a terminal, a line that is too long continues on the next line, indented."""
-    most = limit()
+    width = limit()
     for line in (line for text in texts for line in str(text).split("\n")):
-        if most is None or len(line) <= most:
+        if width is None or len(line) <= width:
             print(line)
             continue
         further = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, most, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
+        for part in wrap(line, width, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
             print(part)
 
 
@@ -87,7 +87,7 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    most = limit()
+    width = limit()
     text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
     matter = [columns.index(name) for name in first if name in columns]
     order = matter + [number for number in range(len(columns)) if number not in matter]
@@ -100,20 +100,20 @@ def print_table(
         return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
 
     shown, folded = order, list[int]()
-    while most is not None and room(shown, folded) + len(shown) - 1 > most and len(shown) > max(1, len(matter)):
+    while width is not None and room(shown, folded) + len(shown) - 1 > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
-    if most is not None and room(shown, folded) + len(shown) - 1 > most:
+    if width is not None and room(shown, folded) + len(shown) - 1 > width:
         folded = [number for number in order[1:] if text[number]]
-        while room(shown, folded) > most and len(shown) > 1:
+        while room(shown, folded) > width and len(shown) > 1:
             shown = shown[:-1]
-        folded = folded if room(shown, folded) <= most else order
+        folded = folded if room(shown, folded) <= width else order
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=bool(folded))
     for number in sorted(shown):
         justify: Any = "left" if text[number] else "right"
         table.add_column(columns[number], justify=justify, no_wrap=number not in folded, overflow="fold")
     for row in rows:
         table.add_row(*(row[number] for number in sorted(shown)))
-    wide = most if folded and most else Console(width=100_000).measure(table).maximum
+    wide = width if folded and width else Console(width=100_000).measure(table).maximum
     console = Console(width=max(wide, 1), soft_wrap=not folded)
     if title is not None:
         say(title)
