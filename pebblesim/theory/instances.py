@@ -12,9 +12,10 @@ from math import prod
 from typing import NamedTuple
 
 from pebblesim.errors import UsageError
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.theory.closed_forms import monomial, summed
 
 
