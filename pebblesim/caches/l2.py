@@ -1,14 +1,15 @@
 """An L2 shared by many thread blocks: the traffic to the memory behind it.
 
-The blocks that run at once take turns by elapsed time; when one ends, the next one starts. Their accesses go to sets of
-16 lines, chosen by a hash of the address; the least recently used line of a set is evicted. A read fetches missing
-lines, a write fetches nothing. A dirty line is written to memory when it is no longer among the 10 youngest of its set.
-A chip with several chiplets has an L2 on each.
+The blocks that run at once take turns by elapsed time; when one ends, the next one starts in its place. L2 has one or
+two partitions. With two, each multiprocessor is on the side of one partition, and each line has its home in one. A line
+is looked for on the side of the reader, then at home, then in memory, and is kept in both: so what both sides read is
+held twice, and so is what only the far side reads. Each partition evicts the line that was used longest ago there, and
+asking the near one does not make the line younger at home. A written line is held like a read one, and is dirty at home
+only. It goes to memory when it is evicted there, or when more than about half of the partition is dirty. A read fetches
+missing sectors, a write fetches nothing. A chip with several chiplets has an L2 on each.
 
-Sets need not be simulated one by one. A line leaves when 16 other lines of its set have been used. The amount of data
-used until then, relative to the cache size, is a random variable with distribution Γ(16)/16 and mean 1. So on average
-such a cache behaves like LRU caches of these sizes, and one pass over reuse distances gives the results of all of them.
-`CAPACITY` and `YOUNG` were fitted to an H200; docs/gpu.md states the errors.
+A set may have to hold more than its part of the lines, or less. So a partition consists of `GROUPS` groups of sets; on
+average over them, as much fits as the partition has. All this was measured on an H200 (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import exp, factorial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from pebblesim.caches.policies import lru_counts
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
@@ -30,14 +29,17 @@ from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.kernels.launches import Launch
 from pebblesim.readings.kernels.sectors import WORDS
 
-CAPACITY = 0.75
-"""The usable fraction of L2: data read by both halves is stored twice."""
+SPREAD, GROUPS = 0.08, 4
+"""Standard deviation of what a set must hold, relative to the mean, and groups of sets that stand for the sets."""
 
-WAYS, YOUNG = 16, 10
-"""Lines in a set, and how many of the most recently used ones may be dirty."""
+DIRTY = 0.47
+"""The largest fraction of a partition that is dirty."""
 
-POINTS = 32
-"""Sizes of the LRU caches that represent the sets."""
+CLUSTER = 16
+"""Consecutive blocks on the same side, about those of a cluster of multiprocessors."""
+
+LINE, CHUNK, ALIGNED = 128, 4096, 512
+"""Bytes of a line; bytes in a row with the same home; and what the address of an array is a multiple of."""
 
 LATENCY, OPERATIONS, SECTOR = 2000, 10, 32
 """The time of a block, in units: LATENCY for each request, 1 for each sector of SECTOR bytes that it moves, and 1 for
@@ -78,13 +80,15 @@ def order_of(text: str) -> Order:
 class Chip:
     """A chip: `at_once` blocks run at once on all chiplets together; each chiplet has `l2` bytes of L2.
 
-    Blocks go to the chiplets in turn: one block, or with `contiguous` as many as run on a chiplet at once.
+    Blocks go to the chiplets in turn: one block, or with `contiguous` as many as run on a chiplet at once. An L2 has
+    one or two `partitions`.
     """
 
     at_once: int
     l2: int
     chiplets: int = 1
     contiguous: bool = False
+    partitions: int = 1
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Or
 def _chiplet(
     kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
 ) -> Traffic:
-    ids, kinds = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+    made = []
     for kernel in kernels:
         at_once = max(1, (kernel.at_once or chip.at_once) // chiplets)
         blocks, head = launched(kernel, heads.number, order)
@@ -164,15 +168,24 @@ def _chiplet(
             turned = (np.arange(len(blocks)) // at_once) % 2
             blocks = blocks + turned * len(_blocks(kernel.forth))
             stream = _both(kernel.forth, kernel.back)
-        who, what = turns(stream, width, blocks, at_once)
+        who, what, sides = turns(stream, width, blocks, at_once, chip.partitions)
         asked = stream.ids[what]
-        ids.append(heads.owners(kernel.forth, head[who], asked) * len(stream.sizes) + asked)
-        kinds.append(stream.kinds[what])
+        ids = heads.owners(kernel.forth, head[who], asked) * len(stream.sizes) + asked
+        made.append((ids.astype(np.int32), stream.kinds[what], sides))
     sizes = np.tile(kernels[0].forth.sizes, heads.number) * width
     kept = np.tile(kernels[0].forth.kept, heads.number)
-    together = np.concatenate(ids).astype(np.int32)
-    read, written = behind(Stream(together, np.concatenate(kinds), sizes, kept), chip.l2)
-    return Traffic(int(sizes[together].sum()), read, written)
+    ids, kinds, sides = map(np.concatenate, zip(*made, strict=True))
+    read, written = behind_tiles(Requests(ids, kinds, sides), sizes, kept, chip.l2, chip.partitions)
+    return Traffic(int(sizes[ids].sum()), read, written)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests to L2, in order: item, READ or WRITE or both, and side that it comes from, of each."""
+
+    ids: Any
+    kinds: Any
+    sides: Any
 
 
 def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
@@ -195,13 +208,19 @@ def _dealt(
     return np.arange(len(blocks)) // (at_once if chip.contiguous else 1) % chiplets == chiplet
 
 
-def turns(stream: Stream, width: int, blocks: Any, at_once: int) -> tuple[Any, Any]:
-    """Return the requests of these blocks of a stream in order of time, as (number in `blocks`, request)."""
+def turns(stream: Stream, width: int, blocks: Any, at_once: int, partitions: int) -> tuple[Any, Any, Any]:
+    """Return the requests of these blocks of a stream in order of time, as (number in `blocks`, request, side)."""
     from pebblesim.caches.l2_kernel import take_turns
 
     assert stream.starts is not None and stream.work is not None
     spend = LATENCY + stream.sizes[stream.ids] * width / SECTOR
-    return take_turns(stream.starts, stream.work / OPERATIONS, spend, blocks, at_once)
+    who, what, places = take_turns(stream.starts, stream.work / OPERATIONS, spend, blocks, at_once)
+    return who, what, sides_of(places[who], partitions)
+
+
+def sides_of(places: Any, partitions: int) -> Any:
+    """Return the side of each place where a block runs."""
+    return (places // CLUSTER % partitions).astype(np.uint8)
 
 
 def _blocks(stream: Stream) -> Any:
@@ -226,25 +245,33 @@ def _both(forth: Stream, back: Stream) -> Stream:
 
 
 def replay(
-    launch: Launch, sizes: ir.Sizes, workers: int, room: Mapping[str, int], *, at_once: int, l2_bytes: int
+    launch: Launch,
+    sizes: ir.Sizes,
+    workers: int,
+    room: Mapping[str, int],
+    *,
+    at_once: int,
+    l2_bytes: int,
+    partitions: int = 1,
 ) -> tuple[int, int]:
     """Return the bytes that a launch of a generated kernel reads and writes behind an L2 that is empty at its start.
 
-    Here the items are 32-byte sectors, which neighbouring tiles may share. What is dirty at the end is not written.
+    Here the items are lines of four sectors, which neighbouring tiles may share. What is dirty at the end is not
+    written.
 
     Args:
         launch, sizes, workers: as for `pebblesim.readings.kernels.sectors.moved`.
         room: words of each array in memory, as `pebblesim.readings.kernels.cuda.memory` gives them.
         at_once: thread blocks that the GPU holds at once.
-        l2_bytes: the size of L2.
+        l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
     """
-    from pebblesim.caches.l2_kernel import spread, take_turns
+    from pebblesim.caches.l2_kernel import lines_of, take_turns, through
 
     base: dict[str, int] = {}
     sectors = 0
     for name, words in room.items():
         base[name] = sectors
-        sectors += -(-words // WORDS)
+        sectors += -(-words * SECTOR // WORDS // ALIGNED) * ALIGNED // SECTOR
     per_block = [
         list(block_accesses(launch, sizes, workers, b)) for b in range(number_of_blocks(launch, sizes, workers))
     ]
@@ -255,38 +282,54 @@ def replay(
         for a in block
     ]
     first, rows, units, stride, kinds, work = np.array(tiles, np.int64).reshape(-1, 6).T.copy()
-    order = take_turns(starts, work / OPERATIONS, LATENCY + 1.0 * rows * units, np.arange(len(per_block)), at_once)[1]
-    ids, kind = spread(order, first, rows, units, stride, kinds)
-    stream = Stream(ids, kind, np.ones(sectors, np.int64), np.zeros(sectors, bool))
-    read, written = behind(stream, l2_bytes // SECTOR)
-    return read * SECTOR, written * SECTOR
+    spend = LATENCY + 1.0 * rows * units
+    who, what, places = take_turns(starts, work / OPERATIONS, spend, np.arange(len(per_block)), at_once)
+    requests = lines_of(what, sides_of(places[who], partitions), first, rows, units, stride, kinds)
+    lines = np.arange(sectors * SECTOR // LINE)
+    home, group = _dealt_lines(lines, partitions)
+    size, unit = (np.full(len(lines), each, np.int64) for each in (LINE, SECTOR))
+    found = through(*requests, home, group, size, unit, np.zeros(len(lines), bool), *_rooms(l2_bytes, partitions))
+    return int(found[0]), int(found[1])
 
 
-def behind(stream: Stream, capacity: int) -> tuple[int, int]:
-    """Return the reads and writes of a stream behind an L2 of this size, in units of the stream's sizes, rounded."""
-    room = capacity * CAPACITY / WAYS
-    leaves, ages = ([max(1, int(room * share)) for share in arrivals(lines)] for lines in (WAYS, YOUNG))
-    sizes = np.unique([*leaves, *ages])
-    _, fetched, written = lru_counts(stream, sizes)
-    read, out = fetched[np.searchsorted(sizes, leaves)], written[np.searchsorted(sizes, ages)]
-    return round(read.mean()), round(out.mean())
+def behind_tiles(requests: Requests, sizes: Any, kept: Any, capacity: int, partitions: int) -> tuple[int, int]:
+    """Return the bytes read and written behind an L2 of this size, where items are tiles of `sizes` bytes.
 
-
-@cache
-def arrivals(number: int) -> tuple[float, ...]:
-    """Return equally likely values of the time of arrival `number`, with one arrival per unit of time on average.
-
-    These are quantiles of the Erlang distribution: the time exceeds t if fewer than `number` have arrived until t.
+    A tile has equal parts in all groups of sets of both partitions. What is dirty at the end is written if `kept`.
     """
+    from pebblesim.caches.l2_kernel import through
 
-    def late(t: float) -> float:
-        return exp(-t) * sum(t**k / factorial(k) for k in range(number))
+    pieces = GROUPS * partitions
+    piece = np.arange(pieces)
+    size = (np.outer(sizes, piece + 1) // pieces - np.outer(sizes, piece) // pieces).ravel()
+    home = np.tile((piece % partitions).astype(np.uint8), len(sizes))
+    group = np.tile(np.stack(_groups(piece // partitions), 1).astype(np.uint8), (len(sizes), 1))
+    whole = np.ones(len(requests.ids), np.uint8)
+    given = requests.ids, whole, requests.kinds, requests.sides, home, group, size, size, kept
+    found = through(*given, *_rooms(capacity, partitions))
+    return int(found[0]), int(found[1])
 
-    found = []
-    for point in range(POINTS):
-        low, high = 0.0, 10.0 * number
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if late(middle) > 1 - (point + 0.5) / POINTS else (low, middle)
-        found.append(low)
-    return tuple(found)
+
+def _rooms(capacity: int, partitions: int) -> tuple[Any, Any]:
+    """Return the bytes of each group of sets in each partition, and how many of them may be dirty."""
+    shares = [NormalDist(1, SPREAD).inv_cdf((group + 0.5) / GROUPS) / GROUPS for group in range(GROUPS)]
+    room = np.array([[int(capacity * share / partitions) for share in shares]] * 2)
+    return room, np.floor(room * DIRTY).astype(np.int64)
+
+
+def _groups(number: Any) -> tuple[Any, Any]:
+    """Return the groups of pieces in both partitions: a full one here says nothing about the one there."""
+    return number, (2 * number + 1) % (GROUPS + 1)
+
+
+def _dealt_lines(lines: Any, partitions: int) -> tuple[Any, Any]:
+    """Return the home of lines, a parity of the address, and their groups, mixed (MurmurHash3's finalizer)."""
+    home, rest = np.zeros(len(lines), np.int64), lines * LINE // CHUNK
+    while rest.any():
+        home, rest = home ^ rest & 1, rest >> 1
+    mixed = lines.astype(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        mixed = (mixed ^ mixed >> np.uint64(33)) * np.uint64(factor)
+    mixed >>= np.uint64(33)
+    group = np.stack([mixed % np.uint64(GROUPS), mixed // np.uint64(GROUPS) % np.uint64(GROUPS)], 1)
+    return (home % partitions).astype(np.uint8), group.astype(np.uint8)

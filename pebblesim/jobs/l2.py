@@ -26,7 +26,8 @@ class L2(Result):
     Attributes:
         schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
             one unless each is for itself.
-        order, at_once, size, chiplets: order of launch, most blocks at once, bytes of L2 on each chiplet, and chiplets.
+        order, at_once: order of launch, and most blocks at once.
+        size, chiplets, partitions: bytes of L2 on each chiplet, chiplets, and partitions of each L2.
         requested: bytes that all blocks move from and to L2.
         read, written: bytes that L2 reads from and writes to the memory behind it.
     """
@@ -43,6 +44,7 @@ class L2(Result):
     read: int
     written: int
     mask: Mask | None = None
+    partitions: int = 1
 
     @property
     def moved(self) -> int:
@@ -54,6 +56,7 @@ class L2(Result):
         return {
             "size": self.size,
             "chiplets": self.chiplets,
+            "partitions": self.partitions,
             "order": self.order,
             "at_once": self.at_once,
             "heads": self.heads,
@@ -84,6 +87,7 @@ def l2(
     at_once: int | Sequence[int] = AT_ONCE,
     chiplets: int = 1,
     contiguous: bool = False,
+    partitions: int = 1,
     dtype: str = "float32",
     blocks: BlockRule = "fit",
     mask: AnyMask | None = None,
@@ -101,6 +105,7 @@ def l2(
         at_once: number of thread blocks that run at once, on all chiplets together, or one number for each launch.
         chiplets: number of chiplets with a separate L2 each; blocks are assigned to them in turn.
         contiguous: assign to each chiplet as many consecutive blocks as it runs at once, instead of one.
+        partitions: 2 if an L2 has two halves, and each block reads through that on its side; otherwise 1.
         dtype: data type of a word.
 
     Returns:
@@ -124,7 +129,9 @@ def l2(
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
     several = [at_once] if isinstance(at_once, int) else list(at_once)
     most_at_once = max(whole("at_once", each) for each in several)
-    chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous)
+    if partitions not in (1, 2):
+        raise UsageError(f"partitions = {partitions} was given; an L2 has 1 or 2.")
+    chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
     program = algorithm.program if pattern is None else algorithm.masked
     kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", pattern)
     if not isinstance(at_once, int):

@@ -90,7 +90,7 @@ class Stream:
         places: the matrices of the items; empty for a stream that is not from a schedule.
         starts: where the requests of each thread block begin, and the end; None if there are none.
         blocks: the number of each thread block in its grid, row by row.
-        work: operations done between a request and the one before it, in thread blocks.
+        work: operations done between a request and the one before it, in thread blocks; of whole tiles, also at edges.
         unit: words that a size of 1 stands for: of a line, if items are lines.
     """
 
@@ -247,6 +247,11 @@ class _Walker:
     def _limits(self, rng: ir.Range) -> tuple[int, int]:
         return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
 
+    def _whole(self, rng: ir.Range) -> tuple[int, int]:
+        """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
+        start, stop = self._limits(rng)
+        return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
+
     def _span(self, rng: ir.Range) -> tuple[int, int]:
         """Return the start and the end of the tiles of a range."""
         assert rng.parent is not None
@@ -369,7 +374,7 @@ class _Walker:
             case ir.Init(tensor=tensor, ranges=ranges):
                 yield self._request(tensor, ranges, WRITE)
             case ir.Compute() if self.inside is not None:
-                self.work += operations(node, self._limits)
+                self.work += operations(node, self._whole)
             case _:
                 pass
 
