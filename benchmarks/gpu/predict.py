@@ -14,14 +14,14 @@ QUANTITIES = ("hbm_read", "hbm_written")
 
 
 def main() -> None:
-    for group in sys.argv[1:] or ("exact", "crossover", "fitted", "unseen", "workers", "heads"):
+    for group in sys.argv[1:] or ("exact", "crossover", "fitted", "unseen", "workers", "heads", "rectangles"):
         rows = load(HERE / f"{group}.jsonl")
         for number, row in enumerate(rows, 1):
             if sys.stderr.isatty():
                 print(f"{group}: {number} of {len(rows)}", end="\r", file=sys.stderr)
             case = Case(row["schedule"], row["dims"], row["M"], row["blocks"], row["workers"], row["threads"])
             for kernel, launch in zip(case.source.kernels, row["launches"], strict=True):
-                found = predicted(case, kernel, launch["at_once"], row["gpu"]["l2_bytes"])
+                found = predicted(case, kernel, launch["at_once"], row["gpu"])
                 launch["predicted"] |= {name: found[name] for name in QUANTITIES}
             for name in QUANTITIES:
                 values = [launch["predicted"][name] for launch in row["launches"]]

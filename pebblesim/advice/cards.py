@@ -18,6 +18,7 @@ FIGURES = {
     "shared_per_multiprocessor": "bytes of shared memory in a multiprocessor",
     "shared_per_block": "bytes of shared memory that a block can have",
     "l2": "bytes of L2",
+    "l2_partitions": "halves of L2, where each multiprocessor reads through its own",
     "l3": "bytes of a cache between L2 and memory",
     "l2_bandwidth": "bytes per second between L2 and the multiprocessors",
     "memory": "bytes of memory",
@@ -76,6 +77,11 @@ class Card:
         """Return a rate, or None if it is not known."""
         known = self.figures.get(figure)
         return None if known is None else float(known.value)
+
+    @property
+    def l2_partitions(self) -> int:
+        """Parts of L2, 1 or 2; 1 where nothing else is known."""
+        return int(self.figures["l2_partitions"].value) if "l2_partitions" in self.figures else 1
 
     @property
     def last_cache(self) -> str:

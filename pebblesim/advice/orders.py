@@ -57,7 +57,8 @@ def orders(advice: Advice) -> Orders:
         )
     row = advice.fastest
     arguments: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
-    chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}
+    chip: dict[str, Any] = {"size": advice.card.size("l2"), "partitions": advice.card.l2_partitions}
+    chip["at_once"] = int(figures["multiprocessors"].value)
     arguments |= {"batch": advice.times}  # heads that share keys and values are one in the sizes of the advice
     if advice.together == 1:
         arguments |= {"heads": advice.heads, "kv_heads": advice.kv_heads, "batch": advice.batch, "separate": True}

@@ -24,10 +24,10 @@ import numpy as np
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
 from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.kernels.launches import Launch
 from pebblesim.readings.kernels.sectors import WORDS
+from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, Stream
 
 SPREAD, GROUPS = 0.08, 4
 """Standard deviation of what a set must hold, relative to the mean, and groups of sets that stand for the sets."""

@@ -41,7 +41,10 @@ class Shared(Group):
     """An L2 that thread blocks share, and how they are launched."""
 
     l2: Annotated[
-        str | None, typer.Option("--l2", help="Size of an L2 that all blocks share: 60MiB.", metavar="BYTES")
+        str | None,
+        typer.Option(
+            "--l2", help="Size of an L2 that all blocks share: 4MiB, or 2x30MiB if it has two halves.", metavar="BYTES"
+        ),
     ] = None
     order: Annotated[
         str | None,
@@ -69,7 +72,9 @@ class Shared(Group):
             if arguments:
                 raise UsageError("--order, --at-once and --chiplets are for an L2; give its size with --l2.")
             return None
-        return {"size": parse_bytes("--l2", self.l2), **arguments}
+        halves = self.l2.removeprefix("2x")
+        partitions = 1 if halves == self.l2 else 2
+        return {"size": partitions * parse_bytes("--l2", halves), "partitions": partitions, **arguments}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -169,7 +174,8 @@ def _path(row: Counted) -> str:
 def _print_behind(rows: Sequence[L2]) -> None:
     if rows:
         first = rows[0]
-        each = f" on each of {first.chiplets} chiplets" if first.chiplets > 1 else ""
+        each = ", in two halves" if first.partitions > 1 else ""
+        each += f" on each of {first.chiplets} chiplets" if first.chiplets > 1 else ""
         print_table(
             f"behind an L2 of {first.size:,} bytes{each}: {first.heads:,} head{'s' * (first.heads > 1)}, "
             f"{first.order}, {first.at_once:,} blocks at once",

@@ -27,6 +27,9 @@ CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
 MOST_ACCESSES = 1_000_000
 """Largest number of tiles moved in a launch for which HBM traffic is predicted; this takes some seconds."""
 
+IN_HALVES = ("8.0", "9.0")
+"""Compute capabilities of GPUs whose L2 has two halves: A100, and H100 and H200."""
+
 QUANTITIES = ("words_read", "words_written", "sm_read", "sm_written", "hbm_read", "hbm_written")
 """The quantities that are predicted and measured: words, bytes between the SMs and L2, and bytes to and from HBM."""
 
@@ -108,7 +111,7 @@ def _row(
                 "seconds": seconds,
                 "profiled_seconds": profiled.values[ncu.TIME] / 1e9,
                 "clock": profiled.values[ncu.CLOCK],
-                "predicted": predicted(case, kernel, at_once, where["gpu"]["l2_bytes"]),
+                "predicted": predicted(case, kernel, at_once, where["gpu"]),
                 "measured": {
                     name: _whole(profiled.values[metric] * factor) for name, (metric, factor) in _MEASURED_AS.items()
                 },
@@ -135,8 +138,8 @@ def _row(
     }
 
 
-def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str, int | None]:
-    """Return the predicted traffic of a launch; None at HBM if the replay would take too long."""
+def predicted(case: Case, kernel: Any, at_once: int, gpu: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the predicted traffic of a launch on a GPU; None at HBM if the replay would take too long."""
     exact = moved(kernel.launch, case.sizes, case.workers)
     made = {
         "words_read": exact.words_read,
@@ -148,7 +151,8 @@ def predicted(case: Case, kernel: Any, at_once: int, l2_bytes: int) -> dict[str,
     if tiles > MOST_ACCESSES:
         return {**made, "hbm_read": None, "hbm_written": None}
     room = memory(case.source.kernels, case.program, case.sizes)
-    read, written = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, l2_bytes=l2_bytes)
+    l2 = {"l2_bytes": gpu["l2_bytes"], "partitions": 2 if gpu["capability"] in IN_HALVES else 1}
+    read, written = replay(kernel.launch, case.sizes, case.workers, room, at_once=at_once, **l2)
     return {**made, "hbm_read": read, "hbm_written": written}
 
 

@@ -67,7 +67,8 @@ class L2(Result):
 
     def __str__(self) -> str:
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}"
-        each = f" on each of {self.chiplets} chiplets" if self.chiplets > 1 else ""
+        each = " in two halves" if self.partitions > 1 else ""
+        each += f" on each of {self.chiplets} chiplets" if self.chiplets > 1 else ""
         return (
             f"{self.schedule}, {heads}, {self.order}, {self.at_once:,} blocks at once, L2 of {self.size:,} bytes"
             f"{each}: blocks move {self.requested:,} bytes, memory reads {self.read:,} and writes {self.written:,}"
