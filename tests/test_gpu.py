@@ -200,7 +200,7 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path, monkeypatch: pytest
 
 def synthetic(one: Case, off: int = 0) -> dict[str, Any]:
     """A row as if the counters had said what is predicted, and so many bytes more for reads."""
-    gpu = {"multiprocessors": 100, "l2_bytes": 2**20}
+    gpu = {"multiprocessors": 100, "l2_bytes": 2**20, "capability": "9.0"}
     seen = []
     for kernel in one.source.kernels:
         exact = moved(kernel.launch, one.sizes, one.workers)
@@ -286,7 +286,7 @@ def test_traffic_to_memory_is_predicted_as_it_was_measured(number: int) -> None:
     one = Case(row["schedule"], row["dims"], row["M"], row["blocks"], row["workers"], row["threads"])
     predicted = [0, 0]
     for kernel, launch in zip(one.source.kernels, row["launches"], strict=True):
-        found = measure.predicted(one, kernel, launch["at_once"], row["gpu"]["l2_bytes"])
+        found = measure.predicted(one, kernel, launch["at_once"], row["gpu"])
         predicted = [predicted[0] + (found["hbm_read"] or 0), predicted[1] + (found["hbm_written"] or 0)]
     assert predicted[0] == pytest.approx(row["total"]["measured"]["hbm_read"], rel=0.01)
     assert predicted[1] == pytest.approx(row["total"]["measured"]["hbm_written"], rel=0.06)

@@ -19,13 +19,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.caches.l2 import behind, launched, order_of, turns
-from pebblesim.caches.policies import lru_counts
+from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.gpu.module import module_of
 from pebblesim.jobs.l2 import kernels_of, l2
 from pebblesim.jobs.launch_costs import launch_costs
@@ -34,7 +31,6 @@ from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
-from pebblesim.readings.requests import Stream
 
 BACKWARD = "small-cache-backward-blocked"
 IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}
@@ -74,8 +70,8 @@ METRICS = (
 )
 """What is measured together, in one pass: a second one would find in L2 what the profiler has restored."""
 
-LRU = (45, 52, 60)
-"""MiB of plain LRU caches that launches are also predicted with."""
+CACHES = {"2 x 30 MiB": (2, 30), "45 MiB": (1, 45), "60 MiB": (1, 60)}
+"""Partitions of L2, and MiB of each, that launches are predicted with: those of an H200, and one in their place."""
 
 SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
@@ -161,26 +157,25 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     if any(cost.times > 1 for cost in costs):
         return None
     at_once = [each * card.size("multiprocessors") for each in row["resident"]]
-    chip: dict[str, Any] = {"size": card.size("l2"), "at_once": at_once}
+    chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
     chip |= {"order": f"grouped:{GROUP}", "heads": row["heads"], "dtype": "bfloat16"}
     found = l2(row["schedule"], M=2**40, blocks=row["blocks"], mask=row["mask"], **chip, **row["dims"])
     return {"hbm_read": found.read, "hbm_written": found.written}
 
 
 def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Bytes that each launch by itself reads from memory, as the model of L2 says, and with plain LRU caches."""
-    program, order = get(row["schedule"]).program, order_of(f"grouped:{GROUP}")
+    """Bytes that each launch by itself reads from memory, as the model says of L2 and of others in its place."""
+    program, order, heads = get(row["schedule"]).program, order_of(f"grouped:{GROUP}"), HeadsAtOnce(row["heads"])
     kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, None)
     found, card = {}, cards.card("H200")
     for launch, kernel, resident in zip(launches(program), kernels, row["resident"], strict=True):
-        blocks, head = launched(kernel, row["heads"], order)
-        who, what = turns(kernel.forth, 2, blocks, resident * card.size("multiprocessors"))
-        items, ids = len(kernel.forth.sizes), kernel.forth.ids[what]
-        sizes, kept = np.tile(kernel.forth.sizes, row["heads"]) * 2, np.zeros(items * row["heads"], bool)
-        stream = Stream((head[who] * items + ids).astype(np.int32), kernel.forth.kinds[what], sizes, kept)
-        _, fetched, _ = lru_counts(stream, np.array([size * 2**20 for size in LRU]))
-        caches = {f"LRU, {size} MiB": round(read) for size, read in zip(LRU, fetched, strict=True)}
-        found[launch.name] = {"model": behind(stream, card.size("l2"))[0]} | caches
+        at_once = resident * card.size("multiprocessors")
+        found[launch.name] = {
+            name: traffic(
+                [kernel], heads, 2, order, Chip(at_once, partitions * part * 2**20, partitions=partitions)
+            ).read
+            for name, (partitions, part) in CACHES.items()
+        }
     return found
 
 

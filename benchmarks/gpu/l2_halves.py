@@ -85,6 +85,18 @@ __global__ void __launch_bounds__(1024) name( \
 }
 KERNEL(prepare)
 KERNEL(probe)
+
+// Writes an n x n matrix of float32, tile by tile of b x b, along the rows or down the columns of tiles.
+__global__ void probe_tiles(float* data, int n, int b, int down)
+{
+    int across = (n + b - 1) / b;
+    for (int tile = blockIdx.x; tile < across * across; tile += gridDim.x) {
+        int row = (down ? tile % across : tile / across) * b, column = (down ? tile / across : tile % across) * b;
+        int height = min(b, n - row), width = min(b, n - column);
+        for (int i = threadIdx.x; i < height * width; i += blockDim.x)
+            data[(size_t)(row + i / width) * n + column + i % width] = i;
+    }
+}
 }
 """
 METRICS = {"dram__bytes_read.sum": "read", "dram__bytes_write.sum": "written"}
@@ -113,7 +125,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        flags = "--csv --page raw --print-units base --clock-control none --cache-control none --kernel-name probe"
+        flags = (
+            "--csv --page raw --print-units base --clock-control none --cache-control none --kernel-name regex:^probe"
+        )
         ncu = [asked.ncu, *flags.split(), "--log-file", log, "--metrics", ",".join(METRICS)]
         done = subprocess.run([*ncu, sys.executable, __file__, "--child"], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -136,7 +150,9 @@ class Bench:
 
         self.cupy = cupy
         module = cupy.RawModule(code=SOURCE, options=("-std=c++17",))
-        self.kernels = {name: module.get_function(name) for name in ("latency", "placed", "prepare", "probe")}
+        self.kernels = {
+            name: module.get_function(name) for name in ("latency", "placed", "prepare", "probe", "probe_tiles")
+        }
         for kernel in self.kernels.values():
             kernel.max_dynamic_shared_size_bytes = SHARED
         self.number = cupy.cuda.Device().attributes["MultiProcessorCount"]
@@ -219,7 +235,7 @@ class Bench:
 def tests() -> None:
     bench = Bench()
     print(json.dumps(bench.chip()))
-    for test in (kept, refreshed, stale, left, crowded, again):
+    for test in (kept, refreshed, stale, left, crowded, tiled, again):
         for row in test(bench):
             print(json.dumps({"test": test.__name__} | row), flush=True)
 
@@ -302,6 +318,18 @@ def crowded(bench: Bench) -> Iterator[dict[str, Any]]:
             bench.empty()
             bench.run("probe", bench.lines(kind, size * MIB, 0, True))
             yield {"kind": kind, "size": size * MIB, "lines_written": size * MIB}
+
+
+def tiled(bench: Bench) -> Iterator[dict[str, Any]]:
+    """A matrix is written in tiles: those of 64 and 128 words have whole lines, those of 52 and 127 share lines."""
+    for n in (4096, 6144):
+        for b in (52, 64, 127, 128):
+            for down in (False, True):
+                bench.empty()
+                given = (bench.data, np.int32(n), np.int32(b), np.int32(down))
+                bench.kernels["probe_tiles"]((bench.number,), (256,), given, shared_mem=SHARED)
+                bench.cupy.cuda.Device().synchronize()
+                yield {"n": n, "b": b, "down": down, "lines_written": 4 * n**2}
 
 
 def again(bench: Bench) -> Iterator[dict[str, Any]]:

@@ -66,6 +66,50 @@ def merged() -> str:
     return table(("schedule", "sizes", "launch", "sectors predicted", "measured less predicted"), lines)
 
 
+MIB = 2**20
+KINDS = {(0, 0): "near", (0, 1): "far", (1, 0): "far, other side", (1, 1): "near, other side"}
+"""Lines by (side of the reader, home): a sample is read on side 0."""
+
+
+def kept() -> str:
+    """The share of a sample that is lost when so many other lines are read after it."""
+    found = [row for row in rows("l2_halves") if row.get("test") == "kept" and not row["write"] and row["size"]]
+    sizes_of, lines = sorted({row["size"] for row in found}), []
+    for sample in ((0, 0), (0, 1)):
+        for other in KINDS:
+            lost = {
+                row["size"]: row["read"] / (4 * MIB)
+                for row in found
+                if (tuple(row["kind"]), tuple(row["other"])) == (sample, other)
+            }
+            lines.append((KINDS[sample], KINDS[other], *(f"{lost[size]:.2f}" for size in sizes_of)))
+    return table(("sample", "then, MiB", *(str(size // MIB) for size in sizes_of)), lines)
+
+
+def dirty() -> str:
+    """MiB that are dirty after a stream of writes, with reads between them."""
+    found = [row for row in rows("l2_halves") if row.get("test") == "crowded" and "reads" in row]
+    sizes_of, lines = sorted({row["size"] for row in found if row["size"] >= 16 * MIB}), []
+    for reads in (0, 1, 3):
+        left = {row["size"]: row["lines_written"] - row["written"] for row in found if row["reads"] == reads}
+        lines.append((f"{reads} to 1", *(f"{left[size] / MIB:.1f}" for size in sizes_of)))
+    return table(("reads to writes, MiB", *(str(size // MIB) for size in sizes_of)), lines)
+
+
+def again() -> str:
+    """The share that is missed when the same lines are read again and again."""
+    found = [row for row in rows("l2_halves") if row.get("test") == "again"]
+    sizes_of, lines = sorted({row["size"] for row in found}), []
+    for readers in ("all", "one", "one, near", "one, far"):
+        missed = {
+            row["size"]: (row["read"] / row["size"] - 1) / (row["passes"] - 1)
+            for row in found
+            if row["readers"] == readers
+        }
+        lines.append((readers, *(f"{missed[size]:.2f}" if size in missed else "" for size in sizes_of)))
+    return table(("readers of a line, MiB", *(str(size // MIB) for size in sizes_of)), lines)
+
+
 def hbm(group: str) -> str:
     lines = []
     for row in rows(group):
@@ -152,7 +196,8 @@ def framework() -> str:
 
 
 def main() -> None:
-    sections = [exact(), merged(), crossings(), hbm("unseen"), hbm("fitted"), *heads(), times(), framework(), samples()]
+    sections = [exact(), merged(), crossings(), kept(), dirty(), again(), hbm("unseen"), hbm("fitted")]
+    sections += [*heads(), times(), framework(), samples()]
     print("\n\n".join(sections))
 
 
