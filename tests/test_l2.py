@@ -366,6 +366,29 @@ def test_count_with_an_l2() -> None:
     assert f"{found.read:,}" in CliRunner().invoke(app, line.split()).output
 
 
+def test_count_with_an_l2_in_two_halves() -> None:
+    line = "count flash2-forward -n 1024 -d 16 -M 4k --block B_r=16 --block B_c=16 --l2 2x96KiB --at-once 32"
+    row = json.loads(CliRunner().invoke(app, [*line.split(), "--json"]).output)["rows"][0]
+    given: dict[str, Any] = {"n": 1024, "d": 16, "M": 4096, "blocks": row["blocks"]}
+    given |= {"size": 2 * 96 * 2**10, "at_once": 32}
+    assert row["l2"] == ps.l2("flash2-forward", partitions=2, **given).to_dict()
+    assert row["l2"]["read"] > ps.l2("flash2-forward", **given).read
+    assert "196,608 bytes, in two halves" in CliRunner().invoke(app, line.split()).output
+    assert "in two halves" in str(ps.l2("flash2-forward", partitions=2, **given))
+    with pytest.raises(UsageError, match="partitions = 3"):
+        ps.l2("flash2-forward", partitions=3, **given)
+
+
+def test_a_block_of_ragged_tiles_takes_as_long_as_others() -> None:
+    """7 rows, 3 columns and 5 of depth in tiles of 4, 4 and 2."""
+    program, sizes = get("flash2-forward").program, {"n": 7, "d": 5, "B_r": 4, "B_c": 3}
+    ((body, grid),) = grids(program)
+    stream = accesses_of_blocks(program, sizes, body, grid)
+    assert stream.starts is not None and stream.work is not None
+    first, last = (stream.work[slice(*stream.starts[at : at + 2])].tolist() for at in (0, 1))
+    assert first == last and first[3] == first[5]  # what is computed after the first and the second K and V
+
+
 def test_advice_on_the_order_of_launch() -> None:
     line = "advise --gpu A100 -n 512 -d 32 --problem forward --heads 16 --dtype float16 --orders"
     orders = json.loads(CliRunner().invoke(app, [*line.split(), "--json"]).output)["orders"]
@@ -373,5 +396,5 @@ def test_advice_on_the_order_of_launch() -> None:
         row["order"] for row in orders
     ]
     assert {row["order"] for row in orders} == {"head-first", "row-major", "grouped:8", "sawtooth"}
-    assert all(row["at_once"] == 108 and row["heads"] == 16 for row in orders)
+    assert all(row["at_once"] == 108 and row["heads"] == 16 and row["partitions"] == 2 for row in orders)
     assert f"{orders[0]['order']}: of {orders[0]['requested']:,} bytes" in CliRunner().invoke(app, line.split()).output

@@ -284,11 +284,11 @@ def replay(
     first, rows, units, stride, kinds, work = np.array(tiles, np.int64).reshape(-1, 6).T.copy()
     spend = LATENCY + 1.0 * rows * units
     who, what, places = take_turns(starts, work / OPERATIONS, spend, np.arange(len(per_block)), at_once)
-    requests = lines_of(what, sides_of(places[who], partitions), first, rows, units, stride, kinds)
+    ids, asked, each, sides = lines_of(what, sides_of(places[who], partitions), first, rows, units, stride, kinds)
     lines = np.arange(sectors * SECTOR // LINE)
     home, group = _dealt_lines(lines, partitions)
-    size, unit = (np.full(len(lines), each, np.int64) for each in (LINE, SECTOR))
-    found = through(*requests, home, group, size, unit, np.zeros(len(lines), bool), *_rooms(l2_bytes, partitions))
+    pieces = home, group, np.full(len(lines), LINE), np.full(len(lines), SECTOR), np.zeros(len(lines), bool)
+    found = through(ids, asked, each, sides, *pieces, *_rooms(l2_bytes, partitions))
     return int(found[0]), int(found[1])
 
 

@@ -155,6 +155,7 @@ def l2(
         moved.read,
         moved.written,
         pattern,
+        partitions,
     )
 
 
