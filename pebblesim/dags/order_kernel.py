@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 NEVER: Any = np.int64(2**62)
 IMPOSSIBLE: Any = np.int64(2**60)
@@ -65,14 +65,14 @@ class Desk(NamedTuple):
     mark: Any  # for each vertex, a temporary mark; all 0 between uses
 
 
-@kernel()
+@part()
 def _first(word: Any) -> Any:
     """Return the position of the lowest 1 bit of a nonzero word."""
     low = word & (~word + np.uint64(1))
     return _PLACE[np.int64((low * _BRUIJN) >> np.uint64(58))]
 
 
-@kernel()
+@part()
 def _add(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -83,7 +83,7 @@ def _add(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@kernel()
+@part()
 def _drop(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -93,7 +93,7 @@ def _drop(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@kernel()
+@part()
 def _least(bits: Any, levels: Any) -> Any:
     """Return the least number in a set; -1 if it is empty."""
     level = levels.size - 2
@@ -106,7 +106,7 @@ def _least(bits: Any, levels: Any) -> Any:
     return number
 
 
-@kernel()
+@part()
 def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> int:
     """For each event of a segment of an order, find the next event of the same vertex; return the event after the
     segment.
@@ -143,7 +143,7 @@ def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> in
     return end
 
 
-@kernel()
+@part()
 def forwards(
     board: Board,
     desk: Desk,
@@ -272,7 +272,7 @@ def forwards(
     return io, count, changed
 
 
-@kernel()
+@part()
 def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
     """Restore the desk to its state before a segment; return the I/O that is certain after the segment.
 
@@ -304,12 +304,12 @@ def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, h
     return cost
 
 
-@kernel()
+@part()
 def _owes(board: Board, desk: Desk, v: int) -> bool:
     return not desk.red[v] or (board.kind == PARTIAL and board.output[v] and not desk.blue[v])
 
 
-@kernel()
+@part()
 def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
     desk.red[v] = 0
     if desk.at[v] != NEVER:
@@ -318,7 +318,7 @@ def _forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
         )
 
 
-@kernel()
+@kernel(allocates=False)
 def judge(
     board: Board,
     desk: Desk,
@@ -340,20 +340,19 @@ def judge(
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
 
 
-@kernel()
 def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
     """Return (least I/O of a whole order over the factors, index of its factor, number of moves of the last one)."""
-    desk.last[:] = NEVER
-    desk.after[:] = NEVER
-    best, which, count = IMPOSSIBLE, ZERO, ZERO
-    for k in range(factors.size):
-        io, count = judge(board, desk, order, order.size, ZERO, desk.events.size, ZERO, factors[k], IMPOSSIBLE, moves)
+    desk.last.fill(NEVER)
+    desk.after.fill(NEVER)
+    best, which, count = IMPOSSIBLE, 0, 0
+    for k, factor in enumerate(factors):
+        io, count = judge(board, desk, order, order.size, 0, desk.events.size, 0, factor, IMPOSSIBLE, moves)
         if io < best:
             best, which = io, k
     return best, which, count
 
 
-@kernel()
+@part()
 def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     """Whether a step uses a marked vertex."""
     uses = False
@@ -362,13 +361,13 @@ def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     return uses
 
 
-@kernel()
+@part()
 def _copy(to: Any, at: int, source: Any, first: int, size: int) -> None:
     for i in range(size):
         to[at + i] = source[first + i]
 
 
-@kernel()
+@part()
 def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
     """Exchange the adjacent segments order[a:b] and order[b:c]."""
     _copy(room, ZERO, order, a, c - a)
@@ -376,7 +375,7 @@ def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
     _copy(order, a + c - b, room, ZERO, b - a)
 
 
-@kernel()
+@part()
 def _put(order: Any, size: int, at: int, step: int) -> None:
     """Insert a step into an order of this size."""
     for i in range(size, at, -1):
@@ -384,7 +383,7 @@ def _put(order: Any, size: int, at: int, step: int) -> None:
     order[at] = step
 
 
-@kernel()
+@part()
 def _take(order: Any, size: int, at: int) -> None:
     """Remove a step from an order of this size."""
     for i in range(at, size - 1):
@@ -427,7 +426,6 @@ def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: floa
     return first, end + slack, held, slack
 
 
-@kernel()
 def anneal(
     board: Board,
     desk: Desk,
@@ -456,18 +454,49 @@ def anneal(
     Returns:
         The new order, and the expected decrease of its I/O.
     """
+    stop, spare = min(order.size, hi + tail), desk.events.size - order.size
+    spare -= int((board.start[order + 1] - board.start[order]).sum())
+    room, current, best = np.empty((3, stop - lo + spare), dtype=order.dtype)
+    blue, born = desk.blue.copy(), desk.born.copy()
+    size, gain = _anneal(
+        board, desk, order, lo, hi, stop, factor, again, hot, cold, tries, seed, room, current, best
+    )  # fmt: skip
+    desk.blue[:] = desk.blue_before[:] = blue
+    desk.born[:] = desk.born_before[:] = born
+    return np.concatenate([order[:lo], best[:size], order[stop:]]), gain
+
+
+@kernel(allocates=False)
+def _anneal(
+    board: Board,
+    desk: Desk,
+    order: Any,
+    lo: int,
+    hi: int,
+    stop: int,
+    factor: float,
+    again: Any,
+    hot: float,
+    cold: float,
+    tries: int,
+    seed: int,
+    room: Any,
+    current: Any,
+    best: Any,
+) -> Any:
+    """Put the best order found of a segment order[lo:stop] into `best`; return its size and the decrease of its I/O.
+
+    Only steps before `hi` change; `room` and `current` are work space, and the flags of the desk are left as they are
+    after the last try. Other arguments: see `anneal`.
+    """
     np.random.seed(seed)
     start, operands, target = board.start, board.operands, board.target
-    n = order.size
-    stop = min(n, hi + tail)
-    none = np.empty(0, dtype=np.int64)
-    blue_at_start, born_at_start = desk.blue.copy(), desk.born.copy()
+    none = again[:0]
     first, end, held, slack = _open(board, desk, order, lo, stop, factor, none)
     size, movable, spare = stop - lo, hi - lo, slack
-    room = np.empty(size + slack, dtype=order.dtype)
-    current = np.empty(size + slack, dtype=order.dtype)
     _copy(current, ZERO, order, lo, size)
-    best, best_size, start_io = current.copy(), size, np.int64(-1)
+    _copy(best, ZERO, order, lo, size)
+    best_size, start_io = size, np.int64(-1)
     io = best_io = IMPOSSIBLE
     cooling = (cold / hot) ** (1.0 / max(1, tries))
     temperature = hot
@@ -568,16 +597,7 @@ def anneal(
             _put(current, size, a, step)
             size, movable = size + 1, movable + 1
             spare -= start[step + 1] - start[step] + 1
-    vertices = blue_at_start.size
-    _copy(desk.blue, ZERO, blue_at_start, ZERO, vertices)
-    _copy(desk.blue_before, ZERO, blue_at_start, ZERO, vertices)
-    _copy(desk.born, ZERO, born_at_start, ZERO, vertices)
-    _copy(desk.born_before, ZERO, born_at_start, ZERO, vertices)
-    result = np.empty(n - (stop - lo) + best_size, dtype=order.dtype)
-    _copy(result, ZERO, order, ZERO, lo)
-    _copy(result, lo, best, ZERO, best_size)
-    _copy(result, lo + best_size, order, stop, n - stop)
-    return result, start_io - best_io
+    return best_size, start_io - best_io
 
 
 @kernel()
