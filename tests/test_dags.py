@@ -26,7 +26,7 @@ from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
-from pebblesim.dags.optimum_states import _game, _number, _tree
+from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN
 from pebblesim.dags.own_bounds import bound
@@ -151,7 +151,7 @@ def test_symmetries_are_all_there_and_keep_the_graph() -> None:
 def test_values_that_must_be_read_or_made_of_others_that_are(M: int) -> None:
     """The FFT of 4 points where all of its middle values are in memory and nothing is red: one read for each output."""
     graph = generate("fft", n=4)
-    board = _game(Task(graph, M, "hong-kung"))[0]
+    board = _bit_board(Task(graph, M, "hong-kung"))[0]
     undone = board.outputs
     blue = np.array([0b1111 << 4], dtype=np.uint64)
     room, links = np.zeros((7 + 3 * 12, 1), dtype=np.uint64), np.empty((5, 24), dtype=np.int64)
@@ -411,12 +411,12 @@ def test_ctrl_c_ends_a_search_with_an_interval() -> None:
 
 
 def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    game, _ = _game(Task(generate("sorting-network", n=16), 8, "hong-kung"))
-    tree = _tree(optimum_kernel, 10**5, len(game.inputs), 10**4, len(game.base) > 0, 2**16)
-    optimum_kernel.begin(game, tree)
+    board, _ = _bit_board(Task(generate("sorting-network", n=16), 8, "hong-kung"))
+    tree = _tree(optimum_kernel, 10**5, len(board.inputs), 10**4, len(board.base) > 0, 2**16)
+    optimum_kernel.begin(board, tree)
     for _ in range(20):
         before = int(tree.count[0])
-        how, _ = optimum_kernel.search(game, tree, 50)
+        how, _ = optimum_kernel.search(board, tree, 50)
         assert how == optimum_kernel.GOES_ON
         assert before < int(tree.count[0]) <= before + 50
     monkeypatch.setattr(optimum_states, "AT_ONCE", 3)
@@ -442,9 +442,10 @@ def test_what_follows_and_what_leads_to_it() -> None:
         task = Task(graph, graph.vertices, "hong-kung")
         if not task.needed.any():
             continue
-        game, _ = _game(task)
+        board, _ = _bit_board(task)
         sets = [
-            [_number(row) for row in each] for each in (game.succs, game.above, game.behind, game.early, game.keeps)
+            [_number(row) for row in each]
+            for each in (board.succs, board.above, board.behind, board.early, board.keeps)
         ]
         succs, above, behind, early, keeps = sets
         for v in range(len(succs)):

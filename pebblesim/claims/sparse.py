@@ -225,8 +225,8 @@ def _words(game: str, effort: Effort) -> Finding:
     """Return COMPUTED if a game moves the words of its formula, at several sizes, also ragged ones."""
     lines = []
     for n, d in ((4, 2), (9, 3), (30, 5), (64, 4))[: effort.some(3, 4)]:
-        given = f"{n}, M=4" if game == "diagonal_game" else f"{n}, {d}, M=1000"
-        text = f"ps.claims.sparse.{game}({given})"
+        arguments = f"{n}, M=4" if game == "diagonal_game" else f"{n}, {d}, M=1000"
+        text = f"ps.claims.sparse.{game}({arguments})"
         played, _ = shown(text)
         words, line = played.io, f"{text}.io → {played.io}"
         typed, _ = shown(f'ps.claims.value("{_WORDS[game]}", n={n}, d={d})')
@@ -236,10 +236,10 @@ def _words(game: str, effort: Effort) -> Finding:
     return tried(len(lines), "\n".join([*lines, f"which is {_WORDS[game]}"]), COMPUTED)
 
 
-def _undercut(game: str, given: str, bound: str, sizes: Mapping[str, int], verdict: str, effort: Effort) -> Finding:
+def _undercut(game: str, arguments: str, bound: str, sizes: Mapping[str, int], verdict: str, effort: Effort) -> Finding:
     """Return FAILS if a game is complete, moves fewer words than a bound, and is not even Ω of the bound."""
     same = _words(game, effort)
-    text = f"ps.claims.sparse.{game}({given})"
+    text = f"ps.claims.sparse.{game}({arguments})"
     played, _ = shown(text)
     words, line = played.io, f"{text}.io → {played.io}"
     inner = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -329,10 +329,10 @@ def _minimum_of_sums(effort: Effort) -> Finding:
         for both, made in (("Z_A + Z_X", "Z_AX"), ("Z_AX + Z_A", "Z_AXA"))
     )
     apart = repr(f"{first} + {second}")
-    found = refuted(deciding(apart, "Ω", _F2.expr, "Z_AXA <= Z_A*Z_AX"))
+    finding = refuted(deciding(apart, "Ω", _F2.expr, "Z_AXA <= Z_A*Z_AX"))
     kept = decided(deciding(apart, "Ω", _F2.expr, "Z_A <= Z_AX, Z_X <= Z_AX, Z_AX <= Z_AXA"))
-    wrong = found.status == FAILS and kept.status == PROVED
-    return Finding(FAILS if wrong else HOLDS, "\n".join([found.evidence, kept.evidence.partition("\n")[0]]))
+    wrong = finding.status == FAILS and kept.status == PROVED
+    return Finding(FAILS if wrong else HOLDS, "\n".join([finding.evidence, kept.evidence.partition("\n")[0]]))
 
 
 @claim(

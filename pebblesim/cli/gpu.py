@@ -281,12 +281,12 @@ def crossover(
     dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in at.split(",")})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
-    found = points(rows, names)
+    measured = points(rows, names)
     if picture is not None:
-        draw(found, names, picture)
-    result = summary(found, names)
+        draw(measured, names, picture)
+    result = summary(measured, names)
     if as_json:
-        print_json({"n": n, "d": d, "schedules": list(names), "points": found, **result})
+        print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
         return
     table = [
         (
@@ -295,7 +295,7 @@ def crossover(
             *(f"{p[name]['measured']:,}" for name in names),
             *(f"{p[name]['seconds'] * 1e3:,.3f}" for name in names),
         )
-        for p in found
+        for p in measured
     ]
     columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
     print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)

@@ -46,13 +46,13 @@ def limit() -> int | None:
 
 def say(*texts: object) -> None:
     """Print texts, line by line; on a terminal, a line that is too long continues on the next line, indented."""
-    most = limit()
+    width = limit()
     for line in (line for text in texts for line in str(text).split("\n")):
-        if most is None or len(line) <= most:
+        if width is None or len(line) <= width:
             print(line)
             continue
         further = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, most, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
+        for part in wrap(line, width, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
             print(part)
 
 
@@ -85,7 +85,7 @@ def print_table(
     """
     from rich.cells import cell_len
 
-    most = limit()
+    width = limit()
     text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
     matter = [columns.index(name) for name in first if name in columns]
     order = matter + [number for number in range(len(columns)) if number not in matter]
@@ -98,19 +98,19 @@ def print_table(
         return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
 
     shown, folded = order, list[int]()
-    while most is not None and room(shown, folded) + len(shown) - 1 > most and len(shown) > max(1, len(matter)):
+    while width is not None and room(shown, folded) + len(shown) - 1 > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
-    if most is not None and room(shown, folded) + len(shown) - 1 > most:
+    if width is not None and room(shown, folded) + len(shown) - 1 > width:
         folded = [number for number in order[1:] if text[number]]
-        while room(shown, folded) > most and len(shown) > 1:
+        while room(shown, folded) > width and len(shown) > 1:
             shown = shown[:-1]
-        folded = folded if room(shown, folded) <= most else order
+        folded = folded if room(shown, folded) <= width else order
     if title is not None:
         say(title)
     lines = [[line[number] for number in sorted(shown)] for line in (columns, *rows)]
     aligned = [text[number] for number in sorted(shown)]
-    if folded and most is not None:
-        _print_folded(lines, aligned, [number in folded for number in sorted(shown)], most)
+    if folded and width is not None:
+        _print_folded(lines, aligned, [number in folded for number in sorted(shown)], width)
     else:
         _print_lines(lines, aligned, [whole[number] for number in sorted(shown)])
     if len(shown) < len(columns):

@@ -53,18 +53,18 @@ def rows(
         assert graph is not None and M is not None
         if not row:
             M = max(1, Task(graph, 2**62, rules).least_M * M // 2)
-        found = pebble(graph, M=M, rules=rules, seconds=seconds)
+        pebbling = pebble(graph, M=M, rules=rules, seconds=seconds)
         yield {
             "file": path.name,
             "vertices": graph.vertices,
             "edges": graph.edges,
             "M": M,
-            "io": found.io,
-            "bound": found.bound.value,
-            "by": found.bound.name,
+            "io": pebbling.io,
+            "bound": pebbling.bound.value,
+            "by": pebbling.bound.name,
             "peer": int(row[PEER]) if row.get(PEER) else None,
             "proven": int(row[PROVEN]) if row.get(PROVEN) else None,
-            "seconds": round(found.seconds, 2),
+            "seconds": round(pebbling.seconds, 2),
         }
 
 
@@ -94,11 +94,11 @@ def _known(path: Path) -> list[dict[str, str]]:
         return []
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            found = list(csv.DictReader(file))
-        for row in found:
+            records = list(csv.DictReader(file))
+        for row in records:
             int(row["M"]), row["file"].lower()
             for name in (PEER, PROVEN):
                 int(row.get(name) or 0)
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a table with the columns file and M in every row: {error}.") from None
-    return found
+    return records

@@ -54,23 +54,23 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
 
 def _keep(run: Interval, plan: _Plan, value: Callable[[Any], int]) -> None:
     """Keep the solver's game if it is better."""
-    board, found = run.task.board, []
+    board, moves = run.task.board, []
     times = {v: value(time) for v, time in plan.time_of.items()}
     kept = {(u, event) for (u, event, _), link in plan.kept.items() if value(link)}
     written = {u for u, write in plan.written.items() if value(write)}
     red: set[int] = set()
     for v in sorted(times, key=times.__getitem__):
-        found += [(READ, u) for u in plan.before[v] if u not in red]
-        found.append((COMPUTE, v))
+        moves += [(READ, u) for u in plan.before[v] if u not in red]
+        moves.append((COMPUTE, v))
         if v in written or board.output[v]:
-            found.append((WRITE, v))
+            moves.append((WRITE, v))
         red |= {v, *plan.before[v]}
         gone = [u for u in (v, *plan.before[v]) if (u, v) not in kept]
-        found += [(DELETE, u) for u in gone]
+        moves += [(DELETE, u) for u in gone]
         red -= set(gone)
-    io = sum(kind in (READ, WRITE) for kind, _ in found)
+    io = sum(kind in (READ, WRITE) for kind, _ in moves)
     if io < run.io:
-        run.io, run.moves = io, np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+        run.io, run.moves = io, np.array([pack(kind, v) for kind, v in moves], dtype=np.int64)
 
 
 class _Plan(NamedTuple):

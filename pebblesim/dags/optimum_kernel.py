@@ -26,7 +26,7 @@ WAITS, CLOSED, LOOKED_AT = range(3)  # the status of a state
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 
-class Game(NamedTuple):
+class BitBoard(NamedTuple):
     """The graph and the rules: vertices are numbered in topological order; a row of words is a set of vertices."""
 
     preds: Any  # predecessors of each vertex
@@ -57,7 +57,7 @@ class Tree(NamedTuple):
     costs: Any
     closed: Any  # the status of each state
     table: Any  # hash table of keys
-    seen: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
+    recent: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
@@ -83,13 +83,13 @@ def _add(row: Any, v: int) -> None:
 
 
 @kernel()
-def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
+def _of_use(board: BitBoard, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
     """Find the vertices that may have to be computed for these outputs (`worth`), and those with a use (`useful`)."""
     words = undone.size
-    succs, inputs = game.succs, game.inputs
+    succs, inputs = board.succs, board.inputs
     for k in range(words):
         worth[k] = useful[k] = _ZERO
-    for v in range(game.degree.size - 1, -1, -1):
+    for v in range(board.degree.size - 1, -1, -1):
         place, bit = v >> 6, _ONE << np.uint64(v & 63)
         for k in range(place, words):
             if succs[v, k] & worth[k]:
@@ -100,13 +100,13 @@ def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> 
 
 
 @kernel()
-def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
+def _paths(board: BitBoard, starts: Any, goals: Any, closed: Any, links: Any) -> int:
     """Return the largest number of vertex-disjoint paths from starts up to goals that avoid closed vertices.
 
     Augmenting paths: place 2v is below vertex v, 2v + 1 above it. Afterwards `links[1]` marks the vertices on paths,
     and `links[0]` has the vertex below each of them, -1 for a start.
     """
-    n, words = game.degree.size, closed.size
+    n, words = board.degree.size, closed.size
     below, used, came, queue = links[0], links[1], links[2], links[3]
     for v in range(n):
         used[v] = 0
@@ -142,7 +142,7 @@ def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
                 queue[ends] = 2 * v
                 ends += 1
             for k in range(words):
-                rest = game.preds[v, k] & ~closed[k]
+                rest = board.preds[v, k] & ~closed[k]
                 while rest:
                     low = rest & (~rest + _ONE)
                     rest ^= low
@@ -169,7 +169,7 @@ def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
 
 
 @kernel()
-def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
+def _to_come(board: BitBoard, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
     """Return a lower bound on the I/O to come.
 
     Each output must be written, and each value that cannot be avoided must be read. Consider a vertex v that must be
@@ -178,7 +178,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
     before if memory has no copy. Such sums of several vertices add up if the vertices have no such value in common.
     """
     words = undone.size
-    preds, inputs, once, n = game.preds, game.inputs, game.once, game.degree.size
+    preds, inputs, once, n = board.preds, board.inputs, board.once, board.degree.size
     must, reads, over = room[3 * n], room[3 * n + 1], links[0]
     below, clean, dirty = room[:n], room[n : 2 * n], room[2 * n : 3 * n]
     total = 0
@@ -202,19 +202,19 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
         for v in range(n):
             if _has(must, v):
                 for k in range(words):
-                    wanted[k] |= game.preds[v, k] & blue[k] & ~red[k] & ~inputs[k]
+                    wanted[k] |= board.preds[v, k] & blue[k] & ~red[k] & ~inputs[k]
                     some |= wanted[k] != _ZERO
         if some:
-            total += _paths(game, wanted, inputs, closed, links)
+            total += _paths(board, wanted, inputs, closed, links)
         # below[v]: the vertices that must be computed after v, because they descend from v.
         for v in range(n - 1, -1, -1):
             if not _has(must, v):
                 continue
             row = below[v]
             for k in range(words):
-                row[k] = game.succs[v, k] & must[k]
+                row[k] = board.succs[v, k] & must[k]
             for j in range(words):
-                next_ones = game.succs[v, j] & must[j]
+                next_ones = board.succs[v, j] & must[j]
                 while next_ones:
                     low = next_ones & (~next_ones + _ONE)
                     next_ones ^= low
@@ -228,22 +228,22 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
         over[v] = 1
         if once:
             for k in range(words):
-                later = game.keeps[v, k] & ~preds[v, k]
+                later = board.keeps[v, k] & ~preds[v, k]
                 copied = inputs[k] | blue[k]
                 kept = red[k] & copied
-                before = reads[k] & game.early[v, k] & later
+                before = reads[k] & board.early[v, k] & later
                 while before:
                     low = before & (~before + _ONE)
                     before ^= low
                     u = (k << 6) + _popcount(low - _ONE)
                     for j in range(words):
-                        if game.succs[u, j] & game.above[v, j] & must[j]:
+                        if board.succs[u, j] & board.above[v, j] & must[j]:
                             kept |= low
                             break
                 # Outputs are written anyway, so they cost only a read.
-                made = must[k] & game.above[v, k]
-                clean[v, k] = (kept | (made & game.outputs[k])) & later
-                dirty[v, k] = ((red[k] & ~copied) | (made & ~game.outputs[k])) & later
+                made = must[k] & board.above[v, k]
+                clean[v, k] = (kept | (made & board.outputs[k])) & later
+                dirty[v, k] = ((red[k] & ~copied) | (made & ~board.outputs[k])) & later
         else:
             for k in range(words):
                 clean[v, k] = dirty[v, k] = _ZERO
@@ -253,12 +253,12 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
                     there ^= low
                     u = (k << 6) + _popcount(low - _ONE)
                     for j in range(words):
-                        if game.succs[u, j] & below[v, j]:
+                        if board.succs[u, j] & below[v, j]:
                             clean[v, k] |= low
                             break
     # Take vertices one by one, each time the one with the largest sum; a value counts only once.
     while True:
-        most, best = 0, -1
+        most_moved, best = 0, -1
         for v in range(n):
             if over[v] <= 0:
                 continue
@@ -266,13 +266,13 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
             for k in range(words):
                 cleans += _popcount(clean[v, k])
                 dirts += _popcount(dirty[v, k])
-            over[v] = cleans + dirts - (game.M - game.degree[v] - 1)
+            over[v] = cleans + dirts - (board.M - board.degree[v] - 1)
             words_moved = over[v] + max(0, over[v] - cleans)
-            if over[v] > 0 and words_moved > most:
-                most, best = words_moved, v
+            if over[v] > 0 and words_moved > most_moved:
+                most_moved, best = words_moved, v
         if best < 0:
             return total
-        total += most
+        total += most_moved
         over[best] = 0
         for k in range(words):
             counted = clean[best, k] | dirty[best, k]
@@ -283,7 +283,7 @@ def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any
 
 
 @kernel()
-def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
+def _alive(board: BitBoard, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
     """Return a lower bound on the I/O to come without recomputation; larger than `_to_come`, and slower.
 
     Consider the moment when v is computed. Each path from a value that exists, or from an ancestor of v, to a
@@ -292,7 +292,7 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
     more, and is written before if memory has no copy.
     """
     words = undone.size
-    preds, inputs, n = game.preds, game.inputs, game.degree.size
+    preds, inputs, n = board.preds, board.inputs, board.degree.size
     must, reads, taken = room[0], room[1], room[2]
     starts, goals, closed, copied = room[3], room[4], room[5], room[6]
     below, used, on_best = links[0], links[1], links[4]
@@ -309,33 +309,33 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
     for k in range(words):
         total += _popcount(reads[k])
     while True:
-        most = 0
+        most_moved = 0
         for v in range(n):
             if not _has(must, v):
                 continue
-            places = game.M - game.degree[v] - 1
+            places = board.M - board.degree[v] - 1
             number = 0
             for k in range(words):
-                before = must[k] & game.above[v, k]
+                before = must[k] & board.above[v, k]
                 goals[k] = before | red[k]
-                twice = reads[k] & game.early[v, k]
+                twice = reads[k] & board.early[v, k]
                 while twice:
                     low = twice & (~twice + _ONE)
                     twice ^= low
                     u = (k << 6) + _popcount(low - _ONE)
                     for j in range(words):
-                        if game.succs[u, j] & game.above[v, j] & must[j]:
+                        if board.succs[u, j] & board.above[v, j] & must[j]:
                             goals[k] |= low
                             break
-                copied[k] = game.outputs[k] | inputs[k] | blue[k]
-                closed[k] = ~(goals[k] | must[k]) | game.behind[v, k] | preds[v, k] | taken[k]
+                copied[k] = board.outputs[k] | inputs[k] | blue[k]
+                closed[k] = ~(goals[k] | must[k]) | board.behind[v, k] | preds[v, k] | taken[k]
                 if k == v >> 6:
                     closed[k] |= _ONE << np.uint64(v & 63)
-                starts[k] = game.keeps[v, k] & ~closed[k]
+                starts[k] = board.keeps[v, k] & ~closed[k]
                 number += _popcount(starts[k])
             if number <= places:
                 continue
-            over = _paths(game, starts, goals, closed, links) - places
+            over = _paths(board, starts, goals, closed, links) - places
             if over <= 0:
                 continue
             clean = 0
@@ -346,13 +346,13 @@ def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) 
                         w = below[w]
                     clean += w >= 0
             moved = over + max(0, over - clean)
-            if moved > most:
-                most = moved
+            if moved > most_moved:
+                most_moved = moved
                 for u in range(n):
                     on_best[u] = used[u]
-        if most == 0:
+        if most_moved == 0:
             return total
-        total += most
+        total += most_moved
         for u in range(n):
             if on_best[u]:
                 _add(taken, u)
@@ -383,14 +383,14 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
 
 
 @kernel()
-def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
+def _canonical(board: BitBoard, state: Any, key: Any, hashes: Any, at: Any) -> None:
     """Return the image of a state under some symmetry, usually the same image for all states that are symmetric.
 
     Each vertex gets a hash of its own pebbles and those of its neighbourhood. Level by level, the vertex with the least
     hash in the orbit of the base point is mapped to the base point. If several vertices have the least hash, symmetric
     states may get different images; the search is then slower, but still correct.
     """
-    n, words = game.degree.size, game.inputs.size
+    n, words = board.degree.size, board.inputs.size
     mine, sums = hashes[0], hashes[1]
     for v in range(n):
         place, shift = v >> 6, np.uint64(v & 63)
@@ -402,23 +402,23 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
     for _ in range(3):
         for v in range(n):
             sums[v] = mine[v] * np.uint64(0x9E3779B97F4A7C15)
-        for e in range(game.edges.shape[0]):
-            u, v = game.edges[e, 0], game.edges[e, 1]
+        for e in range(board.edges.shape[0]):
+            u, v = board.edges[e, 0], board.edges[e, 1]
             sums[v] += _mixed(mine[u])
             sums[u] += _mixed(mine[v] ^ np.uint64(0x94D049BB133111EB))
         for v in range(n):
             mine[v] = _mixed(sums[v])
     first, moved = 0, hashes[2]
-    for level in range(game.base.size):
-        best, least, last = -1, mine[at[game.base[level]]], first
-        while last < game.level.size and game.level[last] == level:
-            value = mine[at[game.point[last]]]
+    for level in range(board.base.size):
+        best, least, last = -1, mine[at[board.base[level]]], first
+        while last < board.level.size and board.level[last] == level:
+            value = mine[at[board.point[last]]]
             if value < least:
                 best, least = last, value
             last += 1
         if best >= 0:
             for p in range(n):
-                moved[game.image[best, p]] = np.uint64(at[p])
+                moved[board.image[best, p]] = np.uint64(at[p])
             for p in range(n):
                 at[p] = np.int64(moved[p])
         first = last
@@ -433,13 +433,13 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
 
 
 @kernel()
-def _seen(seen: Any, state: Any, cost: int) -> Any:
+def _seen(recent: Any, state: Any, cost: int) -> Any:
     """Whether this state was reached recently with no more I/O; otherwise record it."""
     size = state.size
     h = _ZERO
     for k in range(size):
         h = _mixed(h ^ state[k])
-    row = seen[np.int64(h & np.uint64(seen.shape[0] - 1))]
+    row = recent[np.int64(h & np.uint64(recent.shape[0] - 1))]
     same = np.int64(row[size]) <= cost
     for k in range(size):
         same &= row[k] == state[k]
@@ -463,12 +463,12 @@ def rehash(table: Any, keys: Any, nodes: int) -> None:
 
 
 @kernel()
-def begin(game: Game, tree: Tree) -> None:
+def begin(board: BitBoard, tree: Tree) -> None:
     """Insert the first state: its only pebbles are blue ones on the inputs."""
-    words = game.inputs.size
+    words = board.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
-    room = np.zeros((7 + 3 * game.degree.size, words), dtype=np.uint64)
-    f = _to_come(game, game.outputs, empty, empty, room, np.empty((5, 2 * game.degree.size), dtype=np.int64))
+    room = np.zeros((7 + 3 * board.degree.size, words), dtype=np.uint64)
+    f = _to_come(board, board.outputs, empty, empty, room, np.empty((5, 2 * board.degree.size), dtype=np.int64))
     tree.states[0, :] = _ZERO
     tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
     tree.keys[0, :] = _ZERO
@@ -480,7 +480,7 @@ def begin(game: Game, tree: Tree) -> None:
 
 
 @kernel()
-def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
+def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     """Return a vertex that can be computed at once without loss, or -1.
 
     All its operands are red, and there is a place for it. If vertices may be computed again, this is enough: the place
@@ -489,30 +489,30 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
     the rest of the game.
     """
     words = red.size
-    if held >= game.M:
+    if held >= board.M:
         return -1
-    for v in range(game.degree.size):
+    for v in range(board.degree.size):
         if not _has(worth, v) or _has(red, v):
             continue
         ready, used = True, False
         for k in range(words):
-            if game.preds[v, k] & ~red[k]:
+            if board.preds[v, k] & ~red[k]:
                 ready = False
                 break
-            used |= (game.succs[v, k] & worth[k]) != _ZERO
+            used |= (board.succs[v, k] & worth[k]) != _ZERO
         if not ready:
             continue
-        if not used or not game.once:
+        if not used or not board.once:
             return v
         for k in range(words):
-            single = game.preds[v, k] & ~(game.inputs[k] | blue[k])
+            single = board.preds[v, k] & ~(board.inputs[k] | blue[k])
             while single:
                 low = single & (~single + _ONE)
                 single ^= low
                 u = (k << 6) + _popcount(low - _ONE)
                 others = False
                 for j in range(words):
-                    left = game.succs[u, j] & worth[j]
+                    left = board.succs[u, j] & worth[j]
                     if j == v >> 6:
                         left &= ~(_ONE << np.uint64(v & 63))
                     if left:
@@ -524,15 +524,15 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
 
 
 @kernel()
-def search(game: Game, tree: Tree, budget: int) -> Any:
+def search(board: BitBoard, tree: Tree, budget: int) -> Any:
     """Continue the search for a number of states, expanded or estimated; return (result, last state).
 
     A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
     skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
     for more states.
     """
-    n, words = game.degree.size, game.inputs.size
-    inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
+    n, words = board.degree.size, board.inputs.size
+    inputs, outputs, preds, M, once = board.inputs, board.outputs, board.preds, board.M, board.once
     states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
     table, limit, entries = tree.table, tree.parents.size, tree.entry.size
     nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
@@ -544,7 +544,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     )  # fmt: skip
     b = row[14]
     state = np.zeros(3 * words, dtype=np.uint64)
-    symmetric = game.base.size > 0
+    symmetric = board.base.size > 0
     key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
     hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
     new_red = row[15]
@@ -578,14 +578,14 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             return FOUND, node
         if once and closed[node] == WAITS:
             closed[node] = LOOKED_AT
-            rank = cost + _alive(game, undone, red, blue, room, links)
+            rank = cost + _alive(board, undone, red, blue, room, links)
             if rank > f:
                 heads[f] = tree.follows[at_head]
                 if rank < heads.size:
                     tree.follows[at_head], heads[rank] = heads[rank], at_head
                 continue
-        _of_use(game, undone, done, worth, useful)
-        only = _forced(game, worth, red, blue, held)
+        _of_use(board, undone, done, worth, useful)
+        only = _forced(board, worth, red, blue, held)
         full, why = False, FULL
         for v in range(n):
             if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
@@ -608,7 +608,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 new_undone[v >> 6] &= ~(_ONE << np.uint64(v & 63))
             if once:
                 _add(new_done, v)
-            _of_use(game, new_undone, new_done, other_worth, useful)
+            _of_use(board, new_undone, new_done, other_worth, useful)
             evict = held + read + 1 - M
             count = 0
             for k in range(words):
@@ -659,16 +659,16 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         b[k] &= useful[k] | outputs[k]
                         state[k], state[words + k], state[2 * words + k] = new_red[k], b[k], new_done[k]
                     total = cost + step + written
-                    if _seen(tree.seen, state, total):
+                    if _seen(tree.recent, state, total):
                         continue
                     if symmetric:
-                        _canonical(game, state, key, hashes, at)
+                        _canonical(board, state, key, hashes, at)
                     slot = _slot(table, keys, key)
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
                     budget -= 1
-                    rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
+                    rank = max(f, total + _to_come(board, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
                     if nodes == limit or free == entries:

@@ -51,12 +51,12 @@ class _Board:
 
     def of_use(self, added: int) -> int:
         """Vertices with a value that is needed: begun and not complete, or an operand of a term not yet added."""
-        found = 0
+        useful = 0
         for v in self.vertices:
             begun = self.inputs >> v & 1 or self.into[v] & added
             if begun and (self.out[v] & ~added or self.into[v] & ~added):
-                found |= 1 << v
-        return found
+                useful |= 1 << v
+        return useful
 
     def to_come(self, state: _State, useful: int) -> int:
         """Bound the I/O to come: a write of each unwritten output, a read of each needed value that is not red."""
@@ -151,7 +151,7 @@ def _moves(board: _Board, last: _State, came: dict[_State, tuple[_State, int]]) 
         state, e = came[path[-1]]
         path.append(state)
         terms.append(e)
-    found: list[tuple[int, int]] = []
+    moves: list[tuple[int, int]] = []
 
     def members(mask: int) -> list[int]:
         return [v for v in range(mask.bit_length()) if mask >> v & 1]
@@ -161,12 +161,12 @@ def _moves(board: _Board, last: _State, came: dict[_State, tuple[_State, int]]) 
         needs = (1 << u if u >= 0 else 0) | 1 << v
         for w in members(old.red & ~new.red & ~needs):
             if new.blue & ~old.blue & ~board.inputs & 1 << w:
-                found.append((WRITE, w))
-            found.append((DELETE, w))
+                moves.append((WRITE, w))
+            moves.append((DELETE, w))
         begun = bool(board.into[v] & old.added)
-        found += [(READ, w) for w in members(needs & ~old.red & ~(0 if begun else 1 << v))]
-        found.append((COMPUTE, board.labels[e]))
+        moves += [(READ, w) for w in members(needs & ~old.red & ~(0 if begun else 1 << v))]
+        moves.append((COMPUTE, board.labels[e]))
         if not board.into[v] & ~new.added and board.outputs >> v & 1:
-            found.append((WRITE, v))
-        found += [(DELETE, w) for w in members((old.red | needs) & ~new.red & needs)]
-    return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+            moves.append((WRITE, v))
+        moves += [(DELETE, w) for w in members((old.red | needs) & ~new.red & needs)]
+    return np.array([pack(kind, v) for kind, v in moves], dtype=np.int64)

@@ -153,13 +153,13 @@ def forwards(
     events_in_all: int,
     held: int,
     factor: float,
-    most: Any,
+    io_limit: Any,
     moves: Any,
 ) -> Any:
     """Return (I/O, moves, changes) of a segment with linked events, starting with `held` red vertices in `desk.held`.
 
     Afterwards `desk.undo` lists each vertex whose blue or born flag changed; red vertices stay red. I/O is `IMPOSSIBLE`
-    if a value is missing, M is too small, or the I/O exceeds `most`. Moves are stored if there is space.
+    if a value is missing, M is too small, or the I/O exceeds `io_limit`. Moves are stored if there is space.
     """
     start, operands, target, words = board.start, board.operands, board.target, board.words
     red, blue, born, at, events = desk.red, desk.blue, desk.born, desk.at, desk.events
@@ -267,7 +267,7 @@ def forwards(
             if keep and not (written and board.kind == REPLACE):
                 moves[count] = u * 4 + DELETE
                 count += 1
-        if io > most:
+        if io > io_limit:
             return IMPOSSIBLE, count, changed
     return io, count, changed
 
@@ -328,7 +328,7 @@ def judge(
     events_in_all: int,
     held: int,
     factor: float,
-    most: Any,
+    io_limit: Any,
     moves: Any,
 ) -> Any:
     """Return (I/O including the certain I/O after it, moves) of a segment; the desk does not change.
@@ -336,7 +336,7 @@ def judge(
     Arguments: see `forwards`.
     """
     backwards(board, desk, order, size, first)
-    io, count, changed = forwards(board, desk, order, size, first, events_in_all, held, factor, most, moves)
+    io, count, changed = forwards(board, desk, order, size, first, events_in_all, held, factor, io_limit, moves)
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
 
 
@@ -356,10 +356,10 @@ def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
 @kernel()
 def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     """Whether a step uses a marked vertex."""
-    found = False
+    uses = False
     for e in range(start[step], start[step + 1]):
-        found |= mark[operands[e]] == 1
-    return found
+        uses |= mark[operands[e]] == 1
+    return uses
 
 
 @kernel()
@@ -501,11 +501,11 @@ def anneal(
                 if movable < 2:
                     continue
                 step = current[at]
-                found = False
+                earlier = False
                 for i in range(at):
                     if current[i] == step:
-                        found = True
-                if not found:
+                        earlier = True
+                if not earlier:
                     continue
                 spare += start[step + 1] - start[step] + 1
                 _take(current, size, at)

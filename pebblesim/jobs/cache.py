@@ -226,9 +226,9 @@ def accesses(
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
-    seen = masks.of(mask)
-    program = algorithm.program if seen is None else algorithm.masked
-    return reading.accesses(program, {**sizes, **sides}, machine, grain, seen)
+    pattern = masks.of(mask)
+    program = algorithm.program if pattern is None else algorithm.masked
+    return reading.accesses(program, {**sizes, **sides}, machine, grain, pattern)
 
 
 def cache(
@@ -270,8 +270,8 @@ def cache(
     Returns:
         A row for each M, with the words that each policy fetches and writes.
 
-    >>> found = cache([1, 2, 3, 1, 2, 3], M=2)[0]
-    >>> found.lru.misses, found.opt.misses
+    >>> row = cache([1, 2, 3, 1, 2, 3], M=2)[0]
+    >>> row.lru.misses, row.opt.misses
     (6, 4)
 
     Raises:
@@ -296,7 +296,7 @@ def cache(
             raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
     if ways is not None:
         whole("ways", ways)
-    algorithm, among, seen = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     if algorithm is None:
         if dims or words is not None or mask is not None or among.said:
             raise UsageError(
@@ -311,7 +311,7 @@ def cache(
     alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
     for size in sizes:
         try:
-            counted = of_heads(algorithm, among, dims, size, blocks, "chain", seen)
+            counted = of_heads(algorithm, among, dims, size, blocks, "chain", pattern)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -329,14 +329,15 @@ def cache(
             stream = one_after_another(streams, shares, shared(algorithm.problem).keys if shares > 1 else ())
         if words is not None:
             stream = in_lines(stream, words)
-        found = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
-        for row, counted in zip(found, group, strict=True):
+        replayed = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
+        for row, counted in zip(replayed, group, strict=True):
             times = 1 if counted.parts else shares
             own = Traffic(counted.reads * times, counted.writes * times)
             bound = counted.lower_bound
             if shares > 1:
+                together = replace(among, separate=False)
                 bound = of_heads(
-                    algorithm, replace(among, separate=False), dims, counted.M, blocks, "chain", seen, or_smallest=True
+                    algorithm, together, dims, counted.M, blocks, "chain", pattern, or_smallest=True
                 ).lower_bound
             rows.append(
                 replace(
@@ -394,8 +395,8 @@ def _rows(
     by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
     fresh = compulsory(stream)
     for number, M in enumerate(sizes):
-        found = {policy: each[number] for policy, each in by_policy.items()}
-        yield Cached(name, M, found, len(stream), fresh)
+        of_policy = {policy: each[number] for policy, each in by_policy.items()}
+        yield Cached(name, M, of_policy, len(stream), fresh)
 
 
 def _enough(stream: Stream, reads: int) -> int | None:

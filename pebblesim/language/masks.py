@@ -249,7 +249,7 @@ class Packed(Mask):
 
         lines, others = (rows, columns) if axis == 0 else (columns, rows)
         starts, stops = _tiles_of(lines)
-        found, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
+        counts, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
         own = self._sequences(grid)
         for sequence in own:
             (start, stop), (low, high) = sequence if axis == 0 else sequence[::-1]
@@ -264,9 +264,9 @@ class Packed(Mask):
             )
             some = (first <= last) & (left <= right)
             from_, to = left // others.block, right // others.block
-            found[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
+            counts[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
             behind[here] = np.where(some, to, behind[here])
-        return found
+        return counts
 
     def pairs(self, n_q: int, n_k: int | None = None) -> int:
         lengths = zip(*self._lengths((n_q, n_q if n_k is None else n_k)), strict=True)

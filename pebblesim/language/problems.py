@@ -141,13 +141,13 @@ class Problem:
                     raise UnknownName(f"dimension of problem {self.name!r}, in the shape of {name},", dim, self.dims)
         if self.pairs is None:
             return
-        given = {**self.inputs, **self.kept}
-        lined = [name for name, shape in given.items() if sum(dim in self.pairs for dim in shape) == 1]
+        tensors = {**self.inputs, **self.kept}
+        lined = [name for name, shape in tensors.items() if sum(dim in self.pairs for dim in shape) == 1]
         sides = [
             (name, dim) for names, dim in zip((self.queries, self.keys), self.pairs, strict=True) for name in names
         ]
         if sorted(name for name, _ in sides) != sorted(lined) or any(
-            given[name][0] != dim for name, dim in sides if name in given
+            tensors[name][0] != dim for name, dim in sides if name in tensors
         ):
             of = " or ".join(dict.fromkeys(self.pairs))
             raise UsageError(
@@ -194,9 +194,9 @@ class Problem:
             extra=shapes(self.extra),
         )
 
-    def in_dims(self, given: Iterable[str]) -> Problem:
+    def in_dims(self, names: Iterable[str]) -> Problem:
         """Return the problem in the given dimensions: as declared if they are its own, otherwise the square case."""
-        return self.rectangle if self.rectangle and set(given) == set(self.rectangle.dims) else self
+        return self.rectangle if self.rectangle and set(names) == set(self.rectangle.dims) else self
 
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the numbers of queries and of keys."""
@@ -257,8 +257,8 @@ class Problem:
             raise UsageError(f"problem {self.name!r} has no pairs of queries and keys; leave the mask out.")
         grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
         if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
-            given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
-            raise UsageError(f"allowed pairs must be booleans of shape {grid}, one for each pair; got {given}.")
+            got = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
+            raise UsageError(f"allowed pairs must be booleans of shape {grid}, one for each pair; got {got}.")
         return self.with_scale(self.values(inputs, allowed), factor, outputs=True)
 
     def random_inputs(

@@ -76,11 +76,11 @@ def intermediates(expr: ir.Expr) -> int:
     if isinstance(expr, ir.Ref):
         return 0
     assert isinstance(expr, ir.Elementwise)
-    held = most = 0
+    held = peak = 0
     for operand in expr.operands:
-        most = max(most, held + intermediates(operand))
+        peak = max(peak, held + intermediates(operand))
         held += not isinstance(operand, ir.Ref)
-    return max(most, held + 1)
+    return max(peak, held + 1)
 
 
 def pebbles_of_a_term(expr: ir.RowReduction) -> int:
@@ -251,9 +251,9 @@ class Occupancy:
         tree = tree or tree_block(self.summation, terms)
         if tree > 1:
             self._charge(count)
-        before, after, most = _sum(first, first + count, terms, tree, started, term, self._to_add(expr))
+        before, after, peak = _sum(first, first + count, terms, tree, started, term, self._to_add(expr))
         others = self.red - elements * before
-        self._reach(others + (elements - 1) * max(before, after) + most)
+        self._reach(others + (elements - 1) * max(before, after) + peak)
         self._hold(tile, elements * (after - before))
 
     def _to_add(self, expr: ir.Expr) -> int:
@@ -300,14 +300,14 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int,
         blocks, inside = divmod(done, block)
         return (blocks > 0 or started) + inside.bit_count()
 
-    most = 0
+    peak = 0
     steps = range(first, end) if block > 1 else range(first, min(end, first + 2))
     for done in steps:
         blocks, inside = divmod(done, block)
         complete = inside + 1 == min(block, terms - blocks * block)
         adds = inside % 2 == 1 or (complete and (inside > 0 or blocks > 0 or started))
-        most = max(most, held(done) + (to_add if adds else term))
-    return held(first), held(end), most
+        peak = max(peak, held(done) + (to_add if adds else term))
+    return held(first), held(end), peak
 
 
 def _outermost(index: ir.Range) -> ir.Range:

@@ -31,7 +31,7 @@ class Pairs(NamedTuple):
     keys: int
 
     @classmethod
-    def of(cls, given: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
+    def of(cls, allowed: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
         """Count the pairs of a mask. For a number alone, use the smallest numbers of queries and keys that are
         possible.
 
@@ -40,17 +40,17 @@ class Pairs(NamedTuple):
         """
         n_k = n_q if n_k is None else n_k
         grid = n_q, n_k
-        if isinstance(given, Mask):
+        if isinstance(allowed, Mask):
             each, whole = (
                 tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
             )
             return cls(
-                given.pairs(n_q, n_k), given.tiles(grid, each[0], whole[1]), given.tiles(grid, whole[0], each[1])
+                allowed.pairs(n_q, n_k), allowed.tiles(grid, each[0], whole[1]), allowed.tiles(grid, whole[0], each[1])
             )
-        if not 0 <= given <= n_q * n_k:
+        if not 0 <= allowed <= n_q * n_k:
             sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
-            raise UsageError(f"{given:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
-        return cls(given, -(-given // n_k), -(-given // n_q))
+            raise UsageError(f"{allowed:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
+        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q))
 
 
 @dataclass(frozen=True)
@@ -260,15 +260,15 @@ class Case:
         """Return the words of these inputs and outputs in columns beyond the width of `lines`, as text and number."""
         width, number = self.width(lines)
         shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
-        found = []
+        wider = []
         for name in dict.fromkeys(families):
             if name in shapes and len(shapes[name]) == 2 and name in self.all_words():
                 text, words = self._tensor(name)
                 own = self.dims[shapes[name][1]]
                 if own > number:
                     rows = text.removesuffix(f"*{shapes[name][1]}")
-                    found.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
-        return found
+                    wider.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
+        return wider
 
     def besides(self, families: Iterable[str]) -> tuple[str, ...]:
         """Return inputs and outputs that are in none of these families, and from which none of them is computed."""

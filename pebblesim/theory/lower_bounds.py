@@ -282,9 +282,9 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
     if not why_not:
         words = _least_words(claim, M)
     if words is None:
-        most = claim.forms[0][2]
-        if not why_not and most is not None and most * size < M:
-            why_not = f"M is above {most * size:,}, and making values again may save more than a word each"
+        last = claim.forms[0][2]
+        if not why_not and last is not None and last * size < M:
+            why_not = f"M is above {last * size:,}, and making values again may save more than a word each"
         why_not = why_not or "M words are enough for all products"
         return LowerBound(claim.name, 0, source, None, forms, way, why_not)
     here = [

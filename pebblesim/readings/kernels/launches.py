@@ -153,9 +153,9 @@ def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
     )
     best: tuple[int, dict[ir.Tile, int]] | None = None
     for order in _orders(list(lifetimes), lambda tile: -room[tile]):
-        found = _placed(order, room, lifetimes)
-        if best is None or found[0] < best[0]:
-            best = found
+        placed = _placed(order, room, lifetimes)
+        if best is None or placed[0] < best[0]:
+            best = placed
         if best[0] == peak:
             break
     assert best is not None
