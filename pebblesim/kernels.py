@@ -92,6 +92,10 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
         result: Any = njit(**options)(function)
         result._cache = FunctionCache(function)  # type: ignore[no-untyped-call]
+        # numba unpickles the index of another version of itself no further; nor may it that of another source, which
+        # may name classes that are gone.
+        index = result._cache._cache_file
+        index._version = index._version, index._source_stamp
         compile_or_load = result.compile
 
         def alone(signature: Any) -> Any:

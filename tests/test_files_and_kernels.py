@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from functools import cache
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,33 @@ def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path:
     first, second = halved_at_once(tmp_path, "3.0", "5.0")
     assert (first[0], second[0], int(first[1]) + int(second[1])) == ("1.5", "2.5", 1)
     assert compiled_in(tmp_path) == [".nbc", ".nbi"]
+
+
+OF_A_CLASS = """
+from typing import NamedTuple
+from pebblesim.kernels import kernel
+
+class NAME(NamedTuple):
+    x: int
+
+@kernel()
+def doubled(of):
+    return 2 * of.x
+"""
+
+
+def test_a_class_that_was_renamed_does_not_spoil_what_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index on disk names the classes of arguments; the same function, now on a class of another name, is new."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("Before", "Afterwards"):
+        (tmp_path / "of_a_class.py").write_text(OF_A_CLASS.replace("NAME", name))
+        monkeypatch.delitem(sys.modules, "of_a_class", raising=False)
+        invalidate_caches()
+        module = import_module("of_a_class")
+        assert module.doubled(getattr(module, name)(3)) == 6
+        assert not module.doubled.stats.cache_hits
 
 
 def test_ctrl_c_waits_until_the_function_at_hand_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
