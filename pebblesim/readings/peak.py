@@ -3,9 +3,10 @@
 The game has a pebble for each word in cache, except for sums without a term, plus pebbles for the intermediates of the
 element being computed: for example a term and a new partial sum, or all partial sums that a balanced tree keeps. The
 program is run only on numbers of pebbles. Iterations that cannot differ are run once. If a loop adds to no sum outside
-it, the first iteration represents all but the last, and the last, too, if its tile is as large and the loop changes
-nothing outside it. If it adds to sums outside it, and sums are chains, every iteration after the first changes the same
-pebbles by the same number. Only other summation trees need every iteration.
+it, the first iteration represents all but the last. If it changes nothing outside it, and sums are chains, the first
+represents the last, too, because a smaller tile holds no more. If it adds to sums outside it, and sums are chains,
+every iteration after the first changes the same pebbles by the same number. Only other summation trees need every
+iteration.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Occupancy:
 
     def _picked(self, loop: ir.Loop, last: int, ragged: bool) -> list[int]:
         """The iterations that have to be run; `ragged`: whether the last tile is smaller than the others."""
-        if self.chain and not ragged and not _changes_outside(loop):
+        if self.chain and not _changes_outside(loop):
             return [0]
         if not _feeds_a_sum_outside(loop):
             return sorted({0, last})
