@@ -33,7 +33,7 @@ from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
-from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
 from pebblesim.graphs.cdag import Cdag
@@ -740,3 +740,19 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
         list(rows(tmp_path, "no-recompute", 0.05))
     with pytest.raises(UsageError, match="is not a folder"):
         list(rows(tmp_path / "nowhere", "no-recompute", 0.05))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error", "match"),
+    [
+        ("z.hdag", "no graph\n", PebblesimError, "z.hdag: line 1"),
+        ("costs.csv", "file,M\np.hdag,3\np.hdag,2\n", Infeasible, "p.hdag: M = 2 red pebbles are too few"),
+    ],
+)
+def test_what_cannot_be_played_is_said_before_the_first_game(
+    tmp_path: Path, file: str, text: str, error: type[PebblesimError], match: str
+) -> None:
+    ps.save_graph(generate("pyramid", rows=4), tmp_path / "p.hdag")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(error, match=match):
+        next(rows(tmp_path, "no-recompute", 0.05))

@@ -71,11 +71,8 @@ LEVEL = {
     ("plots", "gpu"),
 }
 
-LATE = {
-    ("pebblesim.language.registry", "pebblesim.schedules"),
-    ("pebblesim.results", "pebblesim.plots.results"),
-}
-"""What is loaded by name when it is first asked for: what ships with pebblesim, and the pictures of results."""
+LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
+"""What is loaded by name when it is first asked for: what ships with pebblesim."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
 """What readings and graphs share with the referee: the moves, and how vertices are numbered."""

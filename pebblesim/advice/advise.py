@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.advice import cards
-from pebblesim.advice.advice import Advice, Boundary
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts
+from pebblesim.advice.result import Advice, Boundary
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask
 from pebblesim.jobs.compare import compare

@@ -10,7 +10,7 @@ from pebblesim.jobs.l2 import L2, l2
 from pebblesim.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.advice.advice import Advice
+    from pebblesim.advice.result import Advice
 
 TRIED = ("head-first", "row-major", "grouped:8", "sawtooth")
 

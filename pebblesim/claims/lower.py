@@ -40,7 +40,7 @@ from pebblesim.notation import parse
 from pebblesim.readings.peak import peak_red
 from pebblesim.theory.capacities import Cube
 from pebblesim.theory.certificates import private_families
-from pebblesim.theory.cutting import Case
+from pebblesim.theory.cutting import Cutting
 from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
 
@@ -270,7 +270,7 @@ def _capacities(effort: Effort) -> Finding:
             continue
         made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
         for way in bounding.ways.values():
-            for stated in bounding.claims(Case(solves, _SIZES, way, None, made)):
+            for stated in bounding.claims(Cutting(solves, _SIZES, way, None, made)):
                 if isinstance(stated.capacity, Cube) and stated.table:
                     table = tuple((product[:3], product.weight) for product in stated.table)
                     private = private_families(table, stated.capacity.w)

@@ -18,7 +18,7 @@ from pebblesim.bisection import last_that
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.crossings import BOTH, NEITHER, RATIO, Crossing, Crossover
+from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
