@@ -16,7 +16,7 @@ from pebblesim.caches.streams import of_graph, of_ids
 from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.language.registry import get
-from pebblesim.readings.accesses import Stream
+from pebblesim.readings.requests import Stream
 
 READ, WRITE, UPDATE = 1, 2, 3
 Use = tuple[int, int]  # an item, and what is done with it

@@ -26,6 +26,7 @@ from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
+from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN
@@ -156,10 +157,10 @@ def test_values_that_must_be_read_or_made_of_others_that_are(M: int) -> None:
     blue = np.array([0b1111 << 4], dtype=np.uint64)
     room, links = np.zeros((7 + 3 * 12, 1), dtype=np.uint64), np.empty((5, 24), dtype=np.int64)
     none = np.zeros(1, dtype=np.uint64)
-    assert optimum_kernel._to_come(board, undone, none, blue, room, links) == 4 + 4
-    assert optimum_kernel._to_come(board, undone, none, none, room, links) == 4 + 4
+    assert to_come(board, undone, none, blue, room, links) == 4 + 4
+    assert to_come(board, undone, none, none, room, links) == 4 + 4
     one = np.array([1 << 4], dtype=np.uint64)  # red: its pair is made of the same two inputs, or read
-    assert optimum_kernel._to_come(board, undone, one, blue, room, links) == 4 + 3
+    assert to_come(board, undone, one, blue, room, links) == 4 + 3
 
 
 def fold(ends: int) -> Cdag:

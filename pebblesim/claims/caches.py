@@ -13,7 +13,7 @@ from pebblesim.claims.games import drawn
 from pebblesim.jobs.cache import Cached, accesses, cache
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.accesses import Stream
+from pebblesim.readings.requests import Stream
 
 OPERANDS = 8
 """Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""

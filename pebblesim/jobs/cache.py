@@ -22,7 +22,8 @@ from pebblesim.units import Traffic
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.accesses import Grain, Machine, Stream
+    from pebblesim.readings.accesses import Grain, Machine
+    from pebblesim.readings.requests import Stream
 
 CLOSE = 1.1
 """An LRU cache is large enough if it fetches at most this many times the words that the schedule reads."""
@@ -376,7 +377,7 @@ def _schedule(source: Any) -> Schedule | None:
 def _given(source: Any, order: Any) -> tuple[str, Stream]:
     from pebblesim.caches import streams, traces
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.accesses import Stream
+    from pebblesim.readings.requests import Stream
 
     if isinstance(source, Cdag):
         return "graph", streams.of_graph(source, order)
