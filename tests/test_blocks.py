@@ -19,8 +19,9 @@ from pebblesim.jobs.cache_needed import Room
 from pebblesim.jobs.mask_answers import _area, _covered
 from pebblesim.jobs.words_moved import Words
 from pebblesim.language import Block, Machine, Tensor, masks
-from pebblesim.language.masks import Band, Mask, TileRange
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.count import count, io
 from pebblesim.readings.peak import CHAINS, peak_red
 

@@ -26,6 +26,7 @@ from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
+from pebblesim.dags.optimum_bounds_kernel import to_come
 from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN
@@ -33,7 +34,7 @@ from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
-from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
 from pebblesim.graphs.cdag import Cdag
@@ -156,10 +157,10 @@ def test_values_that_must_be_read_or_made_of_others_that_are(M: int) -> None:
     blue = np.array([0b1111 << 4], dtype=np.uint64)
     room, links = np.zeros((7 + 3 * 12, 1), dtype=np.uint64), np.empty((5, 24), dtype=np.int64)
     none = np.zeros(1, dtype=np.uint64)
-    assert optimum_kernel._to_come(board, undone, none, blue, room, links) == 4 + 4
-    assert optimum_kernel._to_come(board, undone, none, none, room, links) == 4 + 4
+    assert to_come(board, undone, none, blue, room, links) == 4 + 4
+    assert to_come(board, undone, none, none, room, links) == 4 + 4
     one = np.array([1 << 4], dtype=np.uint64)  # red: its pair is made of the same two inputs, or read
-    assert optimum_kernel._to_come(board, undone, one, blue, room, links) == 4 + 3
+    assert to_come(board, undone, one, blue, room, links) == 4 + 3
 
 
 def fold(ends: int) -> Cdag:
@@ -740,3 +741,19 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
         list(rows(tmp_path, "no-recompute", 0.05))
     with pytest.raises(UsageError, match="is not a folder"):
         list(rows(tmp_path / "nowhere", "no-recompute", 0.05))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error", "match"),
+    [
+        ("z.hdag", "no graph\n", PebblesimError, "z.hdag: line 1"),
+        ("costs.csv", "file,M\np.hdag,3\np.hdag,2\n", Infeasible, "p.hdag: M = 2 red pebbles are too few"),
+    ],
+)
+def test_what_cannot_be_played_is_said_before_the_first_game(
+    tmp_path: Path, file: str, text: str, error: type[PebblesimError], match: str
+) -> None:
+    ps.save_graph(generate("pyramid", rows=4), tmp_path / "p.hdag")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(error, match=match):
+        next(rows(tmp_path, "no-recompute", 0.05))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pebblesim.errors import UsageError
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
+from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag

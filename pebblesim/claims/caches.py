@@ -13,7 +13,7 @@ from pebblesim.claims.games import drawn
 from pebblesim.jobs.cache import Cached, accesses, cache
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.accesses import Stream
+from pebblesim.readings.requests import Stream
 
 OPERANDS = 8
 """Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""
@@ -42,8 +42,8 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
 )
 def _belady(effort: Effort) -> Finding:
     def holds(cached: Cached, counted: Counted) -> bool:
-        least = min(cached.found["lru"].fetched, cached.found["fifo"].fetched, counted.reads)
-        return cached.compulsory <= cached.found["opt"].fetched <= least
+        least = min(cached.by_policy["lru"].fetched, cached.by_policy["fifo"].fetched, counted.reads)
+        return cached.compulsory <= cached.by_policy["opt"].fetched <= least
 
     result = _everywhere(effort, "compulsory ≤ opt.fetched ≤ lru.fetched, fifo.fetched and the schedule's reads", holds)
     _, line = shown('ps.cache("flash2-forward", n=256, d=16, M=1024)[0].opt.fetched')
@@ -109,6 +109,6 @@ def _lower(effort: Effort) -> Finding:
     def holds(cached: Cached, counted: Counted) -> bool:
         dims: dict[str, Any] = dict(counted.dims)
         bound = count(counted.schedule, M=cached.M + OPERANDS, blocks=counted.blocks or "fit", **dims).lower_bound
-        return bound.value <= cached.found["opt"].io
+        return bound.value <= cached.by_policy["opt"].io
 
     return _everywhere(effort, f"bound(M + {OPERANDS}) ≤ opt.io", holds)

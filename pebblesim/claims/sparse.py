@@ -86,18 +86,24 @@ def diagonal_game(n: int, M: int) -> Game:
     return play.judged(M)
 
 
+def _column(play: _Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
+    """Read the nonzeros of a column of A1, and multiply each by the entry x of X; only the products stay."""
+    play.read(x)
+    S = []
+    for a in nonzeros:
+        play.read(a)
+        S.append(play.make(a, x, dropping=(a,)))
+    play.drop(x)
+    return S
+
+
 def one_per_row_game(n: int, d: int, M: int) -> Game:
     """Play A1 X A2ᵀ; X = I, A1 and A2 have one nonzero in each row and n/d in each column; all nonzeros are stored."""
     play, rows = _Playing(), n // d  # rows of each column
     X, A1, A2 = play.new(d), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
-        play.read(X[c])
-        S = []
-        for i in of_c:
-            play.read(A1[i])
-            S.append(play.make(A1[i], X[c], dropping=(A1[i],)))
-        play.drop(X[c])
+        S = _column(play, X[c], [A1[i] for i in of_c])
         for j in of_c:
             play.read(A2[j])
             for s in S:
@@ -139,12 +145,7 @@ def sparse_forward_game(n: int, d: int, M: int) -> Game:
     X, Y, A1, A2, A3 = play.new(d), play.new(d), play.new(n), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
-        play.read(X[c])
-        S = []
-        for i in of_c:
-            play.read(A1[i])
-            S.append(play.make(A1[i], X[c], dropping=(A1[i],)))
-        play.drop(X[c])
+        S = _column(play, X[c], [A1[i] for i in of_c])
         play.read(Y[c])
         sums: list[tuple[int, int]] = []  # of each row: l, and the sum of A h, which has one nonzero
         for j in of_c:

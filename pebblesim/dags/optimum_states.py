@@ -119,7 +119,7 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
 
 def _bit_board(task: Task) -> tuple[Any, NDArray[np.int64]]:
     """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
-    from pebblesim.dags.optimum_kernel import BitBoard
+    from pebblesim.dags.optimum_bounds_kernel import BitBoard
 
     graph = task.graph
     is_input, is_output = task.board.input == 1, task.board.output == 1

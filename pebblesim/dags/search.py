@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
+from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.bounds import Bound, TaskData, at_once, largest, slowly
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
@@ -211,7 +212,7 @@ def _compile() -> None:
     _BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
     slowly(TaskData(task, 2), end=float("inf"))
     order = np.arange(2, dtype=np.int32)
-    kernel.anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
+    anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 
 
 class _BestOrder:
@@ -267,7 +268,7 @@ class _BestOrder:
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
         if self.desk.events.size < events + slack:
             self.desk = task.desk(events + 4 * slack + events // 8 - len(task.board.operands) - task.steps)
-        new, gain = kernel.anneal(
+        new, gain = anneal(
             task.board, self.desk, order, lo, lo + length, tail, factor, again, hot, 0.1 * self.scale, tries,
             int(rng.integers(2**31)),
         )  # fmt: skip

@@ -12,8 +12,9 @@ from math import prod
 
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pebblesim.language.masks import Band, Grid, Mask, TileRange
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.tile_ranges import Grid, TileRange
 
 
 class RememberedMask(Mask):

@@ -15,7 +15,8 @@ from math import prod
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.totals import LoopContext, totals
 
 

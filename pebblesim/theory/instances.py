@@ -12,9 +12,10 @@ from math import prod
 from typing import NamedTuple
 
 from pebblesim.errors import UsageError
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.theory.closed_forms import monomial, summed
 
 
@@ -61,6 +62,9 @@ class Formulation:
     kept: Sequence[str] = ()
     outputs: Sequence[str] = ()
     graph: Mapping[str, object] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((*self.kept, *self.outputs, *self.graph))
 
     @classmethod
     def of(cls, schedule: Schedule) -> Formulation:
