@@ -88,7 +88,7 @@ fp32 = 2e12
 
 def test_a_card_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(CARD)
-    advice = ps.advise(card=tmp_path / "mine.toml", n=256, d=16)
+    advice = ps.advise(card=tmp_path / "mine.toml", problem_name="linear", n=256, d=16)
     assert [each.M for each in advice.boundaries] == [16384, 262144]
     assert advice.card.figures["l2"].source == "a manual" and advice.card.peak["float32"] == (2e12, "as given")
 
@@ -123,7 +123,7 @@ def test_a_card_that_is_none_gets_a_sentence(old: str, new: str, says: str, tmp_
 @pytest.mark.parametrize(
     ("problem", "mask"),
     [
-        ("backward", "window:9"),
+        pytest.param("backward", "window:9", marks=pytest.mark.slow),
         ("forward", "causal"),
         ("matmul", None),
         pytest.param("backward", None, marks=pytest.mark.slow),
@@ -206,6 +206,7 @@ def test_doing_twice_is_not_useful() -> None:
 def test_a_tile_of_the_readers_own() -> None:
     advice = ps.advise("A100", n=1024, d=64, dtype="fp16", blocks={"B_r": 128, "B_c": 64})
     inner, outer = advice.boundaries
+    assert "\nyour tile\n" in str(advice)
     assert not outer.own and {row.schedule for row in inner.own} >= {"flash1-forward", "flash2-forward"}
     for row in inner.own:
         same = ps.count(row.schedule, n=1024, d=64, M=inner.M, blocks={"B_r": 128, "B_c": 64})
@@ -217,7 +218,7 @@ def test_a_tile_of_the_readers_own() -> None:
     large = ps.advise("GTX1060", n=4096, d=64, blocks={"B_r": 128, "B_c": 64})
     needed = ps.count("flash2-forward", n=4096, d=64, M=1, blocks={"B_r": 128, "B_c": 64}).peak_red
     assert f"flash2-forward: does not fit, it needs {needed:,} words, {needed / 12288:.2f} M" in str(large)
-    partly = ps.advise("A100", problem_name="backward", n=4096, d=64, blocks={"b": 8})
+    partly = ps.advise("A100", problem_name="matmul", n=4096, d=64, blocks={"b": 8})
     assert all(row.blocks["b"] == 8 and row.feasible for row in partly.boundaries[0].own)
     with pytest.raises(UsageError, match="no schedule of problem 'forward' has such blocks"):
         ps.advise("A100", n=4096, d=64, blocks={"B_x": 64})
@@ -372,7 +373,7 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
 
 
 def test_a_mask_without_closed_forms_has_no_explanation() -> None:
-    advice = ps.advise(TOY, problem_name="forward", n=8, d=2, mask="bigbird:4:1:1:0")
+    advice = ps.advise(TOY, problem_name="forward-relu", n=8, d=2, mask="bigbird:4:1:1:0")
     with pytest.raises(UsageError, match="no closed form to explain"):
         advice.explain()
 
@@ -397,8 +398,9 @@ def test_what_is_asked_on_the_command_line() -> None:
     def run(line: str) -> Result:
         return CliRunner().invoke(app, ["advise", "--gpu", "h200", "-n", "64", "-d", "8", *line.split()])
 
-    problems = [json.loads(run(f"--json {line}").stdout)["problem"] for line in ("", "--backward", "-p backward")]
-    assert problems == ["forward", "backward-qkv", "backward"]
+    lines = ("--block B_r=64 --block B_c=32", "--backward", "-p backward")
+    forward, *backward = (json.loads(run(f"--json {line}").stdout) for line in lines)
+    assert forward["problem"] == "forward" and forward["boundaries"][0]["own"]
+    assert [advice["problem"] for advice in backward] == ["backward-qkv", "backward"]
     both = run("--backward -p matmul").exception
     assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given too; use one of them.")
-    assert "your tile" in run("--block B_r=64 --block B_c=32").stdout

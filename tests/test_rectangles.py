@@ -68,7 +68,7 @@ def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
     return schedule.program if mask is None else schedule.masked
 
 
-@strategies.few(RECTANGULAR, turn=1, of=2)
+@strategies.few(RECTANGULAR, of=2)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st.DataObject) -> None:
@@ -158,7 +158,7 @@ def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, dat
         assert oracle_loops.stated(schedule.io, sizes) == count(schedule.program, sizes).total.io
 
 
-@strategies.few(RECTANGULAR, of=2)
+@strategies.few(RECTANGULAR, turn=1, of=2)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_numbers_are_the_reference(schedule: Schedule, data: st.DataObject) -> None:
