@@ -16,7 +16,8 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any
