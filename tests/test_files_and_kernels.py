@@ -11,6 +11,7 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
@@ -79,19 +80,19 @@ def stepped(x):
 """
 
 
-def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path) -> None:
+def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own file stays as it is while the other one changes; with numba's own `njit` the second result is 2, too."""
     (tmp_path / "kernels_of_test.py").write_text(KERNEL)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-    program = "from kernels_of_test import stepped; print(stepped(0))"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     outputs = []
     for value in (2, 3):
         (tmp_path / "constants_of_test.py").write_text(f"STEP = {value}\n")
-        run = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        )
-        outputs.append(run.stdout.strip())
-    assert outputs == ["2", "3"]
+        for name in ("constants_of_test", "kernels_of_test"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        invalidate_caches()
+        outputs.append(import_module("kernels_of_test").stepped(0))
+    assert outputs == [2, 3]
 
 
 CONSTANTS = """
@@ -105,6 +106,37 @@ def next(x):
 def total(x):
     return next(x) + next(1) + next(2)
 """
+
+
+PARTS = """
+from pebblesim.kernels import kernel, part
+
+@part()
+def doubled(row, x):
+    row[0] = 2 * x
+
+@kernel(allocates=False)
+def total(row, x):
+    doubled(row, x)
+    return row[0] + 1
+"""
+
+
+def test_a_part_of_a_kernel_is_no_entry_for_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when it is compiled, nor when it comes from disk: there is no code that Python could call."""
+    (tmp_path / "with_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    row = np.zeros(1, dtype=np.int64)
+    for on_disk in (False, True):
+        monkeypatch.delitem(sys.modules, "with_parts", raising=False)
+        module = import_module("with_parts")
+        references = sys.getrefcount(row)
+        assert module.total(row, 3) == 7
+        assert sys.getrefcount(row) == references
+        assert bool(module.total.stats.cache_hits) == on_disk
+        for numbers in ((row, 3), (row, 3.0)):
+            with pytest.raises(TypeError, match="doubled is part of kernels, and cannot be called from Python"):
+                module.doubled(*numbers)
 
 
 def called_with_constants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -143,39 +175,49 @@ IndexDataCacheFile._save_index = save_index
 def halved(x):
     return x / 2
 
-meet("ready", 60)
-print(halved(eval(sys.argv[3])), len(halved.stats.cache_misses))
+@kernels.kernel()
+def tripled(x):
+    return x * 3
+
+for function, number in zip((halved, tripled), sys.argv[3:]):
+    meet(f"ready-{function.__name__}", 60)
+    print(function(eval(number)), len(function.stats.cache_misses))
+    for named in Path(sys.argv[1]).glob(f"named-{sys.argv[2]}"):
+        named.unlink()
 """
 
 
-def halved_at_once(folder: Path, *numbers: str) -> list[list[str]]:
-    """What two processes print that ask for a function at the same time: the result, and how often it was compiled."""
-    program = folder / "halved.py"
+def at_once(folder: Path, *numbers: tuple[str, str]) -> list[list[str]]:
+    """What two processes print that ask for two functions, one after the other, each at the same time.
+
+    Of each function: the result, and how often it was compiled.
+    """
+    program = folder / "functions.py"
     program.write_text(AT_ONCE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "cache")}
     both = [
         subprocess.Popen(
-            [sys.executable, program, folder, str(which), number], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, program, folder, str(which), *each], env=environment, stdout=subprocess.PIPE, text=True
         )
-        for which, number in enumerate(numbers)
+        for which, each in enumerate(numbers)
     ]
     return [each.communicate()[0].split() for each in both]
 
 
-def compiled_in(folder: Path) -> list[str]:
-    return sorted(path.suffix for path in (folder / "cache").rglob("halved*"))
+def compiled_in(folder: Path, function: str) -> list[str]:
+    return sorted(path.suffix for path in (folder / "cache").rglob(f"*.{function}-*"))
 
 
-def test_processes_that_compile_at_once_keep_their_functions_apart(tmp_path: Path) -> None:
-    """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers."""
-    assert halved_at_once(tmp_path, "3.0", "5") == [["1.5", "1"], ["2.5", "1"]]
-    assert compiled_in(tmp_path) == [".nbc", ".nbc", ".nbi"]
+def test_processes_that_compile_at_once_do_it_once_and_keep_their_functions_apart(tmp_path: Path) -> None:
+    """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers.
 
-
-def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path: Path) -> None:
-    first, second = halved_at_once(tmp_path, "3.0", "5.0")
-    assert (first[0], second[0], int(first[1]) + int(second[1])) == ("1.5", "2.5", 1)
-    assert compiled_in(tmp_path) == [".nbc", ".nbi"]
+    What two processes ask for at once is compiled by one of them.
+    """
+    first, second = at_once(tmp_path, ("3.0", "3.0"), ("5", "5.0"))
+    assert (first[:2], second[:2]) == (["1.5", "1"], ["2.5", "1"])
+    assert compiled_in(tmp_path, "halved") == [".nbc", ".nbc", ".nbi"]
+    assert (first[2], second[2], int(first[3]) + int(second[3])) == ("9.0", "15.0", 1)
+    assert compiled_in(tmp_path, "tripled") == [".nbc", ".nbi"]
 
 
 OF_A_CLASS = """
@@ -257,7 +299,7 @@ def loaded(node: ast.AST) -> set[str]:
 
 
 def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
-    """All are made by `kernel`; those that take such constants say so. A file of kernels that are called is watched."""
+    """All are made by `kernel` or `part`; those that take such constants say so. Files of called ones are watched."""
     said = 0
     for path in SOURCES:
         if "kernel" not in (source := path.read_text(encoding="utf-8")) and "njit" not in source:
@@ -267,9 +309,9 @@ def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
         others = foreign(tree)
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             decorators = [each for each in function.decorator_list if isinstance(each, ast.Call)]
-            if any("kernel" in loaded(each.func) for each in decorators):
+            if any({"kernel", "part"} & loaded(each.func) for each in decorators):
                 used = set().union(*map(loaded, function.body)) & others
-                told = any("kernel" in loaded(each.func) and each.args for each in decorators)
+                told = any({"kernel", "part"} & loaded(each.func) and each.args for each in decorators)
                 assert told or not used, f"{path}: {function.name} uses {used}"
                 said += told
     assert said >= 2

@@ -23,7 +23,7 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
     """Check that something holds for random schedules, in a cache of their M words, word by word."""
     random = Random(12)
     names = sorted(SCHEDULES)
-    number = effort.some(12, 200)
+    number = effort.draws(12, 200)
     for _ in range(number):
         name = random.choice(names)
         sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
@@ -42,8 +42,8 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
 )
 def _belady(effort: Effort) -> Finding:
     def holds(cached: Cached, counted: Counted) -> bool:
-        least = min(cached.found["lru"].fetched, cached.found["fifo"].fetched, counted.reads)
-        return cached.compulsory <= cached.found["opt"].fetched <= least
+        least = min(cached.by_policy["lru"].fetched, cached.by_policy["fifo"].fetched, counted.reads)
+        return cached.compulsory <= cached.by_policy["opt"].fetched <= least
 
     result = _everywhere(effort, "compulsory ≤ opt.fetched ≤ lru.fetched, fifo.fetched and the schedule's reads", holds)
     _, line = shown('ps.cache("flash2-forward", n=256, d=16, M=1024)[0].opt.fetched')
@@ -59,7 +59,7 @@ def _belady(effort: Effort) -> Finding:
 )
 def _competitive(effort: Effort) -> Finding:
     random = Random(7)
-    number = effort.some(8, 100)
+    number = effort.draws(8, 100)
     for _ in range(number):
         name, stream = _words(random)
         h = random.randint(1, 1 + stream.touched // 2)
@@ -86,7 +86,7 @@ def _words(random: Random) -> tuple[str, Stream]:
 )
 def _stack(effort: Effort) -> Finding:
     random = Random(3)
-    number = effort.some(6, 60)
+    number = effort.draws(6, 60)
     names = sorted(SCHEDULES)
     for _ in range(number):
         name = random.choice(names)
@@ -109,6 +109,6 @@ def _lower(effort: Effort) -> Finding:
     def holds(cached: Cached, counted: Counted) -> bool:
         dims: dict[str, Any] = dict(counted.dims)
         bound = count(counted.schedule, M=cached.M + OPERANDS, blocks=counted.blocks or "fit", **dims).lower_bound
-        return bound.value <= cached.found["opt"].io
+        return bound.value <= cached.by_policy["opt"].io
 
     return _everywhere(effort, f"bound(M + {OPERANDS}) ≤ opt.io", holds)

@@ -129,7 +129,7 @@ def cache(
         None,
         head,
         shown,
-        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].found)),
+        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].by_policy)),
     )
     if result.heads.said:
         head, lines = result.totals(dtype)

@@ -54,15 +54,15 @@ def doctor(as_json: AsJson = False) -> None:
     """List the GPU tools that are installed, those that are missing, and how to install them."""
     from pebblesim.gpu.doctor import examine, ready
 
-    findings = examine()
-    fine = ready(findings)
+    requirements = examine()
+    fine = ready(requirements)
     if as_json:
-        print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ready": fine, "findings": [each.to_dict() for each in requirements]})
     else:
-        for finding in findings:
-            say(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
-            if not finding.found:
-                say(f"         needed for {finding.needed_for}")
+        for each in requirements:
+            say(f"{'found  ' if each.found else 'MISSING'}  {each.what}: {each.found or each.get}")
+            if not each.found:
+                say(f"         needed for {each.needed_for}")
         say("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
     raise typer.Exit(0 if fine else 1)
 

@@ -368,7 +368,7 @@ def _caches(text: str, dtype: str | None, points: int) -> list[int]:
     return sorted({round(first * (last / first) ** (step / (points - 1))) for step in range(points)})
 
 
-class _Machine(NamedTuple):
+class _Hardware(NamedTuple):
     """Words of a cache, operations per second, and bytes per second between the cache and the next memory level."""
 
     M: int
@@ -383,14 +383,14 @@ LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_b
 
 def _machine(
     gpu: str | None, level: str, dtype: str, m: str | None, peak: str | None, bandwidth: str | None
-) -> _Machine:
+) -> _Hardware:
     """The cache of a card, or one given in numbers."""
     numbers = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
     if gpu is None:
         missing = [option for option, value in numbers.items() if value is None]
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
-        return _Machine(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+        return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
     from pebblesim.advice.cards import card, words
 
     if any(numbers.values()):
@@ -402,7 +402,7 @@ def _machine(
     if dtype not in model.peak or rate is None:
         what = "the bandwidth into its shared memory; use --level l2" if rate is None else f"a peak for {dtype}"
         raise UsageError(f"the table of cards has no value for {model.name}: {what}.")
-    return _Machine(words(model, cache, dtype), model.peak[dtype].value, rate, f", {model.name}")
+    return _Hardware(words(model, cache, dtype), model.peak[dtype].value, rate, f", {model.name}")
 
 
 def _rate(option: str, text: str) -> float:

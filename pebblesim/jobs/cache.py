@@ -36,7 +36,7 @@ class Cached:
     Attributes:
         name: name of the schedule or of the stream.
         M: cache size in words.
-        found: the result of each policy, by name.
+        by_policy: the result of each policy, by name.
         requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
             before they are written.
         counted: the schedule's count; None if the stream is not from a schedule.
@@ -51,7 +51,7 @@ class Cached:
 
     name: str
     M: int
-    found: Mapping[str, Misses]
+    by_policy: Mapping[str, Misses]
     requests: int
     compulsory: int
     counted: Counted | None = None
@@ -64,25 +64,25 @@ class Cached:
     @property
     def lru(self) -> Misses:
         """The result of LRU, if it was requested."""
-        return self.found["lru"]
+        return self.by_policy["lru"]
 
     @property
     def opt(self) -> Misses:
         """The result of OPT (Belady), if it was requested."""
-        return self.found["opt"]
+        return self.by_policy["opt"]
 
     @property
     def fifo(self) -> Misses:
         """The result of FIFO, if it was requested."""
-        return self.found["fifo"]
+        return self.by_policy["fifo"]
 
     def total(self, policy: str) -> Traffic:
         """Return the words that a policy fetches and writes back for all heads and sequences."""
-        return Traffic(self.found[policy].fetched * self.times, self.found[policy].written * self.times)
+        return Traffic(self.by_policy[policy].fetched * self.times, self.by_policy[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:
         """Words that a policy fetches, divided by words that the schedule reads."""
-        return None if self.own is None else self.found[policy].fetched / self.own.reads
+        return None if self.own is None else self.by_policy[policy].fetched / self.own.reads
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
@@ -97,11 +97,11 @@ class Cached:
             }
         row |= {
             policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
-            for policy, each in self.found.items()
+            for policy, each in self.by_policy.items()
         }
         if not self.heads.said:
             return row
-        totals = {policy: {"words": self.total(policy).io} for policy in self.found}
+        totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
         return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
 
 
@@ -148,7 +148,7 @@ class CacheTable(Result, Sequence[Cached]):
 
     def totals(self, dtype: str | None = None) -> tuple[list[str], list[list[Any]]]:
         """(columns, lines): what caches move for all heads and sequences, in words, and in bytes of a type."""
-        policies = list(self.rows[0].found)
+        policies = list(self.rows[0].by_policy)
         head = ["stream", "M", *(f"{policy}, words" for policy in policies)]
         head += [f"{policy}, bytes" for policy in policies] if dtype else []
         lines = []
@@ -172,7 +172,7 @@ class CacheTable(Result, Sequence[Cached]):
 
 def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
     """Return (columns, lines) of the printed table."""
-    policies = list(rows[0].found)
+    policies = list(rows[0].by_policy)
     schedules = any(row.counted is not None for row in rows)
     head = ["stream", "M"] + (["blocks", "reads", "writes"] if schedules else ["requests", "compulsory"])
     for policy in policies:
@@ -185,7 +185,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
             line += [row.counted.blocks_in_words, row.own.reads, row.own.writes]
         else:
             line += [row.requests, row.compulsory]
-        for policy, each in row.found.items():
+        for policy, each in row.by_policy.items():
             share = row.ratio(policy) if row.counted is not None else each.misses / max(row.requests, 1)
             line += [each.fetched, share, each.written]
         if row.bound is not None:

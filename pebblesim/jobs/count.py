@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pebblesim.errors import BelowBound, Infeasible
@@ -178,7 +178,7 @@ class Counted(Result):
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
         if self.parts:
             return added_up([part._bounded(formulation) for part in self.parts])
-        return best(self._solves, self.dims, self._pebbles, formulation, self.only_mask)
+        return _best(self._solves, tuple(self.dims.items()), self._pebbles, formulation, self.only_mask)
 
     @property
     def _pebbles(self) -> int:
@@ -252,6 +252,13 @@ class Counted(Result):
             **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.said else {}),
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
+
+
+@lru_cache(maxsize=256)  # the same for all schedules that compute in the same way
+def _best(
+    solves: Problem, dims: tuple[tuple[str, int], ...], M: int, formulation: Formulation | None, mask: Mask | None
+) -> LowerBound:
+    return best(solves, dict(dims), M, formulation, mask)
 
 
 def count(

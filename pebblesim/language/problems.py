@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +55,7 @@ class Theta:
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Return its value, a real number with 28 digits, of any magnitude."""
-        decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
-        return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
+        return Decimal(_of_decimals(self.expr, tuple(sizes))(*map(Decimal, sizes.values())))
 
     def to_dict(self, value: Decimal) -> dict[str, Any]:
         """Return the expression and its value; the value is an integer if a float would lose digits or overflow."""
@@ -67,6 +66,12 @@ class Theta:
         pairs = "n_q·n_k" if "n_q*n_k" in self.expr else "n²"
         expr = self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z")
         return Theta(expr, f"{self.source}; under a mask with Z pairs for {pairs}")
+
+
+@lru_cache(maxsize=64)  # the same for all schedules of a problem
+def _of_decimals(expr: str, names: tuple[str, ...]) -> Callable[..., Decimal | int]:
+    decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
+    return function_of(expr, names, decimals)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,9 @@ class Problem:
                 f"must be listed either in queries or in keys; given as queries: {', '.join(self.queries) or 'none'}; "
                 f"as keys: {', '.join(self.keys) or 'none'}."
             )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @cached_property
     def pairs(self) -> Pairs | None:

@@ -43,9 +43,9 @@ class _MaskedOccupancy(Occupancy):
     def _runs(self, when: ir.MaskCondition | None) -> bool:
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
-    def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.pairs is None:
-            return super()._picked(loop, last)
+    def _picked(self, loop: ir.Loop, last: int, ragged: bool) -> list[int]:
+        if loop.range.pairs is None:  # what is filled in the first iteration, is held in the last
+            return sorted({*super()._picked(loop, last, ragged), last})
         self._charge(last)
         return list(range(last + 1))
 

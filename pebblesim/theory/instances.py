@@ -63,6 +63,9 @@ class Formulation:
     outputs: Sequence[str] = ()
     graph: Mapping[str, object] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash((*self.kept, *self.outputs, *self.graph))
+
     @classmethod
     def of(cls, schedule: Schedule) -> Formulation:
         """Return the formulation of a schedule, from its signature, the tensors it writes, and its graph options."""
