@@ -66,20 +66,25 @@ class Partition:
         self.dirty: dict[int, set[int]] = {}
 
 
-@given(st.data())
-def test_two_partitions(data: st.DataObject) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_two_partitions(seed: int) -> None:
     """Against a simulation with lists in which everything is looked up anew."""
-    draw = data.draw
-    items, pieces_of_each = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(seed)
+    items, pieces_of_each = int(rng.integers(1, 9)), int(rng.integers(1, 4))
     pieces = items * pieces_of_each
-    home = draw(st.lists(st.integers(0, 1), min_size=pieces, max_size=pieces))
-    group = draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=pieces, max_size=pieces))
-    unit = draw(st.lists(st.integers(0, 5), min_size=pieces, max_size=pieces))
-    room = draw(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=2, max_size=2))
+    home = rng.integers(0, 2, pieces).tolist()
+    group = rng.integers(0, 2, (pieces, 2)).tolist()
+    unit = rng.integers(0, 6, pieces).tolist()
+    room = rng.integers(0, 4 * sum(unit) + 1, (2, 2)).tolist()
     soilable = [(a // 2, b // 2) for a, b in room]
-    kept = draw(st.lists(st.booleans(), min_size=items, max_size=items))
-    one = st.tuples(st.integers(0, items - 1), st.integers(1, 15), st.sampled_from([READ, WRITE]), st.integers(0, 1))
-    requests = draw(st.lists(one, max_size=40))
+    kept = (rng.random(items) < 0.5).tolist()
+    columns = (
+        rng.integers(0, items, 200),
+        rng.integers(1, 16, 200),
+        rng.choice([READ, WRITE], 200),
+        rng.integers(0, 2, 200),
+    )
+    requests = list(zip(*(column.tolist() for column in columns), strict=True))
     size = [4 * each for each in unit]
     parts = [[Partition(), Partition()], [Partition(), Partition()]]
     read = written = 0
