@@ -12,7 +12,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums", "split-scores")
 
 
 def declare(
@@ -40,7 +40,8 @@ def declare(
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
             sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
             then merged by their weights, as in FlashDecoding; "split-sums" for "late" with sums of each block of
-            columns by itself, which are then added up.
+            columns by itself, which are then added up; "split-scores" for the probabilities of "split", weighted before
+            the product with V.
         column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
             allowed pair; without a mask row_block has no effect.
@@ -183,12 +184,17 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.matmul("O", "f", values)
 
 
-def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
-    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+def _own_softmax(b: Builder, n_k: int, block: int, row_block: int | None) -> None:
+    """Declare A, relative to the maximum of each block of columns."""
     with b.loop(n_k, block, row_block):
         b.rowmax("m_s", "S")
     b.elementwise("Sm", "sub", "S", "m_s")
     b.elementwise("A", "exp", "Sm")
+
+
+def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+    _own_softmax(b, n_k, block, row_block)
     with b.loop(n_k, block, row_block):
         b.rowsum("l_s", "A")
         b.matmul("AV", "A", values)
@@ -196,22 +202,49 @@ def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int 
         b.elementwise("log_l_s", "log", "l_s")
         b.elementwise("L_s", "add", "m_s", "log_l_s")
     with b.loop(n_k, block, row_block):
-        b.running("top", (n_q,), float("-inf"))
-        b.running("W", (n_q,), 0.0)
+        _weight(b, n_q)
         b.running("WO", (n_q, d_v), 0.0)
-        b.elementwise("top", "max", "top.prev", "L_s")
-        b.elementwise("down_top", "sub", "top.prev", "top")
-        b.elementwise("fade", "exp", "down_top")
-        b.elementwise("down_s", "sub", "L_s", "top")
-        b.elementwise("w", "exp", "down_s")
-        b.elementwise("fadeW", "mul", "fade", "W.prev")
-        b.elementwise("W", "add", "fadeW", "w")
         b.elementwise("fadeO", "mul", "fade", "WO.prev")
         b.elementwise("wO", "mul", "w", "O_s")
         b.elementwise("WO", "add", "fadeO", "wO")
     b.elementwise("O", "div", "WO.last", "W.last")
+    _log_of_weights(b)
+
+
+def _weight(b: Builder, n_q: int) -> None:
+    """Declare the weight of a block of columns relative to the largest so far, and the sum W of the weights so far."""
+    b.running("top", (n_q,), float("-inf"))
+    b.running("W", (n_q,), 0.0)
+    b.elementwise("top", "max", "top.prev", "L_s")
+    b.elementwise("down_top", "sub", "top.prev", "top")
+    b.elementwise("fade", "exp", "down_top")
+    b.elementwise("down_s", "sub", "L_s", "top")
+    b.elementwise("w", "exp", "down_s")
+    b.elementwise("fadeW", "mul", "fade", "W.prev")
+    b.elementwise("W", "add", "fadeW", "w")
+
+
+def _log_of_weights(b: Builder) -> None:
     b.elementwise("log_W", "log", "W.last")
     b.elementwise("L", "add", "top.last", "log_W")
+
+
+def _split_scores(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+    """P_s and L_s of each block of columns; then P = exp(L_s - L) P_s, and O = P V."""
+    _own_softmax(b, n_k, block, row_block)
+    with b.loop(n_k, block, row_block):
+        b.rowsum("l_s", "A")
+        b.elementwise("log_l_s", "log", "l_s")
+        b.elementwise("L_s", "add", "m_s", "log_l_s")
+    b.elementwise("P_s", "div", "A", "l_s")
+    with b.loop(n_k, block, row_block):
+        _weight(b, n_q)
+    _log_of_weights(b)
+    with b.loop(n_k, block, row_block):
+        b.elementwise("down_L", "sub", "L_s", "L")
+        b.elementwise("share", "exp", "down_L")
+    b.elementwise("P", "mul", "share", "P_s")
+    b.matmul("O", "P", values)
 
 
 def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
@@ -233,5 +266,6 @@ ONLINE: Final = {
     "logsumexp": _logsumexp,
     "split": _split,
     "split-sums": _split_sums,
+    "split-scores": _split_scores,
 }
 """The kinds of softmax that go through blocks of columns."""

@@ -36,6 +36,7 @@ BLOCKED = [
     "dS-stored-blocked",
     "backward-two-pass-blocked",
     "small-cache-forward-in-rows",
+    "scores-stored-in-rows",
     "small-cache-backward-in-rows",
 ]
 
