@@ -24,7 +24,7 @@ def cut_twice(block):
 def write_scores(m, A, A_1, A_2, r, a, b, c, change):
     """Compute A[i, j] = change(A_1[i] A_2[j]ᵀ) for tiles i of the rows r."""
     for i in m.tiles(r, a, independent=True):
-        for j in m.tiles(A.shape[1], b, independent=True, keys_of=r):
+        for j in m.tiles(A.shape[1], b, independent=True, keys_of=i):
             A_ij = m.zeros(i, j)
             for k in m.tiles(A_1.shape[1], c):
                 A_ij += m.read(A_1[i, k]) @ m.read(A_2[j, k]).T
@@ -37,7 +37,7 @@ def write_rows(m, C, A, B, r, a, e, b, c):
     for i in m.tiles(r, a, independent=True):
         for k in m.tiles(C.shape[1], e, independent=True):
             C_ik = m.zeros(i, k)
-            for j in m.tiles(A.shape[1], b, keys_of=r):  # as A has been written
+            for j in m.tiles(A.shape[1], b, keys_of=i):  # as A has been written
                 for part in m.tiles(j, c):
                     C_ik += m.read(A[i, part]) @ m.read(B[part, k])
             m.write(C[i, k], C_ik)
@@ -48,8 +48,9 @@ def add_rows(m, C, A, B, r, b, a, c):
     for j in m.tiles(C.shape[0], b, independent=True, keys_of=r):
         for k in m.tiles(C.shape[1], a, independent=True):
             C_jk = m.read(C[j, k])
-            for i in m.tiles(r, c):
-                C_jk += m.read(A[i, j]).T @ m.read(B[i, k])
+            for i in m.tiles(r, a, queries_of=j):  # as A has been written
+                for part in m.tiles(i, c):
+                    C_jk += m.read(A[part, j]).T @ m.read(B[part, k])
             m.write(C[j, k], C_jk)
 
 
@@ -91,7 +92,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
         f" + n_q*(n_k + ceiling(n_k/b) + 1)*ceiling(d_v/e) + n_k*d_v*{cut_twice('a')} + n_q*d_v"
     ),
     fit=["C", ("a", "b", "e"), "c"],
-    graph={"softmax": "split-scores", "column_block": "b", "row_block": "C"},
+    graph={"softmax": "split-scores", "column_block": "b", "rows_block": "C", "row_block": "a"},
 )
 def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
     """Scores stored for matrix units with C x n words: a softmax P_s of each tile, weighted by exp(L_s - L) in O = P V.
@@ -117,7 +118,7 @@ def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
             write_scores(m, P_s, Q, K, r, a, b, c, normalised)
             for i in m.tiles(r, a, independent=True):
                 W_i, top_i = m.constant(0, i), m.constant(-INFINITY, i)
-                for j in m.tiles(n_k, b, keys_of=r):
+                for j in m.tiles(n_k, b, keys_of=i):
                     w = m.read(L_s[j, i])
                     top = m.compute(maximum(top_i, w))
                     top_i[:] = exp(top_i - top)  # the factor that rescales the sum so far
@@ -129,7 +130,7 @@ def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
             for i in m.tiles(r, a, independent=True):
                 for k in m.tiles(d_v, e, independent=True):
                     L_i, O_ik = m.read(L[i]), m.zeros(i, k)
-                    for j in m.tiles(n_k, b, keys_of=r):
+                    for j in m.tiles(n_k, b, keys_of=i):
                         w = m.read(L_s[j, i])
                         w[:] = exp(w - L_i)
                         for part in m.tiles(j, c):
