@@ -134,8 +134,7 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, warps, figure)
     waves = cost.working / cost.times / slots  # of one launch
-    alike = float(ceil(waves)) if waves <= MANY_WAVES else waves
-    rounded = alike if cost.longest == 1 else max(waves, cost.longest)
+    rounded = sum(_rounded(waves * work, longest) for work, longest in cost.rounds) / cost.times
     products = sum(
         operations / (rate["products"] * width / (width + rate["half_width"]))
         for width, operations in cost.products.items()
@@ -164,6 +163,13 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     }
     seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
     return LaunchForecast(cost, parts, seconds, resident)
+
+
+def _rounded(waves: float, longest: float) -> float:
+    """The waves that blocks take if they start together: of blocks that are alike, or whose longest run first."""
+    if longest > 1:
+        return max(waves, longest)
+    return float(ceil(waves)) if waves <= MANY_WAVES else waves
 
 
 def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tuple[int, int]:

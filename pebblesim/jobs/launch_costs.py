@@ -30,7 +30,7 @@ class LaunchCost:
         times: how often it is launched; all other values are totals over these launches.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
-        longest: time of the longest of these, divided by their average.
+        rounds: for each time that it is launched, (work, longest thread block), each divided by its average.
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles.
         beside: whether these are in a loop with products, which other warps execute at the same time.
@@ -46,7 +46,7 @@ class LaunchCost:
     times: int
     programs: int
     working: int
-    longest: float
+    rounds: tuple[tuple[float, float], ...]
     products: Mapping[int, int]
     elementwise: int
     beside: bool
@@ -106,7 +106,7 @@ def _cost(
         times=launched,
         programs=blocks(launch, sizes, 1) * heads,
         working=found["blocks"] * heads,
-        longest=_longest(launch, sizes, program, mask),
+        rounds=_rounds(launch, sizes, program, mask),
         products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=found["elementwise"] * heads,
         beside=_beside(launch.block),
@@ -124,20 +124,33 @@ def _last(launch: Launch) -> ir.Node:
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
-def _longest(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> float:
-    """Longest block divided by the average: under a mask, tiles of a grid have different numbers of allowed tiles."""
-    longest = 1.0
-    tiles = {loop.range for loop in launch.grid}
-    for loop in ir.walk(launch.block):
-        if mask is None or not isinstance(loop, ir.Loop) or loop.when is None:
-            continue
-        ends = (loop.when.rows, loop.when.columns)
-        for axis, end in enumerate(ends):
-            if end in tiles and end.parent is not None:
-                cuts = [TileRange(0, sizes[rng.dim], padded(rng, sizes)) for rng in ends]
-                met = mask.met(program.grid(sizes), cuts[0], cuts[1], axis)
-                longest = max(longest, float(met.max() / met.mean()))
-    return longest
+def _rounds(
+    launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None
+) -> tuple[tuple[float, float], ...]:
+    """(work, longest block) of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
+
+    Where a block has one tile, those that the mask leaves are alike.
+    """
+    launched, grid = times(launch, sizes), {loop.range for loop in launch.grid}
+    inner = [each for each in _conditions(launch.block) if grid & {each.rows, each.columns}]
+    outer = [loop.when for loop in launch.grid if loop.when]
+    if mask is None or not (inner or (outer and launch.around)):
+        return ((1.0, 1.0),) * launched
+    (when, *_), own = (inner, True) if inner else (outer, False)
+    (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
+    step = n_q if launch.around is None else ir.length(launch.around.range.block, sizes)
+    found = []
+    for start in range(0, n_q, step):
+        rows = TileRange(start, min(start + step, n_q), height)
+        met = mask.met((n_q, n_k), rows, TileRange(0, n_k, padded(when.columns, sizes)), int(when.columns in grid))
+        found.append((int(met.sum()), int(met.max()) if own else 1, int((met > 0).sum()) if own else int(met.sum())))
+    work, _, working = map(sum, zip(*found, strict=True))
+    return tuple((each * launched / work, longest * working / work) for each, longest, _ in found)
+
+
+def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
+    """The conditions of the loops of a body."""
+    return [loop.when for loop in ir.walk(body) if isinstance(loop, ir.Loop) and loop.when]
 
 
 def _apart(tile: ir.Tile, launch: Launch) -> bool:

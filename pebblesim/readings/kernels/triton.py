@@ -333,6 +333,10 @@ class _Writer:
             for node in nodes
             if isinstance(node, ir.Compute) and node.mode == "add" and scale and self._makes_scores(node.expr)
         } & {node.tile for node in nodes if isinstance(node, ir.Read)}
+        changed = [node.target.tile for node in nodes if isinstance(node, ir.Compute) and not _multiplies(node)]
+        self._zero = {  # 0 where memory is: for pairs that are not allowed
+            node.tile for node in nodes if isinstance(node, ir.Read) and node.tile not in changed
+        }
         for node in nodes:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
                 self._tensors.setdefault(node.tensor.name, node.tensor)
@@ -449,7 +453,7 @@ class _Writer:
             (rows, columns), first = counts, loops[0].range
             height = str(GROUP) if rows % GROUP == 0 else f"tl.minimum({rows} - group * {GROUP}, {GROUP})"
             if self._within(first) and self._sizes[first.dim] % self._length_around:  # as many as there are
-                self._say(1, f"rows = {self._bounds(loops[0])[1]}")
+                self._say(1, f"rows = {self._tile_count(first)}")
                 height = f"tl.minimum(rows - group * {GROUP}, {GROUP})"
             self._say(1, f"group, rank = tl.program_id(0) // {GROUP * columns}, tl.program_id(0) % {GROUP * columns}")
             self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
@@ -457,7 +461,7 @@ class _Writer:
             raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
         for loop, number in zip(loops, numbers, strict=True):
             if longest_last(self._launch, loop, self._mask):
-                self._say(1, f"{number} = {self._count(loop.range) - 1} - {number}  # the longest first")
+                self._say(1, f"{number} = {self._tile_count(loop.range)} - 1 - {number}  # the longest first")
             self._enter(loop, 1, number)
             self._numbers[loop.range] = number
         for loop in loops:
@@ -487,8 +491,10 @@ class _Writer:
             block = self._length_around
             return "start", f"tl.minimum(start + {block}, {size})" if size % block else f"(start + {block})"
         number, block = self._numbers[rng], self._length(rng)
-        last = f"({number} + 1) * {block}"
-        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+        first, last = f"{number} * {block}", f"({number} + 1) * {block}"
+        if self._within(rng):
+            first, last = f"(start + {first})", f"(start + {last})"
+        return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 
     def _positions(self, rng: ir.Range) -> tuple[str, str]:
         """The same of rows, of which a mask may have several at a position."""
@@ -499,23 +505,20 @@ class _Writer:
 
     def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
         """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
-        small = self._length(inner.range)
-        parts, last = self._parts(inner), -(-self._sizes[inner.range.dim] // small)
+        small, parts = self._length(inner.range), self._parts(inner)
+        first, last = ("start + ", self._tiles_within(small)) if self._within(outer.range) else ("", "")
+        last = last or str(-(-self._sizes[inner.range.dim] // small))
         low, high = self._bounds(outer)
         start = "" if low == "0" else f"({low}) * {parts}, "
-        ends = start + (str(last) if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
+        ends = start + (last if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
         number = self._names.new(inner.range.name)
         self._say(depth, f"for {number} in range({ends}):")
         self._indices[inner.range] = self._names.new(f"at_{inner.range.name}")
-        self._say(depth + 1, f"{self._indices[inner.range]} = {number} * {small} + tl.arange(0, {small})")
+        self._say(depth + 1, f"{self._indices[inner.range]} = {first}{number} * {small} + tl.arange(0, {small})")
         self._body(inner.body, depth + 1)
 
     def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
         """The number of the first tile that a loop runs over, and the one after that of the last."""
-        if self._within(loop.range):
-            block, around, size = self._length(loop.range), self._length_around, self._sizes[loop.range.dim]
-            rows = f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
-            return "0", rows if size % around else str(-(-around // block))
         if self._cut(loop.range):
             assert loop.range.parent is not None
             if loop.range.parent not in self._numbers or loop.when is not None:
@@ -526,9 +529,9 @@ class _Writer:
             parts, size, block = self._parts(loop), self._sizes[loop.range.dim], self._length(loop.range)
             left = f"{-(-size // block)} - {self._numbers[loop.range.parent]} * {parts}"
             return "0", f"tl.minimum({left}, {parts})" if self._ragged(loop.range.parent) else str(parts)
-        count, block = self._count(loop.range), self._length(loop.range)
+        block, within, count = self._length(loop.range), self._within(loop.range), self._tile_count(loop.range)
         if loop.when is None or self._mask is None:
-            return "0", str(count)
+            return "0", count
         if loop.when.none:
             raise UsageError(
                 f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
@@ -538,11 +541,26 @@ class _Writer:
         before, after, several = self._mask.before, self._mask.after, 1 if of_columns else self._mask.rows
         back, forth = (before, after) if of_columns else (after, before)
         rows = "" if several == 1 else f" * {several}"
-        low = "0" if back is None else f"tl.maximum({start} - {back}, 0){rows} // {block}"
+        low = "0"
+        if back is not None:
+            first = f"tl.maximum({start} - {back}, 0){rows}"
+            low = f"tl.maximum({first} - start, 0) // {block}" if within else f"{first} // {block}"
         if forth is None:
-            return low, str(count)
+            return low, count
         last = f"{stop} + {forth + block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
-        return low, f"tl.minimum(({last}) // {block}, {count})"
+        return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
+
+    def _tile_count(self, rng: ir.Range) -> str:
+        """The number of tiles of a dimension, or of the rows that launches are repeated for, as text."""
+        return self._tiles_within(self._length(rng)) if self._within(rng) else str(self._count(rng))
+
+    def _tiles_within(self, block: int) -> str:
+        """The number of tiles of this length of the rows that launches are repeated for, as text."""
+        assert self._around is not None
+        around, size = self._length_around, self._sizes[self._around.dim]
+        if size % around == 0:
+            return str(-(-around // block))
+        return f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
 
     def _pieces(self, loop: ir.Loop) -> list[tuple[str, str, bool]]:
         """The tiles that a loop runs over, first and after the last, and whether all pairs in them are allowed.
@@ -553,6 +571,8 @@ class _Writer:
         mask = self._mask
         if loop.when is None or mask is None or mask.after is None or mask.before is not None:
             return [(low, high, False)]
+        if not any(map(self._differs, ir.walk(loop.body))):
+            return [(low, high, False)]
         block, several = self._length(loop.range), mask.rows
         if loop.when.columns is loop.range:
             start, _ = self._positions(loop.when.rows)
@@ -560,8 +580,21 @@ class _Writer:
             return [(low, middle, True), (middle, high, False)]
         _, stop = self._ends(loop.when.columns)
         first = f"tl.maximum({stop} - {mask.after + 1}, 0)" + (f" * {several}" if several > 1 else "")
+        if self._within(loop.range):
+            first = f"tl.maximum({first} - start, 0)"
         middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
         return [(low, middle, False), (middle, high, True)]
+
+    def _differs(self, node: ir.Node) -> bool:
+        """Whether a primitive needs a predicate where some pairs are not allowed."""
+        match node:
+            case ir.Write(tile=tile):
+                return ir.over_pairs(tile.ranges)
+            case ir.Compute(expr=ir.RowReduction(operand=operand)):
+                return ir.over_pairs(operand.shape)
+            case ir.Compute(expr=ir.MatMul(left=left, right=right)):
+                return any(ir.over_pairs(ref.ranges) and ref.tile not in self._zero for ref in (left, right))
+        return False
 
     def _pairs(self, ranges: ir.Ranges) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
@@ -766,7 +799,7 @@ class _Writer:
     def _operand(self, ref: ir.Ref, line: int, terms: ir.Range, axis: int) -> str:
         """An operand of a product, in the words of memory; what no index stands for adds nothing."""
         text, loaded = self._ref(ref, line), ref.tile in self._loaded
-        if not loaded:
+        if ref.tile not in self._zero:
             text = self._only(text, self._pairs(ref.ranges), "0.0")
         text = f"tl.trans({text})" if ref.transposed else text
         if loaded:
@@ -775,6 +808,15 @@ class _Writer:
             along = "[None, :]" if axis else "[:, None]"
             text = self._only(text, f"{self._index(terms)}{along} < {self._sizes[terms.dim]}", "0.0")
         return f"{text}.to(tl.{self._dtype})"
+
+
+def _multiplies(node: ir.Compute) -> bool:
+    """Whether an operation only multiplies the entries of its target."""
+    return (
+        isinstance(node.expr, ir.Elementwise)
+        and node.expr.op == "mul"
+        and any(isinstance(each, ir.Ref) and each.tile is node.target.tile for each in node.expr.operands)
+    )
 
 
 def _constant(value: float) -> str:
