@@ -32,8 +32,10 @@ class LaunchCost:
         working: number of thread blocks that have work under the mask.
         rounds: for each time that it is launched, (work, longest thread block), each divided by its average.
         products: operations of matrix units on padded tiles, by the columns of an instruction.
-        elementwise: operations on elements of padded tiles.
-        beside: whether these are in a loop with products, which other warps execute at the same time.
+        elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
+            to float32 and back.
+        beside: whether these are in a loop with products, which other warps execute at the same time; not where the
+            products wait for a tile that was read.
         dots: products of tiles, one after the other.
         passed: computed operands of these products that go through shared memory.
         moved: bytes into and out of the multiprocessors.
@@ -109,7 +111,7 @@ def _cost(
         rounds=_rounds(launch, sizes, program, mask),
         products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=found["elementwise"] * heads,
-        beside=_beside(launch.block),
+        beside=_beside(launch.block, read),
         dots=found["dots"] * heads,
         passed=found["passed"] * heads,
         moved=Bytes(_sum(found, "reads"), _sum(found, "writes")).each(lambda words: words * heads),
@@ -162,14 +164,23 @@ def _sum(found: Mapping[Hashable, int], kind: str) -> int:
     return sum(amount for key, amount in found.items() if isinstance(key, tuple) and key[0] == kind)
 
 
-def _beside(body: list[ir.Node]) -> bool:
-    """Whether some loop itself holds both products and work on elements."""
+def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
+    """Whether some loop itself holds both products and work on elements of other tiles than those that were read."""
     for loop in body:
         if isinstance(loop, ir.Loop):
-            products = [isinstance(each.expr, ir.MatMul) for each in loop.body if isinstance(each, ir.Compute)]
-            if (any(products) and not all(products)) or _beside(loop.body):
+            products = [
+                isinstance(each.expr, ir.MatMul)
+                for each in loop.body
+                if isinstance(each, ir.Compute) and not _changes(each, read)
+            ]
+            if (any(products) and not all(products)) or _beside(loop.body, read):
                 return True
     return False
+
+
+def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
+    """Whether it changes the entries of a tile that was read."""
+    return node.target.tile in read and isinstance(node.expr, ir.Elementwise)
 
 
 def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
@@ -218,9 +229,11 @@ def _amounts(
             yield "passed", len(through_shared(product, read))
             terms = product.left.shape[1]
             yield ("products", _width(product, sizes, warps)), 2 * entries((*product.shape, terms), sizes)
-        case ir.Compute(expr=expr):
+        case ir.Compute(target=target, expr=expr):
             for shape in _operations(expr):
                 yield "elementwise", entries(shape, sizes)
+            if _changes(node, read):
+                yield "elementwise", 2 * entries(target.ranges, sizes)
 
 
 def _operations(expr: ir.Expr) -> Iterator[ir.Ranges]:

@@ -368,8 +368,38 @@ class _Writer:
         for tensor in self._tensors.values():
             self._say(1, f"{self._of[tensor]} += head * {prod(stored(tensor, self._sizes, self._parts_of))}")
         self._grid()
-        self._body(self._launch.block, 1)
+        self._block()
         return "\n".join(self._lines)
+
+    def _block(self) -> None:
+        """The statements of a block; those that need predicates are written without them, too, for tiles in which all
+        pairs are allowed.
+        """
+        body = self._launch.block
+        first = next((at for at, node in enumerate(body) if self._differs(node)), len(body))
+        condition = self._all_allowed()
+        self._body(body[: first if condition else len(body)], 1)
+        if not condition or first == len(body):
+            return
+        kept = (self._loaded, self._unscaled, self._empty)
+        before = [set(each) for each in kept]
+        for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
+            for each, earlier in zip(kept, before, strict=True):
+                each.clear()
+                each.update(earlier)
+            self._say(1, line)
+            self._body(body[first:], 2)
+
+    def _all_allowed(self) -> str:
+        """Whether all pairs of a block's tile are allowed, as text; empty if its pairs are not those of one tile."""
+        tiles, mask = [loop.range for loop in self._launch.grid], self._mask
+        asked = [loop.when for loop in self._launch.grid if loop.when]
+        if mask is None or mask.after is None or mask.before is not None or not asked:
+            return ""
+        (when, *_) = asked
+        if when.rows not in tiles or when.columns not in tiles:
+            return ""
+        return f"{self._ends(when.columns)[1]} - {self._positions(when.rows)[0]} <= {mask.after + 1}"
 
     def _say(self, depth: int, line: str) -> None:
         self._lines.append("    " * depth + line)
@@ -764,6 +794,8 @@ class _Writer:
                 for operand in expr.operands:
                     text = self._expr(operand, line)
                     operands.append(f"{text}[:, None]" if len(operand.shape) < len(expr.shape) else text)
+                if expr.op == "div" and len(expr.operands[1].shape) < len(expr.shape):  # one division for each row
+                    return f"({operands[0]} * {self._reciprocal(self._expr(expr.operands[1], line))}[:, None])"
                 made = _OPERATIONS[expr.op].format(*operands)
                 if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
                     return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
@@ -782,6 +814,11 @@ class _Writer:
                 return f"tl.{reduction}({text}, axis=1)"
             case ir.MatMul():
                 return self._dot(expr, line, None)
+
+    def _reciprocal(self, vector: str) -> str:
+        """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
+        made = f"(1.0 / {vector})"
+        return made if self._mask is None else f"tl.where({vector} == 0.0, 0.0, {made})"
 
     def _dot(self, expr: ir.MatMul, line: int, onto: str | None) -> str:
         terms = expr.left.shape[1]
