@@ -134,7 +134,6 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, warps, figure)
     waves = cost.working / cost.times / slots  # of one launch
-    rounded = sum(_rounded(waves * work, longest) for work, longest in cost.rounds) / cost.times
     products = sum(
         operations / (rate["products"] * width / (width + rate["half_width"]))
         for width, operations in cost.products.items()
@@ -147,9 +146,9 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
     busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
     shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
-    wave = busy + waiting / cost.working
-    if resident > 1:
-        wave = max(wave, shared)
+    alone = busy + waiting / cost.working
+    wave = max(alone, shared) if resident > 1 else alone
+    rounded = sum(_rounded(waves * work, longest, alone / wave) for work, longest in cost.rounds) / cost.times
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,
@@ -165,10 +164,13 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     return LaunchForecast(cost, parts, seconds, resident)
 
 
-def _rounded(waves: float, longest: float) -> float:
-    """The waves that blocks take if they start together: of blocks that are alike, or whose longest run first."""
+def _rounded(waves: float, longest: float, alone: float) -> float:
+    """The waves that blocks take if they start together: of blocks that are alike, or whose longest run first.
+
+    Those that share a multiprocessor with the longest are shorter, so it is `alone` in the end, in parts of a wave.
+    """
     if longest > 1:
-        return max(waves, longest)
+        return max(waves, longest * alone)
     return float(ceil(waves)) if waves <= MANY_WAVES else waves
 
 
