@@ -85,7 +85,7 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
 
 @schedule(
     problem="forward",
-    source="ours: a softmax of each tile of scores through memory, for C rows at a time, and the weights of these tiles",
+    source="ours: a softmax of each tile of scores through memory, for C rows at a time, and weights of these tiles",
     io=(
         f"n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*n_k + n_q*ceiling(n_k/b)"
         f" + n_q*ceiling(n_k/b) + n_q"

@@ -126,9 +126,7 @@ def _last(launch: Launch) -> ir.Node:
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
-def _rounds(
-    launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None
-) -> tuple[tuple[float, float], ...]:
+def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> tuple[tuple[float, float], ...]:
     """(work, longest block) of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
 
     Where a block has one tile, those that the mask leaves are alike.

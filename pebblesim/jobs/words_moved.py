@@ -216,9 +216,7 @@ class Words:
                     met = _met(loops) if self.mask else []
                     term = _term(ranges, loops, met[0] if met else None)
                     alone = len(met) == 1 and not met[0].none
-                    if not met or (
-                        alone and not term.cut_twice and all(t is None or t.flat for t in term.pairs or ())
-                    ):
+                    if not met or (alone and not term.cut_twice and all(t is None or t.flat for t in term.pairs or ())):
                         self.terms[term] += 1
                         continue
                     kept.append(ir.Init(_ANY, ranges, 0.0, 0))

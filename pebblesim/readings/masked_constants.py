@@ -158,7 +158,8 @@ class Constants:
         """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
         import numpy as np
 
-        blocks, top = [], rng
+        blocks: list[int] = []
+        top = rng
         while top.parent is not None:
             blocks.insert(0, ir.length(top.block, self.sizes))
             top = top.parent

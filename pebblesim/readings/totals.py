@@ -173,22 +173,15 @@ class LoopContext:
         around = {end.parent for end in ends if end in self.everywhere}
         visits = prod(self.times.get(each, 1) for each in {*ends, *around, *partners[0], *partners[1]} if each)
         if not any(partners):
-            grid = self.grid(ends)
-            return sum(self.mask.tiles(grid, *cuts) for cuts in self._pairs_of_cuts(ends, singles)), visits
+            cuts = (
+                [cut._replace(block=1) if one else cut for cut in self._cuts(end)]
+                for end, one in zip(ends, singles, strict=True)
+            )
+            return sum(self.mask.tiles(self.grid(ends), *pair) for pair in product(*cuts)), visits
         if all(partners):
             raise UsageError(TANGLED)
         axis = int(bool(partners[1]))
         return int(self._tiles_met(ends, axis, singles) @ self._visited(ends[axis], ends[1 - axis])), visits
-
-    def _pairs_of_cuts(
-        self, ends: tuple[ir.Range, ir.Range], singles: tuple[bool, bool]
-    ) -> Iterator[tuple[TileRange, TileRange]]:
-        """The tiles of rows and those of columns, of one line each if `singles` says so."""
-        rows, columns = (
-            [cut._replace(block=1) if one else cut for cut in self._cuts(end)]
-            for end, one in zip(ends, singles, strict=True)
-        )
-        yield from product(rows, columns)
 
     def _tiles_met(
         self, ends: tuple[ir.Range, ir.Range], axis: int, singles: tuple[bool, bool] = (False, False)

@@ -23,8 +23,9 @@ class Storage:
     Attributes:
         shared: bytes of shared memory.
         registers: peak bytes of tiles (not of vectors) in registers, counted twice for tiles that pass through shared
-            memory, and not for tiles that are only an operand entry by entry, which are read part by part; plus the 64-bit addresses of the entries that a loop writes while it holds other tiles, without
-            which a tile is written part by part.
+            memory, and not for tiles that are only an operand entry by entry, which are read part by part; plus the
+            64-bit addresses of the entries that a loop writes while it holds other tiles, without which a tile is
+            written part by part.
     """
 
     shared: int

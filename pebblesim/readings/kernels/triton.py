@@ -34,6 +34,9 @@ WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 LEAST_SIDE = 16
 """Shortest side of a tile that matrix units support."""
 
+LARGE_TILE = 2**15
+"""Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
+
 GROUP = 8
 """Rows of tiles that are launched together, column by column, so that shared tiles are still in L2."""
 
@@ -373,33 +376,32 @@ class _Writer:
 
     def _block(self) -> None:
         """The statements of a block; those that need predicates are written without them, too, for tiles in which all
-        pairs are allowed.
+        pairs are allowed. Both versions together take more registers: not for a single predicate of a small tile.
         """
-        body = self._launch.block
-        first = next((at for at, node in enumerate(body) if self._differs(node)), len(body))
-        condition = self._all_allowed()
-        self._body(body[: first if condition else len(body)], 1)
-        if not condition or first == len(body):
+        body, tile = self._launch.block, self._tile_of_pairs()
+        differ = [at for at, node in enumerate(body) if self._differs(node)]
+        if tile is None or not differ or (len(differ) == 1 and prod(map(self._length, tile)) < LARGE_TILE):
+            self._body(body, 1)
             return
+        assert self._mask is not None and self._mask.after is not None
+        self._body(body[: differ[0]], 1)
         kept = (self._loaded, self._unscaled, self._empty)
         before = [set(each) for each in kept]
+        condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._mask.after + 1}"
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
             for each, earlier in zip(kept, before, strict=True):
                 each.clear()
                 each.update(earlier)
             self._say(1, line)
-            self._body(body[first:], 2)
+            self._body(body[differ[0] :], 2)
 
-    def _all_allowed(self) -> str:
-        """Whether all pairs of a block's tile are allowed, as text; empty if its pairs are not those of one tile."""
-        tiles, mask = [loop.range for loop in self._launch.grid], self._mask
-        asked = [loop.when for loop in self._launch.grid if loop.when]
-        if mask is None or mask.after is None or mask.before is not None or not asked:
-            return ""
-        (when, *_) = asked
-        if when.rows not in tiles or when.columns not in tiles:
-            return ""
-        return f"{self._ends(when.columns)[1]} - {self._positions(when.rows)[0]} <= {mask.after + 1}"
+    def _tile_of_pairs(self) -> ir.Ranges | None:
+        """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
+        tiles = [loop.range for loop in self._launch.grid]
+        if self._mask is None or self._mask.after is None or self._mask.before is not None:
+            return None
+        asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
+        return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
 
     def _say(self, depth: int, line: str) -> None:
         self._lines.append("    " * depth + line)
