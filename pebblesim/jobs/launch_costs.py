@@ -5,6 +5,7 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,9 @@ from pebblesim.readings.kernels.triton import word_bytes
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 from pebblesim.units import Bytes
 
+Round = tuple[tuple[float, int], ...]
+"""The blocks of a launch: (time, number of blocks that take it)."""
+
 
 @dataclass(frozen=True)
 class LaunchCost:
@@ -30,7 +34,8 @@ class LaunchCost:
         times: how often it is launched; all other values are totals over these launches.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
-        rounds: for each time that it is launched, (work, longest thread block), each divided by its average.
+        rounds: for each time that it is launched, the thread blocks with work, longest first: (time of a block divided
+            by the average, number of such blocks).
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
             to float32 and back.
@@ -48,7 +53,7 @@ class LaunchCost:
     times: int
     programs: int
     working: int
-    rounds: tuple[tuple[float, float], ...]
+    rounds: tuple[Round, ...]
     products: Mapping[int, int]
     elementwise: int
     beside: bool
@@ -108,7 +113,7 @@ def _cost(
         times=launched,
         programs=blocks(launch, sizes, 1) * heads,
         working=found["blocks"] * heads,
-        rounds=_rounds(launch, sizes, program, mask),
+        rounds=_rounds(launch, sizes, program, mask, heads),
         products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=found["elementwise"] * heads,
         beside=_beside(launch.block, read),
@@ -126,26 +131,33 @@ def _last(launch: Launch) -> ir.Node:
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
-def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> tuple[tuple[float, float], ...]:
-    """(work, longest block) of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
+def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, heads: int) -> tuple[Round, ...]:
+    """The blocks of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
 
     Where a block has one tile, those that the mask leaves are alike.
     """
-    launched, grid = times(launch, sizes), {loop.range for loop in launch.grid}
-    inner = [each for each in _conditions(launch.block) if grid & {each.rows, each.columns}]
+    launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
+    inner = [each for each in _conditions(block) if grid & {each.rows, each.columns}]
     outer = [loop.when for loop in launch.grid if loop.when]
-    if mask is None or not (inner or (outer and launch.around)):
-        return ((1.0, 1.0),) * launched
+    if mask is None or not (inner or outer):
+        return (((1.0, blocks(launch, sizes, 1) * heads // launched),),) * launched
     (when, *_), own = (inner, True) if inner else (outer, False)
     (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
-    step = n_q if launch.around is None else ir.length(launch.around.range.block, sizes)
-    found = []
+    axis, step = (
+        int(when.columns in grid),
+        n_q if launch.around is None else ir.length(launch.around.range.block, sizes),
+    )
+    others = [loop.range for loop in launch.grid if loop.range not in (when.rows, when.columns)]
+    alike = heads * prod(-(-sizes[rng.dim] // padded(rng, sizes)) for rng in others)
+    found: list[Counter[int]] = []
     for start in range(0, n_q, step):
         rows = TileRange(start, min(start + step, n_q), height)
-        met = mask.met((n_q, n_k), rows, TileRange(0, n_k, padded(when.columns, sizes)), int(when.columns in grid))
-        found.append((int(met.sum()), int(met.max()) if own else 1, int((met > 0).sum()) if own else int(met.sum())))
-    work, _, working = map(sum, zip(*found, strict=True))
-    return tuple((each * launched / work, longest * working / work) for each, longest, _ in found)
+        met = mask.met((n_q, n_k), rows, TileRange(0, n_k, padded(when.columns, sizes)), axis).tolist()
+        found.append(Counter(each for each in met if each) if own else Counter({1: sum(met)}))
+    average = sum(work * number for each in found for work, number in each.items()) / sum(map(Counter.total, found))
+    return tuple(
+        tuple((work / average, number * alike) for work, number in sorted(each.items(), reverse=True)) for each in found
+    )
 
 
 def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
