@@ -67,7 +67,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     held_in_registers = {
         tile: life
         for tile, life in lifetimes_of(launch.block).items()
-        if len(tile.ranges) == 2 and tile not in read & operands and tile not in read - changed
+        if len(tile.ranges) == 2 and tile not in read - changed
     }
     room = {tile: 4 * entries(tile.ranges, sizes) for tile in held_in_registers}
     at, lives = {node: number for number, node in enumerate(nodes)}, held_in_registers.items()
