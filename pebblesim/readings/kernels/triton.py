@@ -376,11 +376,13 @@ class _Writer:
 
     def _block(self) -> None:
         """The statements of a block; those that need predicates are written without them, too, for tiles in which all
-        pairs are allowed. Both versions together take more registers: not for a single predicate of a small tile.
+        pairs are allowed. In a group of rows both versions together take more registers than two blocks have: not for a
+        single predicate of a small tile.
         """
         body, tile = self._launch.block, self._tile_of_pairs()
         differ = [at for at, node in enumerate(body) if self._differs(node)]
-        if tile is None or not differ or (len(differ) == 1 and prod(map(self._length, tile)) < LARGE_TILE):
+        small = self._around is not None and tile is not None and prod(map(self._length, tile)) < LARGE_TILE
+        if tile is None or not differ or (small and len(differ) == 1):
             self._body(body, 1)
             return
         assert self._mask is not None and self._mask.after is not None
