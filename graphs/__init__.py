@@ -1,4 +1,4 @@
-"""Computational graphs of the problems: `build` makes a graph, `plan` gives its size without building it."""
+"""Computational graphs of the problems: `build` makes a graph, `size` gives its size without building it."""
 
 if __name__ != "pebblesim.graphs":
     raise ImportError(f"import this package as 'pebblesim.graphs', not {__name__!r}")
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
 
 
-class Plan(NamedTuple):
+class GraphSize(NamedTuple):
     """Size of a graph that is not built yet: numbers of vertices and edges, and bytes of memory for its arrays."""
 
     vertices: int
@@ -41,13 +41,13 @@ def build(problem: str, summation: str = "chain", mask: Any = None, **options: A
     return _declared(problem, summation, mask, options).finish()
 
 
-def plan(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> Plan:
+def size(problem: str, summation: str = "chain", mask: Any = None, **options: Any) -> GraphSize:
     """Return the size of the graph that `build` would build, in constant time; errors as for `build`.
 
     With a mask it needs the time and memory of a few arrays of the mask's size.
     """
     builder = _declared(problem, summation, mask, options)
-    return Plan(builder.vertices, builder.edges, builder.bytes_needed)
+    return GraphSize(builder.vertices, builder.edges, builder.bytes_needed)
 
 
 def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) -> "Builder":
@@ -84,6 +84,6 @@ def _declared(problem: str, summation: str, mask: Any, options: dict[str, Any]) 
 
 def _spelled_out(from_nd: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes by the names of the problem's own dimensions; n and d stand for all sizes that are not given."""
-    found = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
+    spelled = {dim: options[short] for dim, short in from_nd.items() if dim not in options and short in options}
     short = {"n", "d"} - set(from_nd)
-    return {name: value for name, value in options.items() if name not in short} | found
+    return {name: value for name, value in options.items() if name not in short} | spelled

@@ -247,8 +247,8 @@ class Builder:
 
     @staticmethod
     def _mismatch(name: str, operands: Iterable[str], shapes: Iterable[tuple[int, ...]]) -> UsageError:
-        given = " and ".join(f"{o} {s}" for o, s in zip(operands, shapes, strict=True))
-        return UsageError(f"the shapes of the operands of {name} do not fit together: {given}.")
+        described = " and ".join(f"{o} {s}" for o, s in zip(operands, shapes, strict=True))
+        return UsageError(f"the shapes of the operands of {name} do not fit together: {described}.")
 
     def _sum(
         self,
@@ -351,9 +351,9 @@ def whole(what: str, value: int) -> int:
     return number
 
 
-def sizes(**given: int) -> Iterator[int]:
+def sizes(**named: int) -> Iterator[int]:
     """Yield the sizes as plain ints, in order; errors as for `whole`."""
-    return (whole(name, size) for name, size in given.items())
+    return (whole(name, size) for name, size in named.items())
 
 
 def _all_roots(families: list[Family], dtype: np.dtype[Any]) -> NDArray[Any]:

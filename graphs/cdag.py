@@ -16,7 +16,7 @@ from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
-from pebblesim.graphs.summation import PARTS, Part, part
+from pebblesim.graphs.summation import PARTS, Role, role
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -26,7 +26,7 @@ CONSTANTS: Final = ("zero", "initial", "disallowed", "empty")
 
 
 # Family, row block (0 unless regrouped), index of the element, and role of the vertex within its element.
-Location: TypeAlias = tuple[Family, int, tuple[int, ...], Part]
+Location: TypeAlias = tuple[Family, int, tuple[int, ...], Role]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,13 +97,13 @@ class Cdag:
             terms, empty = int(table.terms[block, element]), bool(table.constant[block, element])
         index = (element,) if len(family.shape) == 1 else divmod(element, family.shape[1])
         if block < 0:
-            return family, block, index, Part("initial")
+            return family, block, index, Role("initial")
         if table is not None and empty:
-            return family, block, index, Part("disallowed" if table.pairs else "empty")
+            return family, block, index, Role("disallowed" if table.pairs else "empty")
         if not terms:
-            return family, block, index, Part("value")
+            return family, block, index, Role("value")
         after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, but without the constant
-        return family, block, index, part(offset + after_terms, terms, family.tree, family.start or family.onto)
+        return family, block, index, role(offset + after_terms, terms, family.tree, family.start or family.onto)
 
     def describe(self, v: int) -> str:
         """Return the name of vertex v; indices count from 0, terms from 1.
@@ -154,14 +154,14 @@ class Cdag:
         if not self.families:
             raise UsageError("this graph was made from edges, so its vertices have no operations.")
         wanted = {name: self.tensor(name) for name in (self.results if names is None else names)}
-        given = {f.name: f for f in self.families if f.op == "input"}
+        input_families = {f.name: f for f in self.families if f.op == "input"}
         for name in inputs:
-            if name not in given:
-                raise UnknownName("input", name, given)
+            if name not in input_families:
+                raise UnknownName("input", name, input_families)
         values = np.zeros(self.vertices)
-        for name, family in given.items():
+        for name, family in input_families.items():
             if name not in inputs:
-                raise UsageError(f"input {name} is missing; this graph needs {', '.join(given)}.")
+                raise UsageError(f"input {name} is missing; this graph needs {', '.join(input_families)}.")
             array = np.asarray(inputs[name], dtype=np.float64)
             if array.shape != family.shape:
                 raise UsageError(f"input {name} has shape {array.shape}, but this graph was built for {family.shape}.")
@@ -314,15 +314,15 @@ class Cdag:
 
 def sections(families: Iterable[Family]) -> list[tuple[int, Family, int]]:
     """Return (first vertex, family, block) of every block with vertices, in the order of the vertices."""
-    found = []
+    blocks = []
     for family in families:
         table = placement(family)
         for block in range(0 if family.initial is None else -1, family.blocks):
             if table is None or block < 0:
-                found.append((family.section(block)[0], family, block))
+                blocks.append((family.section(block)[0], family, block))
             elif (there := table.there(block)).size:
-                found.append((int(table.first[block, there[0]]), family, block))
-    return sorted(found, key=lambda section: section[0])
+                blocks.append((int(table.first[block, there[0]]), family, block))
+    return sorted(blocks, key=lambda section: section[0])
 
 
 def section_roots(family: Family, block: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:

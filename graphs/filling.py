@@ -78,8 +78,8 @@ def _fill_section(
 def _factors(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     """Return the ids of the operands' entries; they broadcast to (*element, terms), or (*element, 1) if not a sum."""
     if not family.terms:
-        found = [entries(operand, family, block, by_name, dtype) for operand in family.operands]
-        return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in found]
+        factors = [entries(operand, family, block, by_name, dtype) for operand in family.operands]
+        return [ids[..., None] if ids.ndim == len(family.shape) else ids[:, None, None] for ids in factors]
     summed = slice(block * family.terms, block * family.terms + family.section(block)[1])
     left, *right = (ids[:, summed] for ids in term_entries(family, block, by_name, dtype))
     return [left[:, None, :], right[0][None, :, :]] if right else [left]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.graphs.summation import Part
+from pebblesim.graphs.summation import Role
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -157,7 +157,7 @@ def located(graph: Cdag) -> tuple[Ints, Ints, Floats, NDArray[np.bool_]]:
     return of, element, place, value
 
 
-def inside(family: Family, part: Part) -> tuple[float, float]:
+def inside(family: Family, part: Role) -> tuple[float, float]:
     """Return the position of a vertex inside its element."""
     if part.kind == "zero":
         return 0.0, -1.0

@@ -209,7 +209,7 @@ class Masking:
         self, family: Family, by_name: Mapping[str, Family], leave_out: bool
     ) -> tuple[Ids, int | None] | tuple[None, None]:
         """`before` and `line` of the table of a sum that leaves out terms."""
-        found: list[tuple[Ids, int | None]] = []
+        tables: list[tuple[Ids, int | None]] = []
         for place, operand in enumerate(family.operands[: arity(family)]):
             source = by_name[_name(operand)]
             table = placement(source)
@@ -224,10 +224,10 @@ class Masking:
             taken = np.concatenate(list(taken), axis=-1)
             alike = source.name not in self.pairs and bool((taken == taken[:1]).all())
             before = np.cumsum(taken[:1] if alike else taken, axis=1)
-            found.append((np.pad(before, ((0, 0), (1, 0))), None if alike else place))
-        if len(found) > 1:
+            tables.append((np.pad(before, ((0, 0), (1, 0))), None if alike else place))
+        if len(tables) > 1:
             raise UsageError(f"both operands of {family.name} are over pairs; under a mask only one of them may be.")
-        return found[0] if found else (None, None)
+        return tables[0] if tables else (None, None)
 
 
 def fill_section(
@@ -327,8 +327,8 @@ def _entries_of_elements(
     family: Family, table: Placement, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> Callable[[Ids, Ids], list[NDArray[Any]]]:
     """The same of an elementwise family, whose elements are their only terms."""
-    found = [_of_elements(family, entries(operand, family, block, by_name, dtype)) for operand in family.operands]
-    return lambda elements, _: [ids[elements] for ids in found]
+    factors = [_of_elements(family, entries(operand, family, block, by_name, dtype)) for operand in family.operands]
+    return lambda elements, _: [ids[elements] for ids in factors]
 
 
 def _of_elements(family: Family, values: NDArray[Any]) -> NDArray[Any]:

@@ -54,12 +54,12 @@ def _of_control_groups(mount: Path, member: Path) -> Iterator[int]:
         # Inside of a container the path may be the host's: what is mounted then is the container's own group.
         for each in (group, *group.parents[: len(group.parts) - len(top.parts)]):
             try:
-                most, used = int((each / limit).read_text()), int((each / usage).read_text())
+                allowed, used = int((each / limit).read_text()), int((each / usage).read_text())
                 stat = (each / "memory.stat").read_text()
             except (OSError, ValueError):  # there is no such group, or "max": no limit
                 continue
             cached = re.findall(rf"^{total}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
-            yield max(0, most - used + sum(map(int, cached)))
+            yield max(0, allowed - used + sum(map(int, cached)))
 
 
 def readable(size: int) -> str:

@@ -44,9 +44,9 @@ def entries(
 
 def term_entries(family: Family, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     """Return for each operand of a sum ids by (row or column of the result, summation index over all blocks)."""
-    found = [entries(operand, family, block, by_name, dtype) for operand in family.operands[: arity(family)]]
-    found[1:] = [ids.swapaxes(-1, -2) for ids in found[1:]]  # the summed dimension comes last in both factors
-    blocks = max(ids.shape[0] if ids.ndim == 3 else 1 for ids in found)
+    factors = [entries(operand, family, block, by_name, dtype) for operand in family.operands[: arity(family)]]
+    factors[1:] = [ids.swapaxes(-1, -2) for ids in factors[1:]]  # the summed dimension comes last in both factors
+    blocks = max(ids.shape[0] if ids.ndim == 3 else 1 for ids in factors)
     if blocks == 1:
-        return found
-    return [np.concatenate(ids, axis=-1) if ids.ndim == 3 else np.tile(ids, (1, blocks)) for ids in found]
+        return factors
+    return [np.concatenate(ids, axis=-1) if ids.ndim == 3 else np.tile(ids, (1, blocks)) for ids in factors]

@@ -30,7 +30,7 @@ PARTS: Final[dict[Kind, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Role:
     """The role of a vertex within its element. Terms are counted from 0; `stop` is excluded.
 
     Attributes:
@@ -98,23 +98,23 @@ def _fill_blocks(left: NDArray[np.int64], right: NDArray[np.int64], at: NDArray[
     right[at + m - 1] = nodes[0]
 
 
-def part(offset: int, k: int, b: int, start: bool) -> Part:
+def role(offset: int, k: int, b: int, start: bool) -> Role:
     """Return the role of the vertex at this offset of an element."""
     if offset == 2 * k - (0 if start else 2):
-        return Part("value", 0, k, k)
+        return Role("value", 0, k, k)
     if offset < k:
-        return Part("term", offset, offset + 1, k)
+        return Role("term", offset, offset + 1, k)
     if start and offset == k:
-        return Part("zero", 0, 0, k)
+        return Role("zero", 0, 0, k)
     place = offset - k - start
     if not start and place >= min(b, k) - 1:
         place += 1  # the missing running total of the first block
     begin = place - place % b
     m, place = min(b, k - begin), place % b
     if place == m - 1:
-        return Part("running", 0, begin + m, k)
+        return Role("running", 0, begin + m, k)
     span, width = 2, m  # every sum of a layer spans `span` terms; the layer below has `width` vertices
     while place >= width // 2:
         place -= width // 2
         span, width = 2 * span, (width + 1) // 2
-    return Part("inner", begin + place * span, begin + min((place + 1) * span, m), k)
+    return Role("inner", begin + place * span, begin + min((place + 1) * span, m), k)

@@ -9,10 +9,26 @@ Min(a, m)*Min(b, n) + Min(a, m) + 1
 True
 """
 
+from typing import TYPE_CHECKING
+
 import lazy_loader
+
+from pebblesim.results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __version__ = "0.1.0"
 
 # A public name is imported when it is first used, from the module that the stub beside this file names. Some modules
 # import numpy or sympy, which would slow down the start of every command.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def _draw(result: Result, figure: "Figure") -> None:
+    from pebblesim.plots.results import draw
+
+    draw(result, figure)
+
+
+Result.picture = _draw

@@ -1,7 +1,7 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
-from .advice.advice import Advice as Advice
 from .advice.advise import advise as advise
+from .advice.result import Advice as Advice
 from .claims import verify as verify
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
@@ -23,8 +23,8 @@ from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gap
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare
 from .jobs.count import Counted as Counted, count as count
-from .jobs.crossings import Crossing as Crossing, Crossover as Crossover
 from .jobs.crossover import crossover as crossover
+from .jobs.crossover_result import Crossing as Crossing, Crossover as Crossover
 from .jobs.derive import formula as formula, numbers as numbers, show as show
 from .jobs.glossary import glossary as glossary
 from .jobs.graph import graph as graph, optimum as optimum

@@ -34,13 +34,13 @@ class UnknownName(UsageError):
 
     SHOWN = 24  # a longer list would hide the sentence
 
-    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         import difflib
 
         names = sorted(known)
-        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         shown = ", ".join(names[: self.SHOWN])
         more = f", and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
         known_names = f"known: {shown}{more}." if names else "there are none."
         hint = f"did you mean {near[0]!r}?" if near else known_names
-        super().__init__(f"no {kind} is called {given!r}; {hint}")
+        super().__init__(f"no {kind} is called {name!r}; {hint}")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.core.types import unliteral
 
 try:
@@ -76,12 +77,25 @@ def _whole() -> Iterator[None]:
             _INTERRUPTS.clear()
 
 
+def _called_from(function: Any) -> set[str]:
+    """The other files with kernels that a function may call, or that these may call."""
+    kernels = {each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)}
+    others = {each for each in kernels if each.__code__.co_filename != function.__code__.co_filename}
+    return {each.__code__.co_filename for each in others}.union(*map(_called_from, others))
+
+
+def _stamp(file: str) -> tuple[float, int]:
+    """When a file was last written, and its size."""
+    known = os.stat(file)
+    return known.st_mtime, known.st_size
+
+
 def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
     """numba's `njit` with a cache on disk.
 
-    numba finds a cached function by its name, its bytecode and the time of its source file. Constants are compiled in.
-    If a constant comes from another file and changes there, numba does not notice; so its value is made part of the
-    name.
+    numba finds a cached function by its name, its bytecode and the time of its source file. Constants are compiled in,
+    and so are the kernels that it calls. If a constant comes from another file and changes there, numba does not
+    notice; so its value is made part of the name. Of the files of called kernels, the times count, too.
 
     Args:
         constants: values of the constants that are defined in other files.
@@ -92,6 +106,10 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
         result: Any = njit(**options)(function)
         result._cache = FunctionCache(function)  # type: ignore[no-untyped-call]
+        # numba unpickles the index of another version of itself no further; nor may it that of another source, which
+        # may name classes that are gone.
+        index = result._cache._cache_file
+        index._version = index._version, index._source_stamp, *map(_stamp, sorted(_called_from(function)))
         compile_or_load = result.compile
 
         def alone(signature: Any) -> Any:

@@ -34,8 +34,8 @@ def parse(expression: Expression) -> sympy.Expr:
         UsageError: the text is not a valid expression.
     """
     if not isinstance(expression, str):
-        given = sympy.sympify(expression)
-        return given.xreplace({known: sympy.Symbol(known.name) for known in given.free_symbols})
+        parsed = sympy.sympify(expression)
+        return parsed.xreplace({known: sympy.Symbol(known.name) for known in parsed.free_symbols})
     known = "+, -, *, /, **, sqrt, Min, Max, ceiling, floor"
     functions = {name: getattr(sympy, name) for name in ("sqrt", "Min", "Max", "ceiling", "floor", "Rational")}
     try:

@@ -27,7 +27,7 @@ def plain(text: str) -> str:
     '9n^2*ceil(d/B) + 4nd*ceil(d/B), diag(l)^-1 A1^T'
     """
     text = re.sub(r"(?<=[\w)⌉⌋])(?=[⌈⌊√])", "*", text)  # a product without a sign
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ]+", lambda found: "^" + found[0].translate(RAISED), text)
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ]+", lambda match: "^" + match[0].translate(RAISED), text)
     text = "".join(SIGNS.get(letter, letter) for letter in text)
     return unicodedata.normalize("NFKD", text).encode("ascii", "replace").decode()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +30,9 @@ class Result:
 
     part: ClassVar[str] = "rows"
     """The key of the rows in `to_dict`, if the result is a table."""
+
+    picture: ClassVar[Callable[[Result, Figure], None]]
+    """Draws a result. The package sets it when it is imported: the layer of results is below the layer of pictures."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for `json.dumps`; sizes and counts are exact integers."""
@@ -63,8 +66,6 @@ class Result:
         """
         from matplotlib.figure import Figure as New
 
-        # Imported by name and on demand: the layer of results is below the layer of plots.
-        draw = import_module("pebblesim.plots.results").draw
         figure = figure if figure is not None else New(figsize=(7.5, 5), layout="constrained")
-        draw(self, figure)
+        type(self).picture(self, figure)
         return figure

@@ -119,11 +119,11 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
         UsageError: the text is not such a list.
     """
     read = one or (lambda size: parse_size(what, size))
-    found: dict[int, None] = {}
+    sizes: dict[int, None] = {}
     for part in text.split(","):
         ends = part.strip().split(":")
         if len(ends) == 1:
-            found[read(part.strip())] = None
+            sizes[read(part.strip())] = None
             continue
         if len(ends) != 3 or ends[2][:1] not in ("x", "+"):
             raise UsageError(
@@ -140,9 +140,9 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
             raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; use larger steps.")
         size = first
         while size <= last:
-            found[size] = None
+            sizes[size] = None
             size = size * step if ends[2][0] == "x" else size + step
-    return tuple(found)
+    return tuple(sizes)
 
 
 def axis(what: str, sizes: int | str | Iterable[int]) -> tuple[int, ...]:
@@ -153,10 +153,10 @@ def axis(what: str, sizes: int | str | Iterable[int]) -> tuple[int, ...]:
     """
     if isinstance(sizes, str):
         return several(what, sizes)
-    found = tuple(dict.fromkeys(whole(what, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
-    if not found:
+    chosen = tuple(dict.fromkeys(whole(what, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
+    if not chosen:
         raise UsageError(f"no sizes were given for {what}.")
-    return found
+    return chosen
 
 
 def dtype_of(name: str) -> str:

@@ -28,12 +28,12 @@ def compose(core):
     others = [name for name in core.inputs if name not in PROJECTIONS]
 
     def module(m, *tensors, w, **blocks):
-        given = dict(zip(inputs, tensors, strict=True))
+        operands = dict(zip(inputs, tensors, strict=True))
         for name, (source, weight) in PROJECTIONS.items():
             with m.phase(f"{name} = {source} {weight}"):
-                given[name] = m.tensor(name, given[source].shape[0], given[weight].shape[1])
-                gemm_resident(m, given[name], given[source], given[weight], w)
-        arguments = [given[name] for name in core.inputs]
+                operands[name] = m.tensor(name, operands[source].shape[0], operands[weight].shape[1])
+                gemm_resident(m, operands[name], operands[source], operands[weight], w)
+        arguments = [operands[name] for name in core.inputs]
         if core.program.phases[0].name != core.name:  # the schedule has several phases
             core.function(m, *arguments, **blocks)
         else:

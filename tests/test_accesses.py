@@ -12,8 +12,8 @@ from pebblesim.errors import UsageError
 from pebblesim.language import masks, program as ir
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings import accesses
-from pebblesim.readings.accesses import READ, UPDATE, WRITE, Stream
 from pebblesim.readings.count import count
+from pebblesim.readings.requests import READ, UPDATE, WRITE, Stream
 
 Words = list[tuple[str, int, int, int]]  # of a primitive: (place, row, column, kind) of each request
 

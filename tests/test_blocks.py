@@ -14,13 +14,14 @@ import pebblesim as ps
 from pebblesim.errors import Infeasible, UnknownName, UsageError
 from pebblesim.jobs import cache_needed
 from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.blocks import _parts, _Search, choose
+from pebblesim.jobs.blocks import _BlockSearch, _parts, choose
 from pebblesim.jobs.cache_needed import Room
 from pebblesim.jobs.mask_answers import _area, _covered
 from pebblesim.jobs.words_moved import Words
 from pebblesim.language import Block, Machine, Tensor, masks
-from pebblesim.language.masks import Band, Mask, TileRange
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.count import count, io
 from pebblesim.readings.peak import CHAINS, peak_red
 
@@ -526,7 +527,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     (part,) = _parts(schedule, dims, "chain", mask)
     ones = dict.fromkeys(schedule.blocks, 1)
     M = part.room(ones) + data.draw(st.integers(0, 60), label="M")
-    search = _Search(part, part.words, M, list(schedule.blocks), ones, ones)
+    search = _BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)
     proved = search.prove()
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))

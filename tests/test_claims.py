@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 import pebblesim.claims
-from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, Report, Verdict, games, verify
+from pebblesim.claims import AGREES, COMPUTED, FAILS, HOLDS, PROVED, UNDECIDED, JudgedClaim, Report, games, verify
 from pebblesim.claims.claim import CLAIMS, Claim, Effort, Finding, decided, deciding, refuted, tried
 from pebblesim.claims.sparse import (
     diagonal_game,
@@ -184,7 +184,7 @@ def test_a_finding_that_differs_from_what_is_stated_counts() -> None:
         return Finding(HOLDS, "nothing")
 
     for expects, failed in ((PROVED, 1), (FAILS, 1), (HOLDS, 0)):
-        assert Report((Verdict(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
+        assert Report((JudgedClaim(Claim("a", "b", "c", expects, None, judge), HOLDS, "nothing"),)).failed == failed
 
 
 def test_nothing_tried_and_nothing_refuted_is_no_answer() -> None:

@@ -327,7 +327,7 @@ def test_the_picture_shows_every_curve(tmp_path: Path) -> None:
     for name, words_of in data.io.items():
         assert all(low <= io for low, io in zip(data.lower, words_of, strict=True) if io is not None), name
     text = " ".join(t.get_text() for t in ax.texts)
-    assert "M = d²" in text and all(f"M = {crossing.M:,}" in text for crossing in data.found.crossings)
+    assert "M = d²" in text and all(f"M = {crossing.M:,}" in text for crossing in data.crossover.crossings)
 
     def draw(figure: Figure) -> None:
         io_over_M(data, figure.subplots())

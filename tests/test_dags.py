@@ -26,14 +26,15 @@ from pebblesim.dags.formats import save_graph
 from pebblesim.dags.generators import GENERATORS, generate
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum import MEMORY, narrow, optimum
-from pebblesim.dags.optimum_states import _game, _number, _tree
+from pebblesim.dags.optimum_bounds_kernel import to_come
+from pebblesim.dags.optimum_states import _bit_board, _number, _tree
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN
 from pebblesim.dags.own_bounds import bound
-from pebblesim.dags.search import pebble
+from pebblesim.dags.search import _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
-from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
 from pebblesim.graphs.cdag import Cdag
@@ -151,15 +152,15 @@ def test_symmetries_are_all_there_and_keep_the_graph() -> None:
 def test_values_that_must_be_read_or_made_of_others_that_are(M: int) -> None:
     """The FFT of 4 points where all of its middle values are in memory and nothing is red: one read for each output."""
     graph = generate("fft", n=4)
-    board = _game(Task(graph, M, "hong-kung"))[0]
+    board = _bit_board(Task(graph, M, "hong-kung"))[0]
     undone = board.outputs
     blue = np.array([0b1111 << 4], dtype=np.uint64)
     room, links = np.zeros((7 + 3 * 12, 1), dtype=np.uint64), np.empty((5, 24), dtype=np.int64)
     none = np.zeros(1, dtype=np.uint64)
-    assert optimum_kernel._to_come(board, undone, none, blue, room, links) == 4 + 4
-    assert optimum_kernel._to_come(board, undone, none, none, room, links) == 4 + 4
+    assert to_come(board, undone, none, blue, room, links) == 4 + 4
+    assert to_come(board, undone, none, none, room, links) == 4 + 4
     one = np.array([1 << 4], dtype=np.uint64)  # red: its pair is made of the same two inputs, or read
-    assert optimum_kernel._to_come(board, undone, one, blue, room, links) == 4 + 3
+    assert to_come(board, undone, one, blue, room, links) == 4 + 3
 
 
 def fold(ends: int) -> Cdag:
@@ -294,24 +295,30 @@ def test_every_order_to_start_from_computes_each_vertex_once_behind_its_operands
                 assert all(place.get(u, -1) < at for u in graph.predecessors(v).tolist()), start
 
 
+def best_start(graph: Cdag, M: int) -> _BestOrder:
+    """The best of the orders to start from, however long they take."""
+    best = _BestOrder(Task(graph, M, "no-recompute"), np.random.default_rng(0))
+    best.begin(float("inf"))
+    return best
+
+
 def test_halves_of_halves_are_tiles_askew_in_time() -> None:
     """A stencil of 256 points over 64 steps at M = 32: a sweep a step moves some 2 · 256 · 64 words."""
-    found = pebble(generate("stencil", n=256, t=64), M=32, rules="no-recompute", seconds=1)
-    assert found.start == "in halves of halves"
-    assert found.io <= 2 * 256 * 64 / 4
+    best = best_start(generate("stencil", n=256, t=64), 32)
+    assert best.start == "in halves of halves"
+    assert best.io <= 2 * 256 * 64 / 4
 
 
 def test_groups_of_outputs_fill_the_cache() -> None:
     """Tiles of matmul n = 20 at M = 60: groups of 32, a power of two, can be no better than 13 of 31, some 5 x 6.2."""
-    found = pebble(generate("matmul", n=20), M=60, rules="no-recompute", seconds=1)
-    assert found.io <= 2900 < 400 * 20 / 5 + 400 * 20 / 6.2 + 400
+    assert best_start(generate("matmul", n=20), 60).io <= 2900 < 400 * 20 / 5 + 400 * 20 / 6.2 + 400
 
 
 def test_computing_again_is_found_where_it_pays() -> None:
     """A value that is made from one input again and again, with much between: the one-shot game must store it."""
     fold = [(0, 1), *((1, v) for v in range(2, 8)), *((v, v + 1) for v in range(2, 7))]
     graph = Cdag.from_edges(8, fold)
-    again, once = (pebble(graph, M=3, rules=rules, seconds=0.5) for rules in ("hong-kung", "no-recompute"))
+    again, once = (pebble(graph, M=3, rules=rules, seconds=60) for rules in ("hong-kung", "no-recompute"))
     assert (again.io, once.io) == (least_io(graph, 3, "hong-kung"), least_io(graph, 3, "no-recompute"))
 
 
@@ -411,12 +418,12 @@ def test_ctrl_c_ends_a_search_with_an_interval() -> None:
 
 
 def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    game, _ = _game(Task(generate("sorting-network", n=16), 8, "hong-kung"))
-    tree = _tree(optimum_kernel, 10**5, len(game.inputs), 10**4, len(game.base) > 0, 2**16)
-    optimum_kernel.begin(game, tree)
+    board, _ = _bit_board(Task(generate("sorting-network", n=16), 8, "hong-kung"))
+    tree = _tree(optimum_kernel, 10**5, len(board.inputs), 10**4, len(board.base) > 0, 2**16)
+    optimum_kernel.begin(board, tree)
     for _ in range(20):
         before = int(tree.count[0])
-        how, _ = optimum_kernel.search(game, tree, 50)
+        how, _ = optimum_kernel.search(board, tree, 50)
         assert how == optimum_kernel.GOES_ON
         assert before < int(tree.count[0]) <= before + 50
     monkeypatch.setattr(optimum_states, "AT_ONCE", 3)
@@ -442,9 +449,10 @@ def test_what_follows_and_what_leads_to_it() -> None:
         task = Task(graph, graph.vertices, "hong-kung")
         if not task.needed.any():
             continue
-        game, _ = _game(task)
+        board, _ = _bit_board(task)
         sets = [
-            [_number(row) for row in each] for each in (game.succs, game.above, game.behind, game.early, game.keeps)
+            [_number(row) for row in each]
+            for each in (board.succs, board.above, board.behind, board.early, board.keeps)
         ]
         succs, above, behind, early, keeps = sets
         for v in range(len(succs)):
@@ -733,3 +741,19 @@ def test_a_folder_of_graphs(tmp_path: Path) -> None:
         list(rows(tmp_path, "no-recompute", 0.05))
     with pytest.raises(UsageError, match="is not a folder"):
         list(rows(tmp_path / "nowhere", "no-recompute", 0.05))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error", "match"),
+    [
+        ("z.hdag", "no graph\n", PebblesimError, "z.hdag: line 1"),
+        ("costs.csv", "file,M\np.hdag,3\np.hdag,2\n", Infeasible, "p.hdag: M = 2 red pebbles are too few"),
+    ],
+)
+def test_what_cannot_be_played_is_said_before_the_first_game(
+    tmp_path: Path, file: str, text: str, error: type[PebblesimError], match: str
+) -> None:
+    ps.save_graph(generate("pyramid", rows=4), tmp_path / "p.hdag")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(error, match=match):
+        next(rows(tmp_path, "no-recompute", 0.05))

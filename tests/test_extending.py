@@ -42,7 +42,8 @@ import numpy as np
 
 import pebblesim as ps
 from pebblesim.graphs.builder import Builder, whole
-from pebblesim.theory.cutting import Bounding, Product
+from pebblesim.theory.cutting import Bounding
+from pebblesim.theory.instances import Product
 
 
 def declare(n, d, summation="chain"):

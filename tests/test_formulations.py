@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 import pebblesim as ps
 from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossings import Crossing, Crossover
 from pebblesim.jobs.crossover import sweep
+from pebblesim.jobs.crossover_result import Crossing, Crossover
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get

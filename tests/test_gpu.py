@@ -326,15 +326,15 @@ def test_measure_wants_a_schedule_or_a_command() -> None:
 
 def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        doctor.Finding("CuPy", None, "measure, crossover", "install it"),
-        doctor.Finding("nvcc", "here", "compiling", "install it, too"),
+        doctor.Requirement("CuPy", None, "measure, crossover", "install it"),
+        doctor.Requirement("nvcc", "here", "compiling", "install it, too"),
     ]
     monkeypatch.setattr(doctor, "examine", lambda: found)
     result = run("doctor")
     assert result.exit_code == 1
     assert "MISSING  CuPy: install it" in result.output
     assert "found    nvcc: here" in result.output
-    found[0] = doctor.Finding("CuPy", "14", "measure, crossover", "install it")
+    found[0] = doctor.Requirement("CuPy", "14", "measure, crossover", "install it")
     assert run("doctor").exit_code == 0
     assert json.loads(run("doctor", "--json").output)["ready"] is True
 

@@ -207,7 +207,7 @@ def test_matmul_sizes(m: int, k: int, n: int, summation: str) -> None:
     assert graph.vertices == m * k + k * n + m * n * (2 * k - 1)  # inputs, then k products and k - 1 sums each
     assert graph.edges == m * n * (2 * k + 2 * (k - 1))
     arrays = graph.op.nbytes + graph.indptr.nbytes + graph.preds.nbytes
-    assert graphs.plan("matmul", summation, m=m, k=k, n=n) == (graph.vertices, graph.edges, arrays)
+    assert graphs.size("matmul", summation, m=m, k=k, n=n) == (graph.vertices, graph.edges, arrays)
 
 
 @FEW
@@ -215,7 +215,7 @@ def test_matmul_sizes(m: int, k: int, n: int, summation: str) -> None:
 def test_a_plan_is_what_gets_built(n: int, d: int, options: dict[str, Any]) -> None:
     graph = graphs.build("backward", n=n, d=d, **options)
     arrays = graph.op.nbytes + graph.indptr.nbytes + graph.preds.nbytes
-    assert graphs.plan("backward", n=n, d=d, **options) == (graph.vertices, graph.edges, arrays)
+    assert graphs.size("backward", n=n, d=d, **options) == (graph.vertices, graph.edges, arrays)
     assert len(graph.outputs) == d * d
     assert len(graph.inputs) == 4 * n * d + 2 * d * d + (n * d + n if options["kept"] else 0)
 
@@ -226,7 +226,7 @@ def test_a_plan_has_no_limit() -> None:
     row_sums = 2 * n * (2 * n - 1)
     g = d * n * (2 * n - 1) + d * d * (2 * n - 1)  # T, then g
     expected = 4 * n * d + 2 * d * d + two_sums + row_sums + 5 * n * n + g  # A, f, fq, vf, p are elementwise
-    assert graphs.plan("backward", n=n, d=d).vertices == expected
+    assert graphs.size("backward", n=n, d=d).vertices == expected
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 7, 8, 9, 31, 64])
@@ -450,7 +450,7 @@ def test_files_that_cannot_be(graph: Cdag, tmp_path: Any, monkeypatch: pytest.Mo
 def test_a_graph_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"of memory, but .* are available; .*`count` and `formula`"):
         graphs.build("backward", n=2**30, d=64)
-    need = graphs.plan("matmul", m=3, k=4, n=5).bytes
+    need = graphs.size("matmul", m=3, k=4, n=5).bytes
     monkeypatch.setattr(memory, "NEGLIGIBLE", 0)
     monkeypatch.setattr(memory, "available_memory", lambda: need - 1)
     with pytest.raises(UsageError, match="137 vertices"):
@@ -477,7 +477,7 @@ def test_options_that_are_refused(name: str, options: dict[str, Any], message: s
     with pytest.raises(UsageError, match=message):
         graphs.build(name, **options)
     with pytest.raises(UsageError, match=message):
-        graphs.plan(name, **options)
+        graphs.size(name, **options)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.errors import UsageError
 from pebblesim.jobs.heads import Heads
-from pebblesim.language.masks import TileRange, from_array, of
+from pebblesim.language.masks import from_array, of
 from pebblesim.language.problems import problem
+from pebblesim.language.tile_ranges import TileRange
 
 
 def printed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:

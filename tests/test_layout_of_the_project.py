@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import json
 import pkgutil
 import re
 import subprocess
@@ -72,11 +71,8 @@ LEVEL = {
     ("plots", "gpu"),
 }
 
-LATE = {
-    ("pebblesim.language.registry", "pebblesim.schedules"),
-    ("pebblesim.results", "pebblesim.plots.results"),
-}
-"""What is loaded by name when it is first asked for: what ships with pebblesim, and the pictures of results."""
+LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
+"""What is loaded by name when it is first asked for: what ships with pebblesim."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
 """What readings and graphs share with the referee: the moves, and how vertices are numbered."""
@@ -209,15 +205,35 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     assert hits == []
 
 
+def loaded(names: list[str], what: str) -> list[str]:
+    """Which of these modules a new interpreter has imported after these statements."""
+    code = f"import sys\n{what}\nprint(*(name for name in {names} if name in sys.modules), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stderr.split()
+
+
+HEAVY = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
+
+
 @pytest.mark.parametrize(
     "what", ["", "pebblesim.count('small-cache', n=64, d=8, M=256); pebblesim.compare(n=64, d=8, M=256)"]
 )
 def test_a_cold_start_loads_no_heavy_library(what: str) -> None:
-    heavy = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
-    code = (
-        f"import sys, json, pebblesim, pebblesim.cli.main; {what}\n"
-        f"print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    assert loaded([*HEAVY, "json"], f"import pebblesim, pebblesim.cli.main; {what}") == []
+
+
+def test_commands_that_count_load_no_heavy_library() -> None:
+    """Nor what only wrapped tables, JSON, hashes and random orders need."""
+    light = ["rich.console", "rich.table", "json", "hashlib", "random", "tomllib", "pebblesim.claims.claim"]
+    commands = (
+        "list",
+        "show small-cache",
+        "count -n 64 -d 8 -M 256",
+        "count small-cache -n 64 -d 8 -M 256 --dtype bf16",
+        "bounds -n 64 -d 8 -M 256",
+        "gaps -n 64 -d 8 -M 256",
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == []
+    each = "\n    try:\n        main()\n    except SystemExit as end:\n        assert not end.code"
+    run = f"from pebblesim.__main__ import main\nfor command in {commands}:\n    sys.argv[1:] = command.split(){each}"
+    assert loaded([*HEAVY, *light], run) == []

@@ -313,7 +313,7 @@ def check_optima(
     while judged < wanted:
         problem = PROBLEMS[rng.choice(names)]
         dims = {dim: rng.choice([1, 1, 2, 2, 3, 4]) for dim in problem.dims}
-        if graphs.plan(problem.name, **dims).vertices > (5 if masked else 2) * largest_graph:
+        if graphs.size(problem.name, **dims).vertices > (5 if masked else 2) * largest_graph:
             continue
         mask = np.array([rng.random() < 0.5 for _ in range(dims["n"] ** 2)]).reshape(-1, dims["n"]) if masked else None
         graph, formulation = of_graph(problem.name, dims, rng, mask)

@@ -504,7 +504,7 @@ def test_masked_graphs_are_what_the_layout_says(name: str, data: st.DataObject) 
         vertex for vertex, preds in slow.preds.items() if not preds and not vertex.endswith(")")
     ]
     arrays = graph.op.nbytes + graph.indptr.nbytes + graph.preds.nbytes
-    assert graphs.plan(name, mask=allowed, **sizes, **options) == (graph.vertices, graph.edges, arrays)
+    assert graphs.size(name, mask=allowed, **sizes, **options) == (graph.vertices, graph.edges, arrays)
 
 
 @every_problem
@@ -679,7 +679,7 @@ def test_rows_that_no_step_of_a_loop_has_made() -> None:
     ],
 )
 def test_masks_that_are_refused(name: str, mask: Any, options: dict[str, Any], message: str) -> None:
-    for make in (graphs.build, graphs.plan):
+    for make in (graphs.build, graphs.size):
         with pytest.raises(UsageError, match=message):
             make(name, mask=mask, **({"n": 3, "d": 2} | options))
 
@@ -690,7 +690,7 @@ def test_row_blocks_that_are_refused() -> None:
     with pytest.raises(UsageError, match="row_block is 0"):
         graphs.build("forward", n=2, d=2, softmax="flash2", column_block=1, row_block=0)
     dense = graphs.build("forward", n=5, d=2, softmax="flash2", column_block=2)
-    assert graphs.plan("forward", n=5, d=2, softmax="flash2", column_block=2, row_block=3).edges == dense.edges
+    assert graphs.size("forward", n=5, d=2, softmax="flash2", column_block=2, row_block=3).edges == dense.edges
 
 
 def test_masked_tensors_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

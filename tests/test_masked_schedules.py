@@ -16,6 +16,7 @@ from pebblesim.errors import TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.operations import Op
+from pebblesim.language import exp, rowsum
 from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.readings.count import count
@@ -159,6 +160,45 @@ def test_a_mask_that_allows_all_changes_nothing(schedule: Schedule, data: st.Dat
     masked, dense = count(schedule.masked, sizes, mask=everything), count(schedule.program, sizes)
     assert masked == dense
     assert work(schedule.masked, sizes, everything) == work(schedule.program, sizes)
+
+
+def test_sums_without_terms_that_are_used_in_a_loop_are_held_from_its_second_iteration_on() -> None:
+    """A row without a pair has no pebble in l until scores are divided by l; then it has one."""
+
+    @ps.schedule(problem="forward", source="a test", name="divided-in-a-loop")
+    def divided_in_a_loop(m, Q, K, V, *, B):  # type: ignore[no-untyped-def]
+        (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+        A, O = m.tensor("A", n_q, n_k), m.tensor("O", n_q, d_v)
+        with m.phase("A"):
+            for i in m.tiles(n_q, B):
+                for j in m.tiles(n_k, 1, keys_of=i):
+                    A_ij = m.zeros(i, j)
+                    for k in m.tiles(d_k, 1):
+                        A_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
+                    A_ij[:] = exp(A_ij)
+                    m.write(A[i, j], A_ij)
+        with m.phase("O"):
+            for i in m.tiles(n_q, B, queries_of=n_k, otherwise={O: 0}):
+                l_i = m.zeros(i)
+                for j in m.tiles(n_k, 1, keys_of=i):
+                    A_ij = m.read(A[i, j])
+                    l_i += rowsum(A_ij)
+                for c in m.tiles(d_v, 1):
+                    whole = m.read(K[:, :])  # most pebbles in this moment, before l is used
+                    m.delete(whole)
+                    O_ic = m.zeros(i, c)
+                    for j in m.tiles(n_k, 1, keys_of=i):
+                        A_ij, V_jc = m.read(A[i, j]), m.read(V[j, c])
+                        A_ij[:] = A_ij / l_i
+                        O_ic += A_ij @ V_jc
+                    m.write(O[i, c], O_ic)
+
+    schedule, sizes = SCHEDULES["divided-in-a-loop"], {"n": 4, "d": 5, "B": 4}
+    mask = from_array(np.array([[1] * 4, [0] * 4, [1] * 4, [0] * 4], bool), size=(1, 1))
+    peak = masked_peak_red(schedule.masked, sizes, mask)
+    game, _ = played(schedule, sizes, mask, peak)
+    assert game.complete
+    assert game.peak_red == peak
 
 
 @strategies.few({schedule.name: schedule for schedule in CORES})

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks
-from pebblesim.language.masks import TileRange
+from pebblesim.language.tile_ranges import TileRange
 
 
 @given(data=st.data())

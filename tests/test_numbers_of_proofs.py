@@ -21,21 +21,22 @@ from pebblesim.readings.count import count
 from pebblesim.theory.bounds_forward import OUTPUT, SCORES
 from pebblesim.theory.capacities import Cube, Fresh, Gradients, Latent, Rows
 from pebblesim.theory.certificates import Weighted, private_families, proves
-from pebblesim.theory.cutting import Case, Claim, Formulation, Lines, Pairs
+from pebblesim.theory.cutting import Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Lines, Pairs
 from pebblesim.theory.lower_bounds import BOUNDS, lower_bounds
 
 N, D = 3, 2
 
 
-def case_of(name: str, formulation: Formulation, mask: Any = None, n: int = N, d: int = D) -> Case:
+def case_of(name: str, formulation: Formulation, mask: Any = None, n: int = N, d: int = D) -> Cutting:
     solves = PROBLEMS[name]
     made = {each: of for each, of in BOUNDS[solves.bounds or ""].made.items() if each not in solves.inputs}
     pairs = None if mask is None else Pairs(int(mask.sum()), int(mask.any(1).sum()), int(mask.any(0).sum()))
     dims = {dim: {"k": d, "d": d, "m": n + 1}.get(dim, n) for dim in solves.dims}
-    return Case(solves, dims, formulation, pairs, made)
+    return Cutting(solves, dims, formulation, pairs, made)
 
 
-def claims_of(case: Case) -> dict[str, Claim]:
+def claims_of(case: Cutting) -> dict[str, CuttingBound]:
     return {claim.name: claim for claim in BOUNDS[case.problem.bounds or ""].claims(case)}
 
 
@@ -174,7 +175,7 @@ def test_products_of_latent_attention_are_those_of_the_graph(d_v: int, d_r: int)
     dims = {"n_q": 3, "n_k": 2, "d_v": d_v, "d_r": d_r}
     solves = PROBLEMS["forward-latent"].rectangle
     assert solves is not None
-    claims = claims_of(Case(solves, dims, Formulation(), None))
+    claims = claims_of(Cutting(solves, dims, Formulation(), None))
     made = products_of(graphs.build("forward-latent", **dims))
     number = {name: sum(each.values()) for name, each in made.items()}
     assert claims["V1"].products == number["O"]
@@ -189,7 +190,7 @@ def test_products_of_latent_attention_are_those_of_the_graph(d_v: int, d_r: int)
 # -- capacities -------------------------------------------------------------------------------------------------------
 
 
-def tables() -> Iterator[tuple[str, Claim]]:
+def tables() -> Iterator[tuple[str, CuttingBound]]:
     for name, solves in PROBLEMS.items():
         if solves.bounds is not None:
             for formulation in BOUNDS[solves.bounds].ways.values():
@@ -214,7 +215,7 @@ def most_of_table(products: Sequence[Weighted], w: int, draws: int = 100) -> flo
 
 
 @pytest.mark.parametrize(("name", "claim"), list(tables()), ids=lambda each: each if isinstance(each, str) else "")
-def test_every_cube_has_a_certificate_and_is_reached(name: str, claim: Claim) -> None:
+def test_every_cube_has_a_certificate_and_is_reached(name: str, claim: CuttingBound) -> None:
     table = tuple((each[:3], each.weight) for each in claim.table)
     assert isinstance(claim.capacity, Cube)
     private = private_families(table, claim.capacity.w)

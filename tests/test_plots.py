@@ -1,6 +1,7 @@
 """Pictures show the numbers they are given, and files are whole pictures or are not there."""
 
 import re
+import runpy
 import sys
 from functools import cache
 from math import isqrt
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 from strategies import SUMMATIONS
 
 import pebblesim as ps
@@ -269,7 +271,7 @@ def test_no_line_crosses_the_text_at_a_crossing() -> None:
         SimpleNamespace(schedules=("small", other), at=at, d=64) for other, at in (("large", 2**13), ("rows", 900))
     ]
     found = SimpleNamespace(along="M", crossings=crossings, title="a title")
-    data: Any = SimpleNamespace(found=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M])
+    data: Any = SimpleNamespace(crossover=found, at=M, io=io, theta=[], lower=[3 * 10**9 // isqrt(m) for m in M])
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
     ax = io_over_M(data, figure.subplots())
@@ -302,6 +304,23 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
         assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
         assert (DOCS / name).stat().st_size < 150_000
     assert {name for name in dir_of_commands() if f"pebblesim plot {name} " not in text} == set()
+
+
+MADE = runpy.run_path(str(DOCS / "make_pictures.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", MADE["commands"]())
+def test_pictures_of_the_document_show_what_is_drawn_today(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(DOCS.parent)
+    drawn = MADE["draw"](command.replace("docs/pictures", str(tmp_path)))
+    if command.endswith(".png"):
+        with Image.open(command.split()[-1]) as picture:
+            assert picture.info["Drawn"] == drawn
+    else:
+        assert drawn is None and any(tmp_path.iterdir())
 
 
 def dir_of_commands() -> list[str]:

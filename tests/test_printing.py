@@ -1,6 +1,8 @@
 """What commands print fits the terminal: what matters most stays, nothing is cut off; --wide and a pipe have all."""
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -10,6 +12,9 @@ import termios
 
 import pytest
 from hypothesis import given, strategies as st
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner
 
 from pebblesim.cli import printing
@@ -52,6 +57,7 @@ def test_a_real_terminal_a_pipe_and_wide() -> None:
     there, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment["TERM"] = "xterm"
 
     def on_terminal(*options: str) -> str:
         run = subprocess.Popen([*command, *options], stdout=terminal, stderr=subprocess.DEVNULL, env=environment)
@@ -64,6 +70,7 @@ def test_a_real_terminal_a_pipe_and_wide() -> None:
     pipe = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True).stdout
     assert "(left out, for --wide: " in narrow
     assert "peak red" not in narrow.partition("left out")[0]
+    assert [text.count("\x1b[1m") for text in (narrow, wide, pipe)] == [1, 1, 0]  # the headings
     for whole in (wide, pipe):
         assert "peak red" in whole
         assert "left out, for --wide" not in whole
@@ -93,6 +100,25 @@ def test_what_is_shown_is_never_cut_off(width: int, rows: list[list[str]], left:
         assert not out or first[0] not in out
     for letter in "ab1":
         assert table.count(letter) == sum(rows_of.count(letter) for row in rows for rows_of in (row[n] for n in shown))
+
+
+@given(
+    cells=st.lists(st.lists(st.text("ab-, 1⌈÷日", max_size=9).map(str.strip), min_size=3, max_size=3), max_size=4),
+    left=st.integers(0, 3),
+)
+def test_a_table_without_wrapped_cells_looks_like_one_of_rich(cells: list[list[str]], left: int) -> None:
+    theirs = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(("first", "÷", "last one")):
+        theirs.add_column(name, justify="left" if number < left else "right", no_wrap=True)
+    for row in cells:
+        theirs.add_row(*row)
+    console = Console(width=100, color_system=None)
+    with console.capture() as drawn:
+        console.print(theirs)
+    ours = io.StringIO()
+    with contextlib.redirect_stdout(ours):
+        printing.print_table(None, ("first", "÷", "last one"), cells, left)
+    assert ours.getvalue().split("\n") == [line.rstrip() for line in drawn.get().split("\n")]
 
 
 def test_text_goes_on_in_the_next_line_further_in(

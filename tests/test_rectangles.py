@@ -18,9 +18,10 @@ from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
 from pebblesim.language import Block, Machine, Tensor, exp, rowsum
-from pebblesim.language.masks import Mask, TileRange, from_array, of
+from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.accesses import accesses, accesses_of_blocks
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula

@@ -20,7 +20,8 @@ from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.theory.capacities import Cube
-from pebblesim.theory.cutting import Case, Claim, Formulation, Pairs
+from pebblesim.theory.cutting import Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Pairs
 from pebblesim.theory.lower_bounds import BOUNDS
 
 Moves = list[tuple[int, int]]
@@ -163,7 +164,7 @@ def of_use(graph: Cdag, played: Moves) -> Moves:
     return game
 
 
-def games(seed: int, count: int) -> Iterator[tuple[Case, Cdag, int, Moves]]:
+def games(seed: int, count: int) -> Iterator[tuple[Cutting, Cdag, int, Moves]]:
     """Games on small graphs of all the ways of computing, some under masks: at random, and the best that are known."""
     rng = random.Random(seed)
     while count:
@@ -175,7 +176,7 @@ def games(seed: int, count: int) -> Iterator[tuple[Case, Cdag, int, Moves]]:
         pairs = None if mask is None else Pairs(int(mask.sum()), int(mask.any(1).sum()), int(mask.any(0).sum()))
         problem = PROBLEMS[name]
         made = {each: of for each, of in BOUNDS[problem.bounds or ""].made.items() if each not in problem.inputs}
-        case = Case(problem, {"n": n, "d": d}, way, pairs, made)
+        case = Cutting(problem, {"n": n, "d": d}, way, pairs, made)
         graph = graphs.build(
             name, rng.choice(["chain", "balanced"]) if mask is None else "chain", mask, n=n, d=d, **options
         )
@@ -209,7 +210,7 @@ class Episode:
 class Board:
     """A game as one claim sees it: families, which of their episodes are numbered, and elementary products."""
 
-    def __init__(self, case: Case, claim: Claim, graph: Cdag, game: Moves) -> None:
+    def __init__(self, case: Cutting, claim: CuttingBound, graph: Cdag, game: Moves) -> None:
         self.claim, self.graph, self.game = claim, graph, game
         self.results = {product.result for product in claim.table}
         self.light = {"Π", "Σ", "Θ"} & self.results if claim.light is not None else set()

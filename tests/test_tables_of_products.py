@@ -13,13 +13,14 @@ from pebblesim.jobs.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.theory.capacities import Cube, least_words
-from pebblesim.theory.cutting import Case, Claim, Formulation, Pairs
+from pebblesim.theory.cutting import Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Pairs
 from pebblesim.theory.lower_bounds import BOUNDS
 
 DIMS = {"n": 4096, "d": 64, "m": 4096, "k": 64}
 
 
-def every_claim() -> dict[str, tuple[Claim, tuple[str, ...], bool]]:
+def every_claim() -> dict[str, tuple[CuttingBound, tuple[str, ...], bool]]:
     """All bounds of all ways, with the outputs of their problem, and whether they are under a mask."""
     found = {}
     for problem in PROBLEMS.values():
@@ -30,7 +31,7 @@ def every_claim() -> dict[str, tuple[Claim, tuple[str, ...], bool]]:
         dims = {dim: DIMS[dim] for dim in problem.dims}
         for which, formulation in bounding.ways.items():
             for pairs in (None, Pairs.of(10**6, DIMS["n"]))[: 2 if problem.maskable else 1]:
-                for claim in bounding.claims(Case(problem, dims, formulation, pairs, made)):
+                for claim in bounding.claims(Cutting(problem, dims, formulation, pairs, made)):
                     name = f"{problem.name}, {claim.name}, {which}{', masked' * (pairs is not None)}"
                     found[name] = claim, tuple(problem.outputs), pairs is not None
     return found
@@ -40,7 +41,7 @@ CLAIMS = every_claim()
 TABLES = {name: claim for name, (claim, *_) in CLAIMS.items() if claim.table and isinstance(claim.capacity, Cube)}
 
 
-def most(claim: Claim) -> float:
+def most(claim: CuttingBound) -> float:
     """The most weighted products for X = 1 that were found, from many starts."""
     kinds = list(dict.fromkeys(family for product in claim.table for family in product[:3]))
     used = np.array([[kinds.index(family) for family in product[:3]] for product in claim.table])
@@ -84,7 +85,7 @@ def test_no_table_has_more_products_than_a_schedule_of_its_way_multiplies(schedu
         return
     problem = schedule.problem
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Case(problem, sizes, Formulation.of(schedule), None, made)
+    case = Cutting(problem, sizes, Formulation.of(schedule), None, made)
     for claim in bounding.claims(case):
         if not claim.why_not:
             counted = sum(case.size(product.sides)[1] for product in claim.table)

@@ -32,9 +32,9 @@ from pebblesim.jobs.launch_costs import launch_costs
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.readings.accesses import Stream
 from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
+from pebblesim.readings.requests import Stream
 
 BACKWARD = "small-cache-backward-blocked"
 IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.advice import cards
-from pebblesim.advice.advice import Advice, Boundary
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts
+from pebblesim.advice.result import Advice, Boundary
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs.arguments import AnyMask
 from pebblesim.jobs.compare import compare
@@ -82,9 +82,9 @@ def advise(
     if (gpu is None) == (card is None):
         raise UsageError("give either a known card with --gpu, or a file with --card.")
     chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
-    dtype, solves, seen = dtype_of(dtype), problem(problem_name), masks.of(mask)
+    dtype, solves, pattern = dtype_of(dtype), problem(problem_name), masks.of(mask)
     counted = Heads(heads, kv_heads, batch, separate)
-    sizes, (seen,), _ = counted.cases(solves, dims, seen)
+    sizes, (pattern,), _ = counted.cases(solves, dims, pattern)
     last = chosen.last_cache
     boundaries = (
         _boundary(
@@ -96,15 +96,15 @@ def advise(
             dtype,
             solves.name,
             sizes,
-            seen,
+            pattern,
             blocks,
         ),
-        _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, seen),
+        _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, pattern),
     )
-    useful = useful_operations(solves.name, sizes, seen)
-    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, seen, boundaries, useful, counted.together)
-    found, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, seen, blocks, workspace)
-    return replace(advice, kernels=found, own_kernels=own, kv_heads=kv_heads)
+    useful = useful_operations(solves.name, sizes, pattern)
+    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.together)
+    kernels, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
+    return replace(advice, kernels=kernels, own_kernels=own, kv_heads=kv_heads)
 
 
 def _kernels(
@@ -120,9 +120,9 @@ def _kernels(
     """Forecast our kernels, and kernels with the user's tile."""
     if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
         return (), ()
-    found = forecasts(problem_name, sizes, card, dtype, heads, mask, workspace)
+    ranked = forecasts(problem_name, sizes, card, dtype, heads, mask, workspace)
     own = []
-    for like in {each.tiling.schedule: each.tiling for each in reversed(found)}.values():
+    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
         if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
             for stages in (4, 3, 2):
                 try:
@@ -131,7 +131,7 @@ def _kernels(
                     break
                 except UsageError:
                     continue
-    return found, tuple(own)
+    return ranked, tuple(own)
 
 
 def _boundary(
@@ -147,11 +147,11 @@ def _boundary(
     blocks: Mapping[str, int] | None = None,
 ) -> Boundary:
     M = cards.words(card, figure, dtype)
-    given: dict[str, Any] = {**sizes, "M": M, "mask": mask}
+    arguments: dict[str, Any] = {**sizes, "M": M, "mask": mask}
     rows, too_large = [], {}
     for algorithm in of_problem(problem_name, mask is not None):
         try:
-            rows.append(count(algorithm, **given))
+            rows.append(count(algorithm, **arguments))
         except Infeasible as error:
             too_large[algorithm.name] = error.least_M
     if not rows:
@@ -159,8 +159,8 @@ def _boundary(
         raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
     # Better blocks change little, so they are searched only for schedules that may win.
     least_io = min(row.io for row in rows)
-    rows = [count(row.schedule, blocks="best", **given) if row.io <= 2 * least_io else row for row in rows]
+    rows = [count(row.schedule, blocks="best", **arguments) if row.io <= 2 * least_io else row for row in rows]
     rows.sort(key=lambda row: row.io)
-    own = tuple(compare(problem_name, blocks=blocks, **given)) if blocks else ()
+    own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
     said = f"{cache}, {_binary(card.size(figure))}"
     return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)

@@ -74,8 +74,8 @@ class Card:
 
     def rate(self, figure: str) -> float | None:
         """Return a rate, or None if it is not known."""
-        found = self.figures.get(figure)
-        return None if found is None else float(found.value)
+        known = self.figures.get(figure)
+        return None if known is None else float(known.value)
 
     @property
     def last_cache(self) -> str:
@@ -126,16 +126,16 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
             f'{where}: it needs name = "…", the figures {", ".join(NEEDED)}, and a table [peak] by data type.'
         )
     figures = {}
-    for key, given in table.items():
+    for key, entry in table.items():
         if key in ("name", "peak", "rates"):
             continue
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
-        figures[key] = _figure(f"{where}: {key}", given, sources)
+        figures[key] = _figure(f"{where}: {key}", entry, sources)
     missing = [key for key in NEEDED if key not in figures]
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
-    peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", given, sources) for key, given in peak.items()}
+    peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", entry, sources) for key, entry in peak.items()}
     return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources))
 
 
@@ -143,11 +143,11 @@ def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, F
     """Return all of `RATES`, or none."""
     if not isinstance(table, Mapping) or (table and set(table) != set(RATES)):
         raise UsageError(f"{where}: a table [rates] must have all of {', '.join(RATES)}, or be left out.")
-    return {key: _figure(f"{where}: rates.{key}", given, sources) for key, given in table.items()}
+    return {key: _figure(f"{where}: rates.{key}", entry, sources) for key, entry in table.items()}
 
 
-def _figure(what: str, given: Any, sources: Mapping[str, str]) -> Figure:
-    value, source = (given.get("value"), given.get("source")) if isinstance(given, Mapping) else (given, None)
+def _figure(what: str, entry: Any, sources: Mapping[str, str]) -> Figure:
+    value, source = (entry.get("value"), entry.get("source")) if isinstance(entry, Mapping) else (entry, None)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
         raise UsageError(f"{what} = {value!r} is not a size or rate; write a number above 0, in bytes or per second.")
     return Figure(value, sources.get(source, source) if source else "as given")
@@ -159,7 +159,7 @@ def words(card: Card, figure: str, dtype: str) -> int:
     Raises:
         UsageError: not even one word fits.
     """
-    found = card.size(figure) // BYTES[dtype]
-    if found < 1:
+    in_words = card.size(figure) // BYTES[dtype]
+    if in_words < 1:
         raise UsageError(f"{figure} = {card.size(figure)} bytes is less than one word of type {dtype}.")
-    return found
+    return in_words

@@ -240,20 +240,20 @@ def forecasts(
     Raises:
         UsageError: the workspace is too little for any kernel that fits.
     """
-    found = []
+    fitting = []
     for tiling in TILINGS.get(problem_name, ()):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
             except UsageError:
                 continue
-            found.append(replace(made, rounds=heads // at_once))
-    if not found and workspace is not None:
+            fitting.append(replace(made, rounds=heads // at_once))
+    if not fitting and workspace is not None:
         fit = forecasts(problem_name, dims, card, dtype, heads, mask)
         if fit:
             least = min(least_room(each.tiling, dims, dtype) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
-    return tuple(sorted(found, key=lambda each: each.seconds))
+    return tuple(sorted(fitting, key=lambda each: each.seconds))
 
 
 PASTED = {
@@ -268,21 +268,21 @@ PASTED = {
 """Names of the blocks in kernels."""
 
 
-def pasted(found: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
+def pasted(forecast: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
     """Return lines for a user's own kernel: its tile, its launch settings, and the resources of each launch."""
-    named = {PASTED.get(name, name): size for name, size in found.tiling.blocks.items()}
+    named = {PASTED.get(name, name): size for name, size in forecast.tiling.blocks.items()}
     width = max(size for name, size in dims.items() if name.startswith("d"))
     named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
     sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
-    lines = [f"  {sizes}, num_warps = {found.tiling.warps}, num_stages = {found.tiling.stages}"]
-    at_once = heads // found.rounds
-    for launch in found.launches:
+    lines = [f"  {sizes}, num_warps = {forecast.tiling.warps}, num_stages = {forecast.tiling.stages}"]
+    at_once = heads // forecast.rounds
+    for launch in forecast.launches:
         cost = launch.cost
         often = f"{cost.times} times " if cost.times > 1 else ""
         lines.append(
             f"  {cost.name}: {often}grid ({-(-cost.programs // at_once // cost.times)}, {at_once}), "
             f"{cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
         )
-    if found.rounds > 1:
-        lines.append(f"  all that {found.rounds} times, for {at_once} heads each")
+    if forecast.rounds > 1:
+        lines.append(f"  all that {forecast.rounds} times, for {at_once} heads each")
     return lines

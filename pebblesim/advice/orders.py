@@ -10,7 +10,7 @@ from pebblesim.jobs.l2 import L2, l2
 from pebblesim.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.advice.advice import Advice
+    from pebblesim.advice.result import Advice
 
 TRIED = ("head-first", "row-major", "grouped:8", "sawtooth")
 
@@ -56,10 +56,10 @@ def orders(advice: Advice) -> Orders:
             f"{advice.card.name}: the number of its multiprocessors is not known, so no order can be tried."
         )
     row = advice.fastest
-    given: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
+    arguments: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", "mask": advice.mask, **advice.dims}
     chip: dict[str, Any] = {"size": advice.card.size("l2"), "at_once": int(figures["multiprocessors"].value)}
-    given |= {"batch": advice.times}  # heads that share keys and values are one in the sizes of the advice
+    arguments |= {"batch": advice.times}  # heads that share keys and values are one in the sizes of the advice
     if advice.together == 1:
-        given |= {"heads": advice.heads, "kv_heads": advice.kv_heads, "batch": advice.batch, "separate": True}
-    found = [l2(row.schedule, order=order, dtype=advice.dtype, **chip, **given) for order in TRIED]
-    return Orders(tuple(sorted(found, key=lambda each: each.moved)))
+        arguments |= {"heads": advice.heads, "kv_heads": advice.kv_heads, "batch": advice.batch, "separate": True}
+    replays = [l2(row.schedule, order=order, dtype=advice.dtype, **chip, **arguments) for order in TRIED]
+    return Orders(tuple(sorted(replays, key=lambda each: each.moved)))

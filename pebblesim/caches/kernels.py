@@ -43,12 +43,12 @@ def _zeros_above(_: Any, word: Any) -> Any:
 @kernel()
 def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
     """Total words of the items whose first request is a read."""
-    seen = np.zeros(len(sizes), np.bool_)
+    requested = np.zeros(len(sizes), np.bool_)
     words = 0
     for t in range(len(ids)):
         x = ids[t]
-        if not seen[x]:
-            seen[x] = True
+        if not requested[x]:
+            requested[x] = True
             if len(kinds) == 0 or kinds[t] & READ:
                 words += sizes[x]
     return words
@@ -150,7 +150,7 @@ def unit_distances(ids: Any, items: int) -> Any:
         np.zeros(slots // 64**3 + 1, np.int32),
     )
     at = np.full(items, -1, np.int32)
-    found = np.zeros(len(ids), np.int32)
+    distances = np.zeros(len(ids), np.int32)
     top = 0
     for t in range(len(ids)):
         if top == slots:  # close the gaps
@@ -176,7 +176,7 @@ def unit_distances(ids: Any, items: int) -> Any:
                 distance += middle[k]
             for k in range(c + 1, (top >> 18) + 1):
                 distance += large[k]
-            found[t] = distance
+            distances[t] = distance
             bits[a] &= ~(ONE << np.uint64(slot & 63))
             small[a] -= 1
             middle[b] -= 1
@@ -187,7 +187,7 @@ def unit_distances(ids: Any, items: int) -> Any:
         large[top >> 18] += 1
         of[top], at[x] = x, top
         top += 1
-    return found
+    return distances
 
 
 @kernel()
@@ -200,7 +200,7 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
     slots = max(64, 4 * items)
     tree, of = np.zeros(slots + 1, np.int64), np.full(slots, -1, np.int32)
     at = np.full(items, -1, np.int32)
-    found = np.zeros(len(ids), np.int64)
+    distances = np.zeros(len(ids), np.int64)
     top, all_of_them = 0, 0
     for t in range(len(ids)):
         if top == slots:  # close the gaps
@@ -224,7 +224,7 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
             while k:
                 before += tree[k]
                 k &= k - 1
-            found[t] = all_of_them - before
+            distances[t] = all_of_them - before
             k = slot + 1
             while k <= slots:
                 tree[k] -= size
@@ -238,7 +238,7 @@ def sized_distances(ids: Any, sizes: Any) -> Any:
             k += k & -k
         of[top], at[x] = x, top
         top += 1
-    return found
+    return distances
 
 
 @kernel()

@@ -25,10 +25,10 @@ import numpy as np
 from pebblesim.caches.policies import lru_counts
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Stream
 from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.kernels.launches import Launch
 from pebblesim.readings.kernels.sectors import WORDS
+from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, Stream
 
 CAPACITY = 0.75
 """The usable fraction of L2: data read by both halves is stored twice."""

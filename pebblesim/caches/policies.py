@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pebblesim.errors import UnknownName, UsageError
-from pebblesim.readings.accesses import READ, Stream
+from pebblesim.readings.requests import READ, Stream
 
 POLICIES = ("lru", "opt", "fifo")
 
@@ -46,7 +46,7 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
     """Simulate caches of these sizes, in words, on a stream.
 
     Args:
-        stream: see `pebblesim.readings.accesses`.
+        stream: see `pebblesim.readings.requests`.
         capacities: sizes in words; LRU needs one pass for all of them.
         policy: "lru", "opt" or "fifo".
         ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.
@@ -64,8 +64,8 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
         counts = [_in_sets(stream, room, policy, ways) for room in rooms]
     elif policy == "lru" and len(rooms) > 1:
         rising = np.unique(np.asarray(rooms, np.int64))
-        found = lru_counts(stream, rising)
-        counts = [tuple(found[:, at].tolist()) for at in np.searchsorted(rising, rooms)]
+        of_rising = lru_counts(stream, rising)
+        counts = [tuple(of_rising[:, at].tolist()) for at in np.searchsorted(rising, rooms)]
     else:
         counts = [_one(stream, room, policy) for room in rooms]
     unit = stream.unit
@@ -80,13 +80,13 @@ def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
     from pebblesim.caches import kernels
 
     if stream.plain and policy != "fifo":
-        found = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
-        return found, found, 0
-    given = stream.ids, stream.kinds, stream.sizes, stream.kept, room
+        missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
+        return missed, missed, 0
+    requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
     if policy == "lru":
-        counts = kernels.lru_sized(*given, room)
+        counts = kernels.lru_sized(*requests, room)
     else:
-        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*given)
+        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*requests)
     return int(counts[0]), int(counts[1]), int(counts[2])
 
 
@@ -94,8 +94,8 @@ def lru_counts(stream: Stream, capacities: Any) -> Any:
     """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
     from pebblesim.caches import kernels
 
-    given = stream.ids, stream.kinds, stream.sizes, stream.kept
-    return kernels.tally(*given, reuse_distances(stream), np.asarray(capacities, np.int64))
+    requests = stream.ids, stream.kinds, stream.sizes, stream.kept
+    return kernels.tally(*requests, reuse_distances(stream), np.asarray(capacities, np.int64))
 
 
 def reuse_distances(stream: Stream) -> Any:
@@ -119,10 +119,10 @@ def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, in
             f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit} "
             f"words; use a multiple of {ways * stream.unit:,}."
         )
-    found = np.zeros(3, np.int64)
+    totals = np.zeros(3, np.int64)
     for part in _sets(stream, sets):
-        found += _one(part, ways, policy)
-    missed, fetched, written = found.tolist()
+        totals += _one(part, ways, policy)
+    missed, fetched, written = totals.tolist()
     return missed, fetched, written
 
 

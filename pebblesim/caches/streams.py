@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pebblesim.errors import UsageError
-from pebblesim.readings.accesses import MOST_REQUESTS, READ, WRITE, Place, Stream
+from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -28,18 +28,18 @@ def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
     Raises:
         UsageError: the ids are not whole numbers, there are too many, or a size is less than 1.
     """
-    given = np.asarray(ids)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+    requested = np.asarray(ids)
+    if requested.ndim != 1 or (len(requested) and requested.dtype.kind not in "iu"):
         raise UsageError("a stream must be a one-dimensional array of whole numbers, one for each request.")
-    if any(other is not None and len(other) != len(given) for other in (sizes, kinds)):
+    if any(other is not None and len(other) != len(requested) for other in (sizes, kinds)):
         raise UsageError(
-            f"the stream has {len(given):,} requests; give a size and a kind for each request, or for none."
+            f"the stream has {len(requested):,} requests; give a size and a kind for each request, or for none."
         )
-    if len(given) > MOST_REQUESTS:
-        raise UsageError(f"the stream has {len(given):,} requests; {MOST_REQUESTS:,} is the most.")
-    if len(given) and (int(given.min()) < 0 or int(given.max()) >= max(2**16, 2 * len(given))):
-        given = np.unique(given, return_inverse=True)[1]  # numbered anew, in their order
-    dense = np.ascontiguousarray(given, np.int32)
+    if len(requested) > MOST_REQUESTS:
+        raise UsageError(f"the stream has {len(requested):,} requests; {MOST_REQUESTS:,} is the most.")
+    if len(requested) and (int(requested.min()) < 0 or int(requested.max()) >= max(2**16, 2 * len(requested))):
+        requested = np.unique(requested, return_inverse=True)[1]  # numbered anew, in their order
+    dense = np.ascontiguousarray(requested, np.int32)
     items = int(dense.max()) + 1 if len(dense) else 0
     largest = np.ones(items, np.int64)
     if sizes is not None:
@@ -103,11 +103,11 @@ def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Seque
             "blocks, or fewer heads."
         )
     ids: list[Any] = []
-    places: list[Place] = []
+    places: list[StoredMatrix] = []
     end = 0
     for head, stream in enumerate(streams):
         if head % sharing == 0:
-            common: dict[str, Place] = {}
+            common: dict[str, StoredMatrix] = {}
         moved = np.empty(len(stream.sizes), np.int32)
         for place in stream.places:
             new = common.get(place.name)

@@ -11,7 +11,7 @@ import numpy as np
 from pebblesim.caches.streams import of_ids
 from pebblesim.errors import UsageError
 from pebblesim.files import whole_file
-from pebblesim.readings.accesses import READ, UPDATE, WRITE, Stream
+from pebblesim.readings.requests import READ, UPDATE, WRITE, Stream
 
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 """A request of oracleGeneral: 24 bytes; `next` is the number of the next request of the object, or -1."""

@@ -48,15 +48,15 @@ __all__ = [
     "HOLDS",
     "PROVED",
     "UNDECIDED",
+    "JudgedClaim",
     "Report",
-    "Verdict",
     "value",
     "verify",
 ]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JudgedClaim:
     """A claim and its finding."""
 
     claim: Claim
@@ -84,7 +84,7 @@ class Verdict:
 class Report(Result):
     """All rows."""
 
-    rows: tuple[Verdict, ...]
+    rows: tuple[JudgedClaim, ...]
 
     @property
     def errata(self) -> str:
@@ -143,9 +143,9 @@ def verify(
     return Report(tuple(rows))
 
 
-def _judged(claim: Claim, effort: Effort) -> Verdict:
+def _judged(claim: Claim, effort: Effort) -> JudgedClaim:
     try:
         finding = claim.judge(effort)
     except PebblesimError as error:
-        return Verdict(claim, UNDECIDED, f"{type(error).__name__}: {error}")
-    return Verdict(claim, finding.status, finding.evidence)
+        return JudgedClaim(claim, UNDECIDED, f"{type(error).__name__}: {error}")
+    return JudgedClaim(claim, finding.status, finding.evidence)

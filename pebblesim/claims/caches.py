@@ -13,7 +13,7 @@ from pebblesim.claims.games import drawn
 from pebblesim.jobs.cache import Cached, accesses, cache
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.accesses import Stream
+from pebblesim.readings.requests import Stream
 
 OPERANDS = 8
 """Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""
@@ -28,8 +28,8 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
         name = random.choice(names)
         sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
         counted = count(name, **sizes)
-        (found,) = cache(name, policy=("lru", "opt", "fifo"), grain="words", **sizes)
-        if not holds(found, counted):
+        (cached,) = cache(name, policy=("lru", "opt", "fifo"), grain="words", **sizes)
+        if not holds(cached, counted):
             return Finding(FAILS, f"not so for {name} with {sizes}")
     return tried(number, f"{says} for {number} schedules and sizes drawn by chance")
 
@@ -41,9 +41,9 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
     HOLDS,
 )
 def _belady(effort: Effort) -> Finding:
-    def holds(found: Cached, counted: Counted) -> bool:
-        least = min(found.found["lru"].fetched, found.found["fifo"].fetched, counted.reads)
-        return found.compulsory <= found.found["opt"].fetched <= least
+    def holds(cached: Cached, counted: Counted) -> bool:
+        least = min(cached.by_policy["lru"].fetched, cached.by_policy["fifo"].fetched, counted.reads)
+        return cached.compulsory <= cached.by_policy["opt"].fetched <= least
 
     result = _everywhere(effort, "compulsory ≤ opt.fetched ≤ lru.fetched, fifo.fetched and the schedule's reads", holds)
     _, line = shown('ps.cache("flash2-forward", n=256, d=16, M=1024)[0].opt.fetched')
@@ -106,9 +106,9 @@ def _stack(effort: Effort) -> Finding:
     HOLDS,
 )
 def _lower(effort: Effort) -> Finding:
-    def holds(found: Cached, counted: Counted) -> bool:
+    def holds(cached: Cached, counted: Counted) -> bool:
         dims: dict[str, Any] = dict(counted.dims)
-        bound = count(counted.schedule, M=found.M + OPERANDS, blocks=counted.blocks or "fit", **dims).lower_bound
-        return bound.value <= found.found["opt"].io
+        bound = count(counted.schedule, M=cached.M + OPERANDS, blocks=counted.blocks or "fit", **dims).lower_bound
+        return bound.value <= cached.by_policy["opt"].io
 
     return _everywhere(effort, f"bound(M + {OPERANDS}) ≤ opt.io", holds)

@@ -121,8 +121,8 @@ def refuted(*texts: str) -> Finding:
     One failed attempt at a refutation proves nothing.
     """
     verdicts = [shown(text) for text in texts]
-    found = bool(verdicts) and not any(verdict for verdict, _ in verdicts)
-    return Finding(FAILS if found else UNDECIDED, "\n".join(line for _, line in verdicts))
+    all_fail = bool(verdicts) and not any(verdict for verdict, _ in verdicts)
+    return Finding(FAILS if all_fail else UNDECIDED, "\n".join(line for _, line in verdicts))
 
 
 def tried(number: int, evidence: str, status: str = HOLDS) -> Finding:

@@ -9,7 +9,7 @@ from pebblesim.claims.claim import FAILS
 from pebblesim.theory.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 
 if TYPE_CHECKING:
-    from pebblesim.claims import Verdict
+    from pebblesim.claims import JudgedClaim
 
 HEAD = f"""\
 # Errata
@@ -99,7 +99,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
 )
 
 
-def errata(rows: Iterable[Verdict]) -> str:
+def errata(rows: Iterable[JudgedClaim]) -> str:
     """Return the page, from the rows of false claims."""
     wrong = [row for row in rows if row.claim.erratum and row.status == FAILS]
     parts = [HEAD]
@@ -112,7 +112,7 @@ def errata(rows: Iterable[Verdict]) -> str:
     return "\n".join(parts)
 
 
-def _sections(rows: list[Verdict]) -> Iterator[str]:
+def _sections(rows: list[JudgedClaim]) -> Iterator[str]:
     """Yield one section for all claims with the same statement and the same error."""
     same: dict[tuple[str, str, Erratum], list[str]] = {}
     for row in rows:

@@ -229,11 +229,11 @@ def _linear(effort: Effort) -> Finding:
     assert bound
     blocks = get("linear").closed
     region = fitting("n >= d", blocks)
-    found = refuted(deciding('ps.formula("linear").io', "Ω", bound, region, blocks))
+    finding = refuted(deciding('ps.formula("linear").io', "Ω", bound, region, blocks))
     words, line = shown('ps.count("linear", n=4096, d=64, M=8192).io')
     least = 4096**2 * 64**2 // 8192
-    loose = found.status == FAILS and words < least
-    return Finding(PROVED if loose else FAILS, f"{found.evidence}\n{line}, below n²d²/M = {least}")
+    loose = finding.status == FAILS and words < least
+    return Finding(PROVED if loose else FAILS, f"{finding.evidence}\n{line}, below n²d²/M = {least}")
 
 
 @claim("Remark 5.1, upper bound", "ours", "with relu or sigmoid the repaired bound is reached for all M", PROVED)

@@ -43,8 +43,8 @@ from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
 def _cosma(effort: Effort) -> Finding:
     lines, below = [], True
     for m, k, n, S in ((25, 3, 25, 20), (120, 10, 120, 150))[: effort.some(1, 2)]:
-        found, _ = shown(f"ps.claims.fused.undercut({m}, {k}, {n}, {S})")
-        below &= found.holds
+        undercut, _ = shown(f"ps.claims.fused.undercut({m}, {k}, {n}, {S})")
+        below &= undercut.holds
         for what in ("game.io", "claimed"):
             lines.append(shown(f"ps.claims.fused.undercut({m}, {k}, {n}, {S}).{what}")[1])
     words, line = shown('ps.play("matmul-resident", m=25, k=3, n=25, M=20).io')
@@ -101,10 +101,10 @@ def _agreement(effort: Effort) -> Finding:
         for _ in range(effort.some(1, 12)):
             sizes = drawn(schedule, random, 5, 40)
             text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
-            found = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
-            derived = closed.evaluate(**found.dims, **found.blocks)
-            if not (found.passed and found.io == derived):
-                return Finding(FAILS, f"{text}: game {found.io}, count {found.predicted['io']}, formula {derived}")
+            game = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
+            derived = closed.evaluate(**game.dims, **game.blocks)
+            if not (game.passed and game.io == derived):
+                return Finding(FAILS, f"{text}: game {game.io}, count {game.predicted['io']}, formula {derived}")
             played += 1
     return tried(played, f"{played} games of {len(chosen)} schedules, the last {text}", AGREES)
 
@@ -222,8 +222,8 @@ def _needless(effort: Effort) -> Finding:
 @claim("crossing of the algorithms", "Li et al.", "Algorithms 6 and 9 cross at M = Θ(d²), and so do our two", PROVED)
 def _algorithms_cross(effort: Effort) -> Finding:
     n, d = (4096, 64) if not effort.full else (65536, 128)
-    found, _ = shown(f"ps.crossover(n={n}, d={d}, over_d=())")
-    lines = [f"{' → '.join(c.schedules)}: M = {c.M}" for c in found.crossings]
-    status = PROVED if found.exponent == 2 and all(c.M for c in found.crossings) else FAILS
-    proofs = (f"{line}, {c.proof}" for line, c in zip(lines, found.crossings, strict=True))
+    crossed, _ = shown(f"ps.crossover(n={n}, d={d}, over_d=())")
+    lines = [f"{' → '.join(c.schedules)}: M = {c.M}" for c in crossed.crossings]
+    status = PROVED if crossed.exponent == 2 and all(c.M for c in crossed.crossings) else FAILS
+    proofs = (f"{line}, {c.proof}" for line, c in zip(lines, crossed.crossings, strict=True))
     return Finding(status, "\n".join([f"pebblesim crossover -n {n} -d {d}", *proofs]))

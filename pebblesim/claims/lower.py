@@ -40,7 +40,7 @@ from pebblesim.notation import parse
 from pebblesim.readings.peak import peak_red
 from pebblesim.theory.capacities import Cube
 from pebblesim.theory.certificates import private_families
-from pebblesim.theory.cutting import Case
+from pebblesim.theory.cutting import Cutting
 from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
 
@@ -62,8 +62,8 @@ def _words(of: str) -> str:
 def _form(of: str, name: str, times: int = 1) -> str:
     """Return the larger of the compulsory words and a bound at times·M, in the form that holds for M = d²."""
     solves, d = problem(of), _SIZES["d"]
-    found = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
-    form = next(each.form for each in found if each.name == name and not each.way)
+    bounds = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
+    form = next(each.form for each in bounds if each.name == name and not each.way)
     assert form is not None
     M = parse("M")
     return f"Max({_words(of)}, {parse(form.expr).xreplace({M: times * M})})"
@@ -93,7 +93,7 @@ def _small(of: str, way: str, bound: str, region: str) -> Finding:
 
 def _both(*findings: Finding) -> Finding:
     """Return the first finding that is not PROVED, or else all of them together."""
-    wrong = next((found for found in findings if found.status != PROVED), None)
+    wrong = next((finding for finding in findings if finding.status != PROVED), None)
     return wrong or Finding(PROVED, "\n".join(dict.fromkeys("\n".join(f.evidence for f in findings).split("\n"))))
 
 
@@ -249,8 +249,8 @@ def _counts(effort: Effort) -> Finding:
         for _ in range(effort.some(2, 300)):
             sizes = drawn(schedule, random, random.choice([4, 12, 400]), random.choice([20, 500, 20000]))
             M = sizes.pop("M")
-            if found := against.below(schedule, M, sizes):
-                return found
+            if finding := against.below(schedule, M, sizes):
+                return finding
     return against.held(f"{len(SCHEDULES)} schedules")
 
 
@@ -270,7 +270,7 @@ def _capacities(effort: Effort) -> Finding:
             continue
         made = {name: of for name, of in bounding.made.items() if name not in solves.inputs}
         for way in bounding.ways.values():
-            for stated in bounding.claims(Case(solves, _SIZES, way, None, made)):
+            for stated in bounding.claims(Cutting(solves, _SIZES, way, None, made)):
                 if isinstance(stated.capacity, Cube) and stated.table:
                     table = tuple((product[:3], product.weight) for product in stated.table)
                     private = private_families(table, stated.capacity.w)
@@ -305,8 +305,8 @@ def _far_out(effort: Effort) -> Finding:
             if schedule.problem.name == "matmul":
                 sizes["n"] = ratio * d if half % 2 else d
             try:
-                if found := against.below(schedule, M, sizes):
-                    return found
+                if finding := against.below(schedule, M, sizes):
+                    return finding
             except Infeasible:
                 continue
     return against.held("schedules of " + ", ".join(against.closest))
@@ -314,14 +314,14 @@ def _far_out(effort: Effort) -> Finding:
 
 def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
     """Return schedules and sizes whose graph, with blocks of one index, is small enough for an exhaustive search."""
-    found, vertices = [], cache(lambda problem, options: graphs.plan(problem, **dict(options)).vertices)
+    games, vertices = [], cache(lambda problem, options: graphs.size(problem, **dict(options)).vertices)
     for schedule in SCHEDULES.values():
         for numbers in product(range(1, 5), repeat=len(schedule.problem.dims)):
             sizes = dict(zip(schedule.problem.dims, numbers, strict=True))
             options = schedule.graph_options(smallest(schedule))
             if vertices(schedule.problem.name, tuple({**sizes, **options}.items())) <= most_vertices:
-                found.append((schedule, sizes))
-    return found
+                games.append((schedule, sizes))
+    return games
 
 
 @claim(
@@ -341,8 +341,8 @@ def _optimum(effort: Effort) -> Finding:
         for M in range(least_M, least_M + effort.some(2, 5)):
             words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
             above = largest(lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule)))
-            given = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
-            text = f'ps.optimum("{schedule.problem.name}", {given}).io'
+            arguments = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
+            text = f'ps.optimum("{schedule.problem.name}", {arguments}).io'
             if text not in known:
                 known[text] = optimum(graph, M=M, states=effort.some(100_000, 4_000_000))
             least = known[text]

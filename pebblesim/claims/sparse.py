@@ -86,18 +86,24 @@ def diagonal_game(n: int, M: int) -> Game:
     return play.judged(M)
 
 
+def _column(play: _Playing, x: int, nonzeros: Sequence[int]) -> list[int]:
+    """Read the nonzeros of a column of A1, and multiply each by the entry x of X; only the products stay."""
+    play.read(x)
+    S = []
+    for a in nonzeros:
+        play.read(a)
+        S.append(play.make(a, x, dropping=(a,)))
+    play.drop(x)
+    return S
+
+
 def one_per_row_game(n: int, d: int, M: int) -> Game:
     """Play A1 X A2ᵀ; X = I, A1 and A2 have one nonzero in each row and n/d in each column; all nonzeros are stored."""
     play, rows = _Playing(), n // d  # rows of each column
     X, A1, A2 = play.new(d), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
-        play.read(X[c])
-        S = []
-        for i in of_c:
-            play.read(A1[i])
-            S.append(play.make(A1[i], X[c], dropping=(A1[i],)))
-        play.drop(X[c])
+        S = _column(play, X[c], [A1[i] for i in of_c])
         for j in of_c:
             play.read(A2[j])
             for s in S:
@@ -139,12 +145,7 @@ def sparse_forward_game(n: int, d: int, M: int) -> Game:
     X, Y, A1, A2, A3 = play.new(d), play.new(d), play.new(n), play.new(n), play.new(n)
     for c in range(d):
         of_c = range(c * rows, (c + 1) * rows)
-        play.read(X[c])
-        S = []
-        for i in of_c:
-            play.read(A1[i])
-            S.append(play.make(A1[i], X[c], dropping=(A1[i],)))
-        play.drop(X[c])
+        S = _column(play, X[c], [A1[i] for i in of_c])
         play.read(Y[c])
         sums: list[tuple[int, int]] = []  # of each row: l, and the sum of A h, which has one nonzero
         for j in of_c:
@@ -225,8 +226,8 @@ def _words(game: str, effort: Effort) -> Finding:
     """Return COMPUTED if a game moves the words of its formula, at several sizes, also ragged ones."""
     lines = []
     for n, d in ((4, 2), (9, 3), (30, 5), (64, 4))[: effort.some(3, 4)]:
-        given = f"{n}, M=4" if game == "diagonal_game" else f"{n}, {d}, M=1000"
-        text = f"ps.claims.sparse.{game}({given})"
+        arguments = f"{n}, M=4" if game == "diagonal_game" else f"{n}, {d}, M=1000"
+        text = f"ps.claims.sparse.{game}({arguments})"
         played, _ = shown(text)
         words, line = played.io, f"{text}.io → {played.io}"
         typed, _ = shown(f'ps.claims.value("{_WORDS[game]}", n={n}, d={d})')
@@ -236,10 +237,10 @@ def _words(game: str, effort: Effort) -> Finding:
     return tried(len(lines), "\n".join([*lines, f"which is {_WORDS[game]}"]), COMPUTED)
 
 
-def _undercut(game: str, given: str, bound: str, sizes: Mapping[str, int], verdict: str, effort: Effort) -> Finding:
+def _undercut(game: str, arguments: str, bound: str, sizes: Mapping[str, int], verdict: str, effort: Effort) -> Finding:
     """Return FAILS if a game is complete, moves fewer words than a bound, and is not even Ω of the bound."""
     same = _words(game, effort)
-    text = f"ps.claims.sparse.{game}({given})"
+    text = f"ps.claims.sparse.{game}({arguments})"
     played, _ = shown(text)
     words, line = played.io, f"{text}.io → {played.io}"
     inner = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -329,10 +330,10 @@ def _minimum_of_sums(effort: Effort) -> Finding:
         for both, made in (("Z_A + Z_X", "Z_AX"), ("Z_AX + Z_A", "Z_AXA"))
     )
     apart = repr(f"{first} + {second}")
-    found = refuted(deciding(apart, "Ω", _F2.expr, "Z_AXA <= Z_A*Z_AX"))
+    finding = refuted(deciding(apart, "Ω", _F2.expr, "Z_AXA <= Z_A*Z_AX"))
     kept = decided(deciding(apart, "Ω", _F2.expr, "Z_A <= Z_AX, Z_X <= Z_AX, Z_AX <= Z_AXA"))
-    wrong = found.status == FAILS and kept.status == PROVED
-    return Finding(FAILS if wrong else HOLDS, "\n".join([found.evidence, kept.evidence.partition("\n")[0]]))
+    wrong = finding.status == FAILS and kept.status == PROVED
+    return Finding(FAILS if wrong else HOLDS, "\n".join([finding.evidence, kept.evidence.partition("\n")[0]]))
 
 
 @claim(

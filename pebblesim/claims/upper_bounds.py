@@ -176,11 +176,11 @@ _ROWS = Erratum(
 @claim("Lemmas D.2 and D.4, steps", "Li et al.", "T_r = ⌈n/B_r⌉ = O(nd/M), and T_c = ⌈d/B_r⌉, ⌈n/B_r⌉", FAILS, _ROWS)
 def _steps(effort: Effort) -> Finding:
     blocks = dict(get("large-cache").paper)
-    found = refuted(deciding('"ceiling(n/B_r)"', "O", "n*d/M", f"{LARGE}, M <= n*d", blocks))
+    finding = refuted(deciding('"ceiling(n/B_r)"', "O", "n*d/M", f"{LARGE}, M <= n*d", blocks))
     kept = decided(deciding('"ceiling(n/B_r)"', "O", "n*d/M + n/d", f"{LARGE}, M <= n*d", blocks))
     columns, line = shown('ps.formula("large-cache").io.has(ps.parse("ceiling(d/B_r)"))')
-    wrong = found.status == FAILS and kept.status == PROVED and not columns
-    return Finding(FAILS if wrong else PROVED, "\n".join([found.evidence, kept.evidence, line]))
+    wrong = finding.status == FAILS and kept.status == PROVED and not columns
+    return Finding(FAILS if wrong else PROVED, "\n".join([finding.evidence, kept.evidence, line]))
 
 
 @claim(
@@ -194,12 +194,12 @@ def _edge(effort: Effort) -> Finding:
     bound = statement("Li et al., Theorem D.5").expr
     assert bound
     at = {"M": "d**2 + 6*d + 5", "B_r": "1", "B_c": "1"}
-    found = refuted(deciding('ps.formula("large-cache").io', "O", bound, "n >= d", at))
-    lines, ratios = [found.evidence], []
+    finding = refuted(deciding('ps.formula("large-cache").io', "O", bound, "n >= d", at))
+    lines, ratios = [finding.evidence], []
     for d in (8, 64, 512, 4096):
         n, M = 64 * d, d * d + 6 * d + 5
         words, line = shown(f'ps.count("large-cache", n={n}, d={d}, M={M}).io')
         ratios.append(words * M // (n * n * d * d + n * d**3))
         lines.append(f"{line}, {ratios[-1]} times (n²d² + nd³)/M")
     grows = all(4 * before < after for before, after in pairwise(ratios))
-    return Finding(PROVED if found.status == FAILS and grows else FAILS, "\n".join(lines))
+    return Finding(PROVED if finding.status == FAILS and grows else FAILS, "\n".join(lines))

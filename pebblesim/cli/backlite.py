@@ -111,7 +111,7 @@ def backlite(
         else synthetic_head(parse_size("n", str(n)), parse_size("d", str(d)), seed)
     )
     with progress_bar("running") as progress:
-        found = run(
+        result = run(
             arrays,
             seed=seed,
             rule="threshold" if thresholds is not None else "row" if by_row else "head",
@@ -123,14 +123,14 @@ def backlite(
             progress=progress,
         )
     if csv_file is not None:
-        save(found.lines(), csv_file)
+        save(result.lines(), csv_file)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
         return
-    shown = listed({**found.dims, **found.blocks})
-    headings, rows = found.table()
+    shown = listed({**result.dims, **result.blocks})
+    headings, rows = result.table()
     print_table(f"flash2-backward without light tiles: {shown}", headings, rows)
-    for note in found.notes():
+    for note in result.notes():
         say(note)
 
 

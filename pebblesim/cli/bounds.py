@@ -65,9 +65,9 @@ def bounds(
 
     one_way(latex, as_json)
     problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
-    seen, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
+    pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
 
-    shape: dict[str, Any] = {"mask": seen, "pairs": Z, **heads.arguments, **sizes.dims}
+    shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **sizes.dims}
 
     def at(M: int) -> Bounds:
         return bound(problem, M=M, schedule=schedule, **shape)
@@ -160,13 +160,13 @@ def gaps(
     from pebblesim.jobs.bounding import gaps as gaps_of
 
     one_way(latex, as_json)
-    given = [parse_words(words, dtype) for words in m or ()]
+    capacities = [parse_words(words, dtype) for words in m or ()]
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
-    found = gaps_of(problem or "backward", M=given or None, **shape)
+    result = gaps_of(problem or "backward", M=capacities or None, **shape)
     if as_json or latex:
-        print(found.latex()) if latex else print_json(found.to_dict())
+        print(result.latex()) if latex else print_json(result.to_dict())
         return
-    show(*found.parts())
+    show(*result.parts())
 
 
 @command(app, example="pebblesim crossover -n 4096 -d 64 -o crossover.png")
@@ -201,17 +201,17 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
-    found = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
+    result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
     if output is not None:
         from pebblesim.plots.crossover import io_over_M
         from pebblesim.plots.style import save
 
-        data = sweep(found)
+        data = sweep(result)
         save(lambda figure: io_over_M(data, figure.subplots()), output)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        say(found)
+        say(result)
         if output is not None:
             say(f"written {output}")
 
@@ -237,14 +237,14 @@ def theorems(
         return f"{relation}({written(parse(expr))})"
 
     if table_1:
-        rows, found = [], []
+        rows, records = [], []
         for way, side, large, small in TABLE_1:
             O = "O" if side == "upper" else "Ω"
             cells = (bound(O, large.bound), large.of.title, bound(O, small.bound), small.of.title)
             rows.append((f"{way}, {side} bound", *cells))
-            found.append({"attention": way, "bound": side, "large_cache": large.bound, "small_cache": small.bound})
+            records.append({"attention": way, "bound": side, "large_cache": large.bound, "small_cache": small.bound})
         if as_json:
-            print_json({"rows": found})
+            print_json({"rows": records})
             return
         print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
     elif as_json:

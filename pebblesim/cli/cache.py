@@ -86,7 +86,7 @@ def cache(
         options |= {} if traces.is_trace(source) else sizes.dims
         if line is not None:
             options["line"] = parse_bytes("a line", line)
-        found = ps.cache(
+        replayed = ps.cache(
             source,
             M=capacities,
             policy=[each.strip() for each in policy.split(",")],
@@ -97,8 +97,8 @@ def cache(
             dtype=dtype or "float32",
             **options,
         )
-        rows += found.rows
-        small |= found.too_small
+        rows += replayed.rows
+        small |= replayed.too_small
     result = CacheTable(tuple(rows), small)
     if save is not None:
         stream = (
@@ -129,7 +129,7 @@ def cache(
         None,
         head,
         shown,
-        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].found)),
+        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].by_policy)),
     )
     if result.heads.said:
         head, lines = result.totals(dtype)

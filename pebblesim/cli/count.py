@@ -59,17 +59,17 @@ class Shared(Group):
     @property
     def options(self) -> dict[str, Any] | None:
         """Return the arguments of `pebblesim.l2`; None if there is no L2."""
-        given = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
+        arguments = {name: value for name in ("order", "at_once") if (value := getattr(self, name)) is not None}
         if self.chiplets is not None:
             number, _, dealt = self.chiplets.partition(":")
             if dealt not in ("", "contiguous") or not number.isdecimal() or number == "0":
                 raise UsageError(f"--chiplets {self.chiplets!r} was given; it is a number, or 8:contiguous.")
-            given |= {"chiplets": int(number), "contiguous": bool(dealt)}
+            arguments |= {"chiplets": int(number), "contiguous": bool(dealt)}
         if self.l2 is None:
-            if given:
+            if arguments:
                 raise UsageError("--order, --at-once and --chiplets are for an L2; give its size with --l2.")
             return None
-        return {"size": parse_bytes("--l2", self.l2), **given}
+        return {"size": parse_bytes("--l2", self.l2), **arguments}
 
 
 @command(app, example="pebblesim count -n 4096 -d 64 -M 16384")
@@ -166,15 +166,15 @@ def _path(row: Counted) -> str:
     return f"critical path, all independent iterations at once: {words:,} words: {', '.join(stages)}"
 
 
-def _print_behind(found: Sequence[L2]) -> None:
-    if found:
-        first = found[0]
+def _print_behind(rows: Sequence[L2]) -> None:
+    if rows:
+        first = rows[0]
         each = f" on each of {first.chiplets} chiplets" if first.chiplets > 1 else ""
         print_table(
             f"behind an L2 of {first.size:,} bytes{each}: {first.heads:,} head{'s' * (first.heads > 1)}, "
             f"{first.order}, {first.at_once:,} blocks at once",
             ("schedule", "blocks move, bytes", "memory reads, bytes", "memory writes, bytes"),
-            [(row.schedule, f"{row.requested:,}", f"{row.read:,}", f"{row.written:,}") for row in found],
+            [(row.schedule, f"{row.requested:,}", f"{row.read:,}", f"{row.written:,}") for row in rows],
         )
 
 
@@ -190,12 +190,12 @@ def _behind(
         return []
     import pebblesim as ps
 
-    found: list[L2 | None] = []
+    behind: list[L2 | None] = []
     for row in rows:
         sizes: dict[str, Any] = {"M": row.M, "blocks": row.blocks or "fit", **shape}
         fits = row.least_M is None
-        found.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
-    return found
+        behind.append(ps.l2(row.schedule, dtype=dtype or "float32", **sizes, **options) if fits else None)
+    return behind
 
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
@@ -243,11 +243,11 @@ def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
     from pebblesim.jobs.listing import list as listing
 
-    found = listing()
+    listed = listing()
     if as_json:
-        print_json({name: [each.name for each in schedules] for name, schedules in found.items()})
+        print_json({name: [each.name for each in schedules] for name, schedules in listed.items()})
     else:
-        say(found)
+        say(listed)
 
 
 Rectangular = Annotated[

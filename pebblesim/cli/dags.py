@@ -172,14 +172,14 @@ def pebble(
                 line(done, f"I/O {io:,}, bound {bound:,}")
 
         limit = _seconds(seconds)
-        found = ps.pebble(graph, M=cache.words, rules=rules, seconds=limit or 0.0, seed=seed, progress=tell)
-    _save(save, graph, found.moves, rules)
+        pebbling = ps.pebble(graph, M=cache.words, rules=rules, seconds=limit or 0.0, seed=seed, progress=tell)
+    _save(save, graph, pebbling.moves, rules)
     if as_json:
-        bounds = [bound.to_dict() for bound in found.bounds]
-        print_json({"graph": name, **found.to_dict(), "bounds": bounds})
+        bounds = [bound.to_dict() for bound in pebbling.bounds]
+        print_json({"graph": name, **pebbling.to_dict(), "bounds": bounds})
         return
-    say(f"{name}: {graph}\n{found}")
-    for bound in found.bounds:
+    say(f"{name}: {graph}\n{pebbling}")
+    for bound in pebbling.bounds:
         say(f"  {bound.name:<14}{bound.value:,} words" if not bound.why_not else f"  {bound.name:<14}{bound.why_not}")
     if known := literature(source, made):
         say(f"known     {known}")
@@ -216,7 +216,7 @@ def optimum(
     from pebblesim.game.referee import referee
 
     name, graph = made.graph(source)
-    most = None if states is None else parse_size("--states", states)
+    number = None if states is None else parse_size("--states", states)
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_line("searching") as line:
 
@@ -225,14 +225,14 @@ def optimum(
                 line(done, f"{bound:,} to {io:,} words, {kept:,} states")
 
         limit = _seconds(seconds)
-        found = ps.optimum(graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=most, progress=tell)
-    _save(save, graph, found.moves, rules)
-    game = referee(graph, found.M, [found.moves], rules)
+        result = ps.optimum(graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=number, progress=tell)
+    _save(save, graph, result.moves, rules)
+    game = referee(graph, result.M, [result.moves], rules)
     if as_json:
-        print_json({"graph": name, **found.to_dict(), "complete": game.complete})
+        print_json({"graph": name, **result.to_dict(), "complete": game.complete})
         return
     say(f"{name}: {graph}")
-    say(found)
+    say(result)
     say(f"reads, writes   {game.reads:,}, {game.writes:,} words; the referee judges the game legal and complete")
     print_rules(rules)
 

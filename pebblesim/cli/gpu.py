@@ -54,15 +54,15 @@ def doctor(as_json: AsJson = False) -> None:
     """List the GPU tools that are installed, those that are missing, and how to install them."""
     from pebblesim.gpu.doctor import examine, ready
 
-    findings = examine()
-    fine = ready(findings)
+    requirements = examine()
+    fine = ready(requirements)
     if as_json:
-        print_json({"ready": fine, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ready": fine, "findings": [each.to_dict() for each in requirements]})
     else:
-        for finding in findings:
-            say(f"{'found  ' if finding.found else 'MISSING'}  {finding.what}: {finding.found or finding.get}")
-            if not finding.found:
-                say(f"         needed for {finding.needed_for}")
+        for each in requirements:
+            say(f"{'found  ' if each.found else 'MISSING'}  {each.what}: {each.found or each.get}")
+            if not each.found:
+                say(f"         needed for {each.needed_for}")
         say("`measure` and `crossover` can work here." if fine else "`measure` and `crossover` cannot work here.")
     raise typer.Exit(0 if fine else 1)
 
@@ -281,12 +281,12 @@ def crossover(
     dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in at.split(",")})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
-    found = points(rows, names)
+    measured = points(rows, names)
     if picture is not None:
-        draw(found, names, picture)
-    result = summary(found, names)
+        draw(measured, names, picture)
+    result = summary(measured, names)
     if as_json:
-        print_json({"n": n, "d": d, "schedules": list(names), "points": found, **result})
+        print_json({"n": n, "d": d, "schedules": list(names), "points": measured, **result})
         return
     table = [
         (
@@ -295,7 +295,7 @@ def crossover(
             *(f"{p[name]['measured']:,}" for name in names),
             *(f"{p[name]['seconds'] * 1e3:,.3f}" for name in names),
         )
-        for p in found
+        for p in measured
     ]
     columns = ["M", *(f"{name} predicted" for name in names), *(f"{name} measured" for name in names)]
     print_table("words moved, and ms", (*columns, *(f"{name} ms" for name in names)), table)

@@ -74,15 +74,15 @@ def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: b
             raise UsageError(
                 f"--option {name}=… is not allowed; sizes, summation trees and the output file have their own options."
             )
-    seen, solves = masks.of(made.mask), solves.in_dims(dims)
-    allowed = None if seen is None else seen.allowed(*solves.grid(dims))
-    plan = graphs.plan(problem, made.summation, mask=allowed, **dims, **options)
+    pattern, solves = masks.of(made.mask), solves.in_dims(dims)
+    allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
+    size = graphs.size(problem, made.summation, mask=allowed, **dims, **options)
     if output is not None:
         save_graph(graphs.build(problem, made.summation, mask=allowed, **dims, **options), output)
     if as_json:
-        print_json({"problem": problem, **dims, "summation": made.summation, **options, **plan._asdict()})
+        print_json({"problem": problem, **dims, "summation": made.summation, **options, **size._asdict()})
         return
     say(f"{problem}, {listed(dims)}, summation {made.summation}")
-    say(f"vertices  {plan.vertices:,}\nedges     {plan.edges:,}\nmemory    {plan.bytes:,} bytes")
+    say(f"vertices  {size.vertices:,}\nedges     {size.edges:,}\nmemory    {size.bytes:,} bytes")
     if output is not None:
         say(f"written   {output}")

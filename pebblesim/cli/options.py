@@ -67,15 +67,15 @@ Schedules = Annotated[
 Picture = Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.", metavar="FILE")]
 
 
-def pairs(given: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
-    seen = set()
-    for text in given or ():
+def pairs(texts: list[str] | None, option: str) -> Iterator[tuple[str, str]]:
+    names = set()
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise UsageError(f"{option} {text!r} was given; it takes NAME=VALUE.")
-        if name in seen:
+        if name in names:
             raise UsageError(f"{option} {name}=… was given twice.")
-        seen.add(name)
+        names.add(name)
         yield name, value
 
 
@@ -208,9 +208,9 @@ class _EachOnce(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
-            given: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
-            for each in given:
-                if each.param_type_name == "option" and not (each.multiple or each.is_flag) and given.count(each) > 1:
+            params: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+            for each in params:
+                if each.param_type_name == "option" and not (each.multiple or each.is_flag) and params.count(each) > 1:
                     raise UsageError(f"{each.opts[0]} was given twice; it takes one value.")
         return super().parse_args(ctx, args)
 
@@ -239,10 +239,10 @@ def command(app: typer.Typer, name: str | None = None, *, example: str) -> Calla
             _complete(option.annotation.__metadata__[0])
 
         @wraps(function)
-        def run(*, wide: bool, **given: Any) -> None:
+        def run(*, wide: bool, **values: Any) -> None:
             WIDE.set(wide)
-            grouped = {name: kind(**{m: given.pop(m) for m in members}) for name, (kind, members) in groups.items()}
-            function(**given, **grouped)
+            grouped = {name: kind(**{m: values.pop(m) for m in members}) for name, (kind, members) in groups.items()}
+            function(**values, **grouped)
 
         run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         run.__annotations__ = {option.name: option.annotation for option in options}

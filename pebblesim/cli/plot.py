@@ -95,22 +95,22 @@ def gaps(
 
     caches = _caches(m, dtype, points)
     shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
-    found = [gaps_of(name, **shape) for name in problems]
+    all_gaps = [gaps_of(name, **shape) for name in problems]
     names = [name.strip() for name in without.split(",") if name.strip()]
-    every_schedule = {each.problem: [schedule.name for schedule in of_problem(each.problem)] for each in found}
-    known = set().union(*every_schedule.values(), *map(names_of_bounds, found))
+    every_schedule = {each.problem: [schedule.name for schedule in of_problem(each.problem)] for each in all_gaps}
+    known = set().union(*every_schedule.values(), *map(names_of_bounds, all_gaps))
     for name in names:
         if name not in known:
             raise UnknownName("bound or schedule of these problems", name, known)
     before = {}
-    for each in found:
+    for each in all_gaps:
         every = every_schedule[each.problem]
         left = [name for name in every if name not in names]
         if not left:
             raise UsageError(f"--without leaves no schedule of {each.problem!r}; leave out fewer of them.")
         if left != every:
             before[each.problem] = gaps_of(each.problem, schedules=left, **shape)
-    save(lambda empty: figure(found, empty, names, before), output, size=(8.5, 1 + 2.3 * len(found)))
+    save(lambda empty: figure(all_gaps, empty, names, before), output, size=(8.5, 1 + 2.3 * len(all_gaps)))
     print(f"written {output}")
 
 
@@ -368,7 +368,7 @@ def _caches(text: str, dtype: str | None, points: int) -> list[int]:
     return sorted({round(first * (last / first) ** (step / (points - 1))) for step in range(points)})
 
 
-class _Machine(NamedTuple):
+class _Hardware(NamedTuple):
     """Words of a cache, operations per second, and bytes per second between the cache and the next memory level."""
 
     M: int
@@ -383,26 +383,26 @@ LEVELS = {"shared": ("shared_per_block", "l2_bandwidth"), "l2": ("l2", "memory_b
 
 def _machine(
     gpu: str | None, level: str, dtype: str, m: str | None, peak: str | None, bandwidth: str | None
-) -> _Machine:
+) -> _Hardware:
     """The cache of a card, or one given in numbers."""
-    given = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
+    numbers = {"-M": m, "--peak": peak, "--bandwidth": bandwidth}
     if gpu is None:
-        missing = [option for option, value in given.items() if value is None]
+        missing = [option for option, value in numbers.items() if value is None]
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
-        return _Machine(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
+        return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
     from pebblesim.advice.cards import card, words
 
-    if any(given.values()):
+    if any(numbers.values()):
         raise UsageError("--gpu replaces -M, --peak and --bandwidth; give --gpu or those three.")
     if level not in LEVELS:
         raise UnknownName("level", level, LEVELS)
-    found, (cache, filled) = card(gpu), LEVELS[level]
-    rate = found.rate(filled)
-    if dtype not in found.peak or rate is None:
+    model, (cache, filled) = card(gpu), LEVELS[level]
+    rate = model.rate(filled)
+    if dtype not in model.peak or rate is None:
         what = "the bandwidth into its shared memory; use --level l2" if rate is None else f"a peak for {dtype}"
-        raise UsageError(f"the table of cards has no value for {found.name}: {what}.")
-    return _Machine(words(found, cache, dtype), found.peak[dtype].value, rate, f", {found.name}")
+        raise UsageError(f"the table of cards has no value for {model.name}: {what}.")
+    return _Hardware(words(model, cache, dtype), model.peak[dtype].value, rate, f", {model.name}")
 
 
 def _rate(option: str, text: str) -> float:

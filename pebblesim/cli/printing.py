@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,13 +46,13 @@ def limit() -> int | None:
 
 def say(*texts: object) -> None:
     """Print texts, line by line; on a terminal, a line that is too long continues on the next line, indented."""
-    most = limit()
+    width = limit()
     for line in (line for text in texts for line in str(text).split("\n")):
-        if most is None or len(line) <= most:
+        if width is None or len(line) <= width:
             print(line)
             continue
         further = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, most, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
+        for part in wrap(line, width, subsequent_indent=further, break_on_hyphens=False, drop_whitespace=True):
             print(part)
 
 
@@ -82,12 +83,9 @@ def print_table(
         left: how many columns, from the left, are text and aligned left; or, for each, whether it is.
         first: the columns that matter most, in that order.
     """
-    from rich import box
     from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
 
-    most = limit()
+    width = limit()
     text = [number < left for number in range(len(columns))] if isinstance(left, int) else left
     matter = [columns.index(name) for name in first if name in columns]
     order = matter + [number for number in range(len(columns)) if number not in matter]
@@ -100,28 +98,55 @@ def print_table(
         return 2 + sum(words[number] if number in folded else whole[number] for number in shown) + 2 * (len(shown) - 1)
 
     shown, folded = order, list[int]()
-    while most is not None and room(shown, folded) + len(shown) - 1 > most and len(shown) > max(1, len(matter)):
+    while width is not None and room(shown, folded) + len(shown) - 1 > width and len(shown) > max(1, len(matter)):
         shown = shown[:-1]
-    if most is not None and room(shown, folded) + len(shown) - 1 > most:
+    if width is not None and room(shown, folded) + len(shown) - 1 > width:
         folded = [number for number in order[1:] if text[number]]
-        while room(shown, folded) > most and len(shown) > 1:
+        while room(shown, folded) > width and len(shown) > 1:
             shown = shown[:-1]
-        folded = folded if room(shown, folded) <= most else order
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=bool(folded))
-    for number in sorted(shown):
-        justify: Any = "left" if text[number] else "right"
-        table.add_column(columns[number], justify=justify, no_wrap=number not in folded, overflow="fold")
-    for row in rows:
-        table.add_row(*(row[number] for number in sorted(shown)))
-    wide = most if folded and most else Console(width=100_000).measure(table).maximum
-    console = Console(width=max(wide, 1), soft_wrap=not folded)
+        folded = folded if room(shown, folded) <= width else order
     if title is not None:
         say(title)
-    with console.capture() as printed:  # Rich would end the program if the reader closes the pipe
-        console.print(table)
-    print("\n".join(line.rstrip() for line in printed.get().split("\n")), end="")
+    lines = [[line[number] for number in sorted(shown)] for line in (columns, *rows)]
+    aligned = [text[number] for number in sorted(shown)]
+    if folded and width is not None:
+        _print_folded(lines, aligned, [number in folded for number in sorted(shown)], width)
+    else:
+        _print_lines(lines, aligned, [whole[number] for number in sorted(shown)])
     if len(shown) < len(columns):
         say(f"(left out, for --wide: {', '.join(columns[number] for number in sorted(order[len(shown) :]))})")
+
+
+def _print_lines(lines: Sequence[Sequence[str]], left: Sequence[bool], widths: Sequence[int]) -> None:
+    """Print a table of lines, the first of which is the heading."""
+    from rich.cells import cell_len
+
+    def line(cells: Sequence[str]) -> str:
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        parts = (cell + room if text else room + cell for cell, room, text in zip(cells, spaces, left, strict=True))
+        return f" {'   '.join(parts)}".rstrip()
+
+    heading, *others = map(line, lines)
+    bold = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    rule = " " + "─" * (sum(widths) + 3 * (len(widths) - 1))
+    print("\n".join(("", f"\x1b[1m{heading}\x1b[0m" if bold else heading, rule, *others, "")))
+
+
+def _print_folded(lines: Sequence[Sequence[str]], left: Sequence[bool], folded: Sequence[bool], width: int) -> None:
+    """Print the same within a width; the cells of some columns are wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name, text, wrapped in zip(lines[0], left, folded, strict=True):
+        table.add_column(name, justify="left" if text else "right", no_wrap=not wrapped, overflow="fold")
+    for cells in lines[1:]:
+        table.add_row(*cells)
+    console = Console(width=width)
+    with console.capture() as printed:  # Rich would end the program if the reader closes the pipe
+        console.print(table)
+    print("\n".join(each.rstrip() for each in printed.get().split("\n")), end="")
 
 
 def print_tensors(entries: Glossary) -> None:

@@ -32,17 +32,17 @@ def search(
     from pebblesim.planning.search import search as run
 
     with progress_bar("searching") as progress:
-        found = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)
-    if save is not None and found.new:
+        result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)
+    if save is not None and result.new:
         with whole_file(save) as part:
-            part.write_text(found.source, encoding="utf-8")
+            part.write_text(result.source, encoding="utf-8")
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
         return
-    say(found)
+    say(result)
     if save is None:
-        print(f"\n{found.source}", end="")
-    elif found.new:
+        print(f"\n{result.source}", end="")
+    elif result.new:
         say(f"written to {save}")
     else:
-        say(f"{save} is not written: {found.schedule.name} is already in the catalogue, see `pebblesim show`")
+        say(f"{save} is not written: {result.schedule.name} is already in the catalogue, see `pebblesim show`")

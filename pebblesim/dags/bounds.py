@@ -61,7 +61,7 @@ class Bound:
         }
 
 
-class Case:
+class TaskData:
     """A graph, M and rules, with data that several bounds share."""
 
     def __init__(self, task: Task, M: int) -> None:
@@ -92,21 +92,21 @@ class Case:
         return start, preds, *(array.astype(np.int64) for array in successors(start, preds))
 
 
-def at_once(case: Case) -> list[Bound]:
+def at_once(data: TaskData) -> list[Bound]:
     """Return the bounds that need no time: the compulsory one."""
     source = "compulsory: each input that is used is read once, each output written once"
-    return [Bound("compulsory", case.words, source)]
+    return [Bound("compulsory", data.words, source)]
 
 
-def slowly(case: Case, end: float) -> list[Bound]:
+def slowly(data: TaskData, end: float) -> list[Bound]:
     """Return the bounds that need time, each computed up to time `end` (of `time.monotonic`), and those of users."""
-    found = [wavefronts(case, time.monotonic() + (end - time.monotonic()) / 2), spectral(case), partition(case, end)]
-    found += [
-        Bound(own.name, own.words(f"this graph at M = {case.M}", case.task.graph, case.M), own.source, own.rules)
+    bounds = [wavefronts(data, time.monotonic() + (end - time.monotonic()) / 2), spectral(data), partition(data, end)]
+    bounds += [
+        Bound(own.name, own.words(f"this graph at M = {data.M}", data.task.graph, data.M), own.source, own.rules)
         for own in OWN.values()
         if own.problem is None
     ]
-    return [bound if case.rules in bound.rules else _off(bound) for bound in found]
+    return [bound if data.rules in bound.rules else _off(bound) for bound in bounds]
 
 
 def _off(bound: Bound) -> Bound:
@@ -124,11 +124,11 @@ def lower_bounds(graph: Any, M: int, rules: str = "hong-kung", seconds: float = 
     Raises:
         Infeasible: M is too small for any game.
     """
-    case = Case(Task(as_cdag(graph), M, rules), M)
-    return at_once(case) + slowly(case, time.monotonic() + seconds)
+    data = TaskData(Task(as_cdag(graph), M, rules), M)
+    return at_once(data) + slowly(data, time.monotonic() + seconds)
 
 
-def wavefronts(case: Case, end: float) -> Bound:
+def wavefronts(data: TaskData, end: float) -> Bound:
     """Bound by convex minimum cuts of disjoint parts of the graph.
 
     When x is computed, its ancestors have been computed, and its descendants have not. So at least as many values are
@@ -139,23 +139,23 @@ def wavefronts(case: Case, end: float) -> Bound:
 
     name = "wavefront"
     source = "wavefronts: convex minimum cuts of disjoint parts (Elango et al. 2014), without recomputation"
-    if case.task.weights is not None:
+    if data.task.weights is not None:
         return Bound(name, 0, source, ONE_SHOT, "values are of several words")
-    if case.rules not in ONE_SHOT:
+    if data.rules not in ONE_SHOT:
         return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
-    order = case.task.topological[case.inner[case.task.topological]].astype(np.int64)
+    order = data.task.topological[data.inner[data.task.topological]].astype(np.int64)
     best, parts = 0, 1
-    while parts * (case.M + 1) <= len(order) and time.monotonic() < end:
+    while parts * (data.M + 1) <= len(order) and time.monotonic() < end:
         total, ended = 0, False
         for vertices in np.array_split(order, parts):
-            arrays = case.part(vertices)
+            arrays = data.part(vertices)
             peak, share = 0, (end - time.monotonic()) / parts
             stop = time.monotonic() + max(share, 0.0)
             for x in _spread(len(vertices), 24 if parts > 1 else 64):
                 peak = max(peak, int(wavefront(*arrays, x, len(vertices))))  # type: ignore[arg-type, call-arg]
                 if time.monotonic() > stop:
                     break
-            total += 2 * max(0, peak - case.M)
+            total += 2 * max(0, peak - data.M)
             ended = time.monotonic() > end
             if ended:
                 break
@@ -163,30 +163,30 @@ def wavefronts(case: Case, end: float) -> Bound:
         if ended:
             break
         parts *= 2
-    return Bound(name, case.words + best, source, ONE_SHOT)
+    return Bound(name, data.words + best, source, ONE_SHOT)
 
 
-def _spread(n: int, most: int) -> list[int]:
-    """Return at most `most` numbers below n: the middle first, then evenly spaced ones."""
-    numbers = np.unique(np.linspace(0, n - 1, min(n, most)).astype(int)).tolist()
+def _spread(n: int, limit: int) -> list[int]:
+    """Return at most `limit` numbers below n: the middle first, then evenly spaced ones."""
+    numbers = np.unique(np.linspace(0, n - 1, min(n, limit)).astype(int)).tolist()
     return sorted(numbers, key=lambda x: abs(2 * x - n))
 
 
-def spectral(case: Case) -> Bound:
+def spectral(data: TaskData) -> Bound:
     """Bound by eigenvalues of the Laplacian with weight 1/outdegree(u) on the edges of u.
 
     Cut a game into k segments with equal numbers of vertices. The k smallest eigenvalues give a lower bound on the
     weight of the edges between segments. Beyond 2M for each segment, this weight is reads and writes.
     """
     name, source = "spectral", "spectral: Laplacian eigenvalues (Jain & Zaharia 2020), without recomputation"
-    n = int(case.inner.sum())
-    if case.task.weights is not None:
+    n = int(data.inner.sum())
+    if data.task.weights is not None:
         return Bound(name, 0, source, ONE_SHOT, "values are of several words")
-    if case.rules not in ONE_SHOT:
+    if data.rules not in ONE_SHOT:
         return Bound(name, 0, source, ONE_SHOT, "it holds only without recomputation")
     if not 2 <= n <= MOST_FOR_SPECTRUM:
         return Bound(name, 0, source, ONE_SHOT, f"{n:,} inner vertices; it needs 2 to {MOST_FOR_SPECTRUM:,}")
-    start, preds, succ_start, _ = case.part(np.flatnonzero(case.inner))
+    start, preds, succ_start, _ = data.part(np.flatnonzero(data.inner))
     weight = 1.0 / np.maximum(1, np.diff(succ_start))[preds]
     laplacian = np.zeros((n, n))
     targets = np.repeat(np.arange(n), np.diff(start))
@@ -199,11 +199,11 @@ def spectral(case: Case) -> Bound:
     for k in range(1, n + 1):
         sizes = np.full(k, n // k)
         sizes[: n % k] += 1
-        best = max(best, float(sizes @ values[:k]) - 2 * k * case.M)
-    return Bound(name, case.words + max(0, floor(best - 1e-6)), source, ONE_SHOT)
+        best = max(best, float(sizes @ values[:k]) - 2 * k * data.M)
+    return Bound(name, data.words + max(0, floor(best - 1e-6)), source, ONE_SHOT)
 
 
-def partition(case: Case, end: float) -> Bound:
+def partition(data: TaskData, end: float) -> Bound:
     """Bound by S-partitions: a segment of a game with T reads and writes computes only what M + T values lead to.
 
     An integer program finds, or its solver bounds, the largest number of vertices that this many values can lead to.
@@ -211,11 +211,11 @@ def partition(case: Case, end: float) -> Bound:
     """
     name, source = "S-partition", "S-partitions (Hong & Kung 1981), also with recomputation"
     rules = ("hong-kung", "no-recompute")
-    if case.task.weights is not None:
+    if data.task.weights is not None:
         return Bound(name, 0, source, rules, "values are of several words")
-    if case.rules not in rules:
+    if data.rules not in rules:
         return Bound(name, 0, source, rules, f"it holds only under {', '.join(rules)}")
-    needed = np.flatnonzero(case.task.needed == 1)
+    needed = np.flatnonzero(data.task.needed == 1)
     if not len(needed) <= 300:
         return Bound(name, 0, source, rules, f"{len(needed):,} vertices to compute; it allows at most 300")
     try:
@@ -223,22 +223,22 @@ def partition(case: Case, end: float) -> Bound:
     except ImportError:
         return Bound(name, 0, source, rules, "it needs OR-tools: pip install 'pebblesim[exact]'")
     best = 0
-    for T in sorted({max(1, case.M // 2), case.M, 2 * case.M}):
+    for T in sorted({max(1, data.M // 2), data.M, 2 * data.M}):
         left = end - time.monotonic()
         if left < 0.05:
             break
         model = cp_model.CpModel()
         computed = {int(v): model.new_bool_var(f"x{v}") for v in needed}
-        held = {int(v): model.new_bool_var(f"y{v}") for v in np.flatnonzero(case.used)}
+        held = {int(v): model.new_bool_var(f"y{v}") for v in np.flatnonzero(data.used)}
         for v, x in computed.items():
-            for u in case.preds[case.indptr[v] : case.indptr[v + 1]].tolist():
+            for u in data.preds[data.indptr[v] : data.indptr[v + 1]].tolist():
                 model.add_bool_or([x.negated(), held[u], *([computed[u]] if u in computed else [])])
-        model.add(sum(held.values()) <= case.M + T)
+        model.add(sum(held.values()) <= data.M + T)
         model.maximize(sum(computed.values()))
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds, solver.parameters.num_workers = left / 3, 1
         solver.solve(model)
-        most = floor(solver.best_objective_bound + 1e-6)
-        if most > 0:
-            best = max(best, T * (-(-len(needed) // most) - 1))
+        largest_part = floor(solver.best_objective_bound + 1e-6)
+        if largest_part > 0:
+            best = max(best, T * (-(-len(needed) // largest_part) - 1))
     return Bound(name, best, source, rules)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pebblesim.dags.formats import SUFFIXES, load_graph
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.errors import Infeasible, UsageError
 
 MULTIPLES: Final = (2, 3, 4, 6, 10)
 """Values of M, in units of half the smallest feasible M."""
@@ -27,13 +27,16 @@ def rows(
     A file costs.csv in the folder, with columns file and M, chooses the rows. Without it, each graph is played at the
     smallest feasible M and at 1½, 2, 3 and 5 times that.
 
+    All files are read before the first game is played.
+
     Raises:
-        UsageError: the folder does not exist, or holds no graph.
+        UsageError: the folder does not exist or holds no graph, or one of its files cannot be read.
+        Infeasible: M is too small for a graph.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give a folder that holds graphs ({', '.join(SUFFIXES)}).")
     known = _known(folder / "costs.csv")
-    tasks: list[tuple[Path, int | None, dict[str, str]]] = []
+    tasks: list[tuple[Path, int, dict[str, str]]] = []
     if known:
         tasks = [(folder / row["file"], int(row["M"]), row) for row in known]
     else:
@@ -41,30 +44,30 @@ def rows(
         tasks = [(path, factor, {}) for path in files for factor in MULTIPLES]
     if not tasks:
         raise UsageError(f"{folder} holds no graph; their files end in {', '.join(SUFFIXES)}.")
-    graph, loaded = None, None
-    for number, (path, M, row) in enumerate(tasks):
+    graphs = {path: load_graph(path) for path in dict.fromkeys(path for path, _, _ in tasks)}
+    least = {path: Task(graph, 2**62, rules).least_M for path, graph in graphs.items()}
+    cases = [(path, M if row else max(1, least[path] * M // 2), row) for path, M, row in tasks]
+    for path, M, _ in cases:
+        if least[path] > M:
+            raise Infeasible(
+                f"{path}: M = {M} red pebbles are too few for this graph; it needs M ≥ {least[path]}.", least[path]
+            )
+    for number, (path, M, row) in enumerate(cases):
         if progress is not None:
-            progress(number / len(tasks))
-        if path != loaded:
-            try:
-                graph, loaded = load_graph(path), path
-            except PebblesimError as error:
-                raise UsageError(f"{error}") from None
-        assert graph is not None and M is not None
-        if not row:
-            M = max(1, Task(graph, 2**62, rules).least_M * M // 2)
-        found = pebble(graph, M=M, rules=rules, seconds=seconds)
+            progress(number / len(cases))
+        graph = graphs[path]
+        pebbling = pebble(graph, M=M, rules=rules, seconds=seconds)
         yield {
             "file": path.name,
             "vertices": graph.vertices,
             "edges": graph.edges,
             "M": M,
-            "io": found.io,
-            "bound": found.bound.value,
-            "by": found.bound.name,
+            "io": pebbling.io,
+            "bound": pebbling.bound.value,
+            "by": pebbling.bound.name,
             "peer": int(row[PEER]) if row.get(PEER) else None,
             "proven": int(row[PROVEN]) if row.get(PROVEN) else None,
-            "seconds": round(found.seconds, 2),
+            "seconds": round(pebbling.seconds, 2),
         }
 
 
@@ -94,11 +97,11 @@ def _known(path: Path) -> list[dict[str, str]]:
         return []
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            found = list(csv.DictReader(file))
-        for row in found:
+            records = list(csv.DictReader(file))
+        for row in records:
             int(row["M"]), row["file"].lower()
             for name in (PEER, PROVEN):
                 int(row.get(name) or 0)
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a table with the columns file and M in every row: {error}.") from None
-    return found
+    return records

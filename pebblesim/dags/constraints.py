@@ -29,7 +29,7 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
         return
     from ortools.sat.python import cp_model
 
-    model, plan = _model(run, cp_model)
+    model, variables = _model(run, cp_model)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 8
     solver.parameters.max_time_in_seconds = max(0.1, end - time.monotonic()) if end < float("inf") else 1e9
@@ -37,7 +37,7 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
 
     class Watch(cp_model.CpSolverSolutionCallback):  # stores the solutions found so far
         def on_solution_callback(self) -> None:
-            _keep(run, plan, self.value)
+            _keep(run, variables, self.value)
             tell()
 
     def bounded(value: float) -> None:
@@ -47,33 +47,33 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
     solver.best_bound_callback = bounded
     status = solver.solve(model, Watch())
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        _keep(run, plan, solver.value)
+        _keep(run, variables, solver.value)
     if status != cp_model.INFEASIBLE:
         bounded(solver.best_objective_bound)
 
 
-def _keep(run: Interval, plan: _Plan, value: Callable[[Any], int]) -> None:
+def _keep(run: Interval, variables: _Variables, value: Callable[[Any], int]) -> None:
     """Keep the solver's game if it is better."""
-    board, found = run.task.board, []
-    times = {v: value(time) for v, time in plan.time_of.items()}
-    kept = {(u, event) for (u, event, _), link in plan.kept.items() if value(link)}
-    written = {u for u, write in plan.written.items() if value(write)}
+    board, moves = run.task.board, []
+    times = {v: value(time) for v, time in variables.time_of.items()}
+    kept = {(u, event) for (u, event, _), link in variables.kept.items() if value(link)}
+    written = {u for u, write in variables.written.items() if value(write)}
     red: set[int] = set()
     for v in sorted(times, key=times.__getitem__):
-        found += [(READ, u) for u in plan.before[v] if u not in red]
-        found.append((COMPUTE, v))
+        moves += [(READ, u) for u in variables.before[v] if u not in red]
+        moves.append((COMPUTE, v))
         if v in written or board.output[v]:
-            found.append((WRITE, v))
-        red |= {v, *plan.before[v]}
-        gone = [u for u in (v, *plan.before[v]) if (u, v) not in kept]
-        found += [(DELETE, u) for u in gone]
+            moves.append((WRITE, v))
+        red |= {v, *variables.before[v]}
+        gone = [u for u in (v, *variables.before[v]) if (u, v) not in kept]
+        moves += [(DELETE, u) for u in gone]
         red -= set(gone)
-    io = sum(kind in (READ, WRITE) for kind, _ in found)
+    io = sum(kind in (READ, WRITE) for kind, _ in moves)
     if io < run.io:
-        run.io, run.moves = io, np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+        run.io, run.moves = io, np.array([pack(kind, v) for kind, v in moves], dtype=np.int64)
 
 
-class _Plan(NamedTuple):
+class _Variables(NamedTuple):
     """Variables: the time of each vertex, whether value u is kept from an event to a use, and whether it is written."""
 
     before: dict[int, list[int]]
@@ -82,7 +82,7 @@ class _Plan(NamedTuple):
     written: dict[int, Any]
 
 
-def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
+def _model(run: Interval, cp_model: Any) -> tuple[Any, _Variables]:
     """Build the program and its variables."""
     task = run.task
     graph, board = task.graph, task.board
@@ -100,7 +100,7 @@ def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
                 model.add(time_of[u] < time_of[v])
     intervals = [model.new_fixed_size_interval_var(time_of[v], 1, f"c{v}") for v in vertices]
     demands = [len(before[v]) + 1 for v in vertices]
-    plan = _Plan(before, time_of, {}, {})
+    variables = _Variables(before, time_of, {}, {})
     cost: list[Any] = []
     for u, users in uses.items():
         events = ([u] if u in time_of else []) + users
@@ -111,7 +111,7 @@ def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
             for event in events:
                 if event == w:
                     continue
-                kept = plan.kept[u, event, w] = model.new_bool_var(f"k{u},{event},{w}")
+                kept = variables.kept[u, event, w] = model.new_bool_var(f"k{u},{event},{w}")
                 size = model.new_int_var(0, n, "")
                 start = model.new_int_var(0, n, "")
                 model.add(start == time_of[event] + 1)
@@ -129,7 +129,7 @@ def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
         if u not in time_of:
             model.add_bool_or(reads)
         elif not board.output[u]:
-            write = plan.written[u] = model.new_bool_var(f"w{u}")
+            write = variables.written[u] = model.new_bool_var(f"w{u}")
             for read in reads:
                 model.add_implication(read, write)
             cost.append(write)
@@ -143,7 +143,7 @@ def _model(run: Interval, cp_model: Any) -> tuple[Any, _Plan]:
     times = _times(run)
     for v in vertices:
         model.add_hint(time_of[v], times[v])
-    return model, plan
+    return model, variables
 
 
 def _times(run: Interval) -> dict[int, int]:

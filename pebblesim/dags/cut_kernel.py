@@ -60,14 +60,14 @@ def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, 
                 came[v] = -2
                 top += 1
                 stack[top] = v
-        found = -1
-        while top >= 0 and found < 0:
+        reached = -1
+        while top >= 0 and reached < 0:
             node = stack[top]
             top -= 1
             v = node if node < n else node - n
             if node < n:
                 if below[v]:
-                    found = v
+                    reached = v
                     break
                 if not through[v] and came[n + v] == -1:
                     came[n + v] = node
@@ -101,9 +101,9 @@ def wavefront(pred_start: Any, preds: Any, succ_start: Any, succs: Any, x: int, 
                         came[w] = node
                         top += 1
                         stack[top] = w
-        if found < 0:
+        if reached < 0:
             return flow
-        node = found
+        node = reached
         while came[node] != -2:
             before = came[node]
             if before < n and node == before + n:

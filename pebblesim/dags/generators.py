@@ -42,8 +42,8 @@ class Generator:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameter names and defaults; None if there is no default."""
-        found = signature(self.make).parameters.values()
-        return {p.name: None if p.default is p.empty else p.default for p in found}
+        declared = signature(self.make).parameters.values()
+        return {p.name: None if p.default is p.empty else p.default for p in declared}
 
 
 GENERATORS: Final[dict[str, Generator]] = {}
@@ -89,9 +89,9 @@ def generate(name: str, /, **parameters: Any) -> Cdag:
     return GENERATORS[name].make(**parameters)
 
 
-def _sizes(least: int = 1, **given: Any) -> None:
+def _sizes(least: int = 1, **named: Any) -> None:
     """Refuse sizes that are not whole numbers, or too small."""
-    for name, value in given.items():
+    for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UsageError(f"{name} = {value!r} was given; {name} must be a whole number, {least} or more.")
 

@@ -74,7 +74,7 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
     number: dict[str, int] = {}
-    found = []
+    moves = []
     for at, line in enumerate(lines, 1):
         text = line.split("%", 1)[0].strip()
         if not text:
@@ -83,7 +83,7 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
         if kind in KINDS and not number:
             number = {name: v for v, name in enumerate(names_in_text(graph))}
         if kind in KINDS and name in number:
-            found.append((KINDS.index(kind), number[name]))
+            moves.append((KINDS.index(kind), number[name]))
             continue
         match = _OTHER.fullmatch(text)
         if match is None:
@@ -98,5 +98,5 @@ def _text(path: Path, graph: Cdag) -> NDArray[np.int64]:
             )
         if len(match[2]) > 18:
             raise UsageError(f"{path}, line {at}: vertex {match[2][:20]}… does not exist.")
-        found.append((_MEANS[match[1].lower()], int(match[2])))
-    return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+        moves.append((_MEANS[match[1].lower()], int(match[2])))
+    return np.array([pack(kind, v) for kind, v in moves], dtype=np.int64)

@@ -127,7 +127,7 @@ class _Dot:
         return int(name) if name.isdecimal() and name.isascii() and str(int(name[:18])) == name else name
 
     def _attributes(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         while self._is("["):
             self._next("[")
             while not self._is("]"):
@@ -137,9 +137,9 @@ class _Dot:
                 key = self._next("name")
                 if self._is("="):
                     self._next("=")
-                    found[key] = self._next("name")
+                    attributes[key] = self._next("name")
             self._next("]")
-        return found
+        return attributes
 
 
 def _meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
@@ -181,16 +181,16 @@ def graphml(data: bytes) -> Cdag:
 def node_link(data: bytes) -> Cdag:
     """Node-link JSON of networkx: {"nodes": [{"id": …}, …], "edges" or "links": [{"source": …, "target": …}, …]}."""
     try:
-        found = json.loads(data.decode("utf-8"))
+        document = json.loads(data.decode("utf-8"))
     except (json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"it is not JSON: {_line(error)}.") from None
-    edges = found.get("edges", found.get("links")) if isinstance(found, dict) else None
-    if not isinstance(edges, list) or not isinstance(found.get("nodes"), list):
+    edges = document.get("edges", document.get("links")) if isinstance(document, dict) else None
+    if not isinstance(edges, list) or not isinstance(document.get("nodes"), list):
         raise UsageError('node-link JSON is an object with the lists "nodes" and "edges" (or "links").')
-    if found.get("directed") is False:
+    if document.get("directed") is False:
         raise UsageError("a computation is a directed graph, and this file says it is undirected.")
     nodes: dict[Any, dict[str, Any]] = {}
-    for number, node in enumerate(found["nodes"]):
+    for number, node in enumerate(document["nodes"]):
         key = node.get("id") if isinstance(node, dict) else None
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise UsageError(f'entry {number} of "nodes" has no "id" that is a number or a text.')

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.dags.rows import Rows, words_of
+from pebblesim.dags.rows import TokenRows, words_of
 from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
@@ -23,16 +23,16 @@ def hyperdag(data: bytes) -> Cdag:
     ignored; and a row for each pin, "hyperedge vertex", with the source of a hyperedge first. The number of words of a
     value is the memory weight of its hyperedge, or the communication weight if there is no memory weight.
     """
-    rows = Rows.of(data, b"%")
+    rows = TokenRows.of(data, b"%")
     ((hyperedges, vertices, pins),) = rows.take(0, 1, "the header 'hyperedges vertices pins'", 3, 3).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")
     first = 1
     starts: list[int] = []
-    for what, total, most in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
+    for what, total, columns in (("hyperedge", hyperedges, 3), ("vertex", vertices, 4)):
         starts.append(first)
-        described = f"a {what}: its number and up to {'two' if most == 3 else 'three'} weights"
-        ids = rows.take(first, total, described, 1, most)[:, 0]
+        described = f"a {what}: its number and up to {'two' if columns == 3 else 'three'} weights"
+        ids = rows.take(first, total, described, 1, columns)[:, 0]
         rows.check(ids, first, what, total)
         if twice := rows.once(ids, first):
             raise UsageError(f"line {rows.line[twice[0]]}: {what} {ids[twice[0] - first]} is given twice.")
@@ -58,12 +58,12 @@ def hyperdag(data: bytes) -> Cdag:
         )
     lengths = rows.lengths[starts[0] : starts[0] + hyperedges]
     column = np.where(lengths > 2, 2, 1)
-    given = np.where(
+    weights = np.where(
         lengths > 1, rows.values[rows.start[starts[0] : starts[0] + hyperedges] + np.minimum(column, lengths - 1)], 1
     )
     words = np.ones(vertices, dtype=np.int64)
     used = source[numbers] >= 0
-    words[source[numbers[used]]] = given[used]
+    words[source[numbers[used]]] = weights[used]
     return Cdag.from_edges(vertices, np.column_stack([u, v])[follows], weights=words_of(words, "vertex"))
 
 
@@ -74,7 +74,7 @@ def edge_list(data: bytes) -> Cdag:
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
-    rows = Rows.of(data, b"#%")
+    rows = TokenRows.of(data, b"#%")
     first = rows.start[:-1]
     if len(rows) and (rows.lengths < 2).any():
         rows.refuse(int(np.argmax(rows.lengths < 2)), "expected an edge 'from to'")
@@ -130,7 +130,7 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
         raise UsageError(
             "line 1: a MatrixMarket file of a sparse matrix starts with '%%MatrixMarket matrix coordinate'."
         )
-    rows = Rows.of(data, b"%")
+    rows = TokenRows.of(data, b"%")
     ((height, width, entries),) = rows.take(0, 1, "the size 'rows columns entries'", 3, 3).tolist()
     if not height or not width:
         raise UsageError(f"the matrix is {height} × {width}; a graph has at least one vertex.")
@@ -161,7 +161,7 @@ def converter(data: bytes) -> Cdag:
 
     "vertices edges"; for each vertex "v work", then "v words"; edges "u v".
     """
-    rows = Rows.of(data, b"%#")
+    rows = TokenRows.of(data, b"%#")
     ((vertices, edges),) = rows.take(0, 1, "the header 'vertices edges'", 2, 2).tolist()
     if not vertices:
         raise UsageError("the header gives 0 vertices; a graph has at least one.")

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.bounds import Case
+from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
@@ -179,25 +179,25 @@ def _parts(task: Task) -> list[tuple[Cdag, NDArray[np.int64]]]:
     """
     import networkx as nx
 
-    graph, case = task.graph, Case(task, task.M)
+    graph, data = task.graph, TaskData(task, task.M)
     whole_graph = nx.Graph()
     whole_graph.add_nodes_from(np.flatnonzero(task.needed).tolist())
-    alive = task.needed[case.targets] == 1
-    whole_graph.add_edges_from(zip(case.preds[alive].tolist(), case.targets[alive].tolist(), strict=True))
+    alive = task.needed[data.targets] == 1
+    whole_graph.add_edges_from(zip(data.preds[alive].tolist(), data.targets[alive].tolist(), strict=True))
     members = [np.array(sorted(part)) for part in nx.connected_components(whole_graph)]
     if len(members) < 2:
         return [(graph, np.arange(graph.vertices))] * len(members)
-    found = []
+    parts = []
     number = np.zeros(graph.vertices, dtype=np.int64)
     for vertices in members:
         number[vertices] = np.arange(len(vertices))
         inside = np.zeros(graph.vertices, dtype=bool)
         inside[vertices] = True
-        kept = inside[case.targets] & alive
-        edges = np.column_stack([number[case.preds[kept]], number[case.targets[kept]]])
-        ends = (number[vertices[flags[vertices]]] for flags in (case.is_input, case.is_output))
-        found.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
-    return found
+        kept = inside[data.targets] & alive
+        edges = np.column_stack([number[data.preds[kept]], number[data.targets[kept]]])
+        ends = (number[vertices[flags[vertices]]] for flags in (data.is_input, data.is_output))
+        parts.append((Cdag.from_edges(len(vertices), edges, *ends), vertices))
+    return parts
 
 
 def _sum(
@@ -212,23 +212,23 @@ def _sum(
     began: float,
 ) -> Optimum:
     """Solve the components one after the other, and add up their optima."""
-    found: list[Optimum] = []
+    optima: list[Optimum] = []
     for number, (part, _) in enumerate(parts):
         left = None if seconds is None else max(0.01, (began + seconds - time.monotonic()) / (len(parts) - number))
-        if found and found[-1].ended == "interrupted":
+        if optima and optima[-1].ended == "interrupted":
             left = 0.01
-        found.append(optimum(part, M, rules, seconds=left, memory=memory, states=states, progress=progress))
-    moves = [each.moves & 3 | vertices[each.moves >> 2] << 2 for each, (_, vertices) in zip(found, parts, strict=True)]
+        optima.append(optimum(part, M, rules, seconds=left, memory=memory, states=states, progress=progress))
+    moves = [each.moves & 3 | vertices[each.moves >> 2] << 2 for each, (_, vertices) in zip(optima, parts, strict=True)]
     return Optimum(
         graph,
         rules,
         M,
-        sum(each.io for each in found),
-        sum(each.bound for each in found),
+        sum(each.io for each in optima),
+        sum(each.bound for each in optima),
         np.concatenate(moves),
-        sum(each.states for each in found),
+        sum(each.states for each in optima),
         f"the optima of {len(parts)} connected components add up",
-        next((each.ended for each in found if not each.proven), "proven"),
+        next((each.ended for each in optima if not each.proven), "proven"),
         time.monotonic() - began,
     )
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pebblesim.dags.optimum_bounds_kernel import BitBoard, add, has, of_use, popcount, to_come, to_come_once
 from pebblesim.kernels import kernel
 
 FOUND, NONE, FULL, GOES_ON = range(4)  # the result of a call
@@ -24,27 +25,6 @@ FOUND, NONE, FULL, GOES_ON = range(4)  # the result of a call
 WAITS, CLOSED, LOOKED_AT = range(3)  # the status of a state
 
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
-
-
-class Game(NamedTuple):
-    """The graph and the rules: vertices are numbered in topological order; a row of words is a set of vertices."""
-
-    preds: Any  # predecessors of each vertex
-    succs: Any  # successors
-    keeps: Any  # for each vertex v: the vertices with a successor that is a descendant of v
-    above: Any  # for each vertex: its ancestors
-    behind: Any  # for each vertex: its descendants
-    early: Any  # for each vertex v: the vertices with a successor that is an ancestor of v
-    inputs: Any
-    outputs: Any  # the outputs that are not inputs
-    degree: Any  # number of predecessors
-    edges: Any  # (from, to) of each edge
-    base: Any  # for each level of the chain of symmetries: its base point
-    level: Any  # for each permutation: its level, in increasing order
-    point: Any  # for each permutation: the vertex that it maps to the base point
-    image: Any  # for each permutation: the image of each vertex
-    M: int
-    once: bool
 
 
 class Tree(NamedTuple):
@@ -57,305 +37,11 @@ class Tree(NamedTuple):
     costs: Any
     closed: Any  # the status of each state
     table: Any  # hash table of keys
-    seen: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
+    recent: Any  # recent states with their I/O; a state that is reached again with no less I/O is skipped
     entry: Any  # waiting states, in lists by rank
     follows: Any
     heads: Any
     count: Any  # number of states, number of entries, current rank
-
-
-@kernel()
-def _popcount(x: Any) -> Any:
-    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@kernel()
-def _has(row: Any, v: int) -> bool:
-    return (row[v >> 6] >> np.uint64(v & 63)) & _ONE != _ZERO
-
-
-@kernel()
-def _add(row: Any, v: int) -> None:
-    row[v >> 6] |= _ONE << np.uint64(v & 63)
-
-
-@kernel()
-def _of_use(game: Game, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
-    """Find the vertices that may have to be computed for these outputs (`worth`), and those with a use (`useful`)."""
-    words = undone.size
-    succs, inputs = game.succs, game.inputs
-    for k in range(words):
-        worth[k] = useful[k] = _ZERO
-    for v in range(game.degree.size - 1, -1, -1):
-        place, bit = v >> 6, _ONE << np.uint64(v & 63)
-        for k in range(place, words):
-            if succs[v, k] & worth[k]:
-                useful[place] |= bit
-                break
-        if (undone[place] | useful[place]) & ~(inputs[place] | computed[place]) & bit:
-            worth[place] |= bit
-
-
-@kernel()
-def _paths(game: Game, starts: Any, goals: Any, closed: Any, links: Any) -> int:
-    """Return the largest number of vertex-disjoint paths from starts up to goals that avoid closed vertices.
-
-    Augmenting paths: place 2v is below vertex v, 2v + 1 above it. Afterwards `links[1]` marks the vertices on paths,
-    and `links[0]` has the vertex below each of them, -1 for a start.
-    """
-    n, words = game.degree.size, closed.size
-    below, used, came, queue = links[0], links[1], links[2], links[3]
-    for v in range(n):
-        used[v] = 0
-    total = 0
-    for s in range(n):
-        if not _has(starts, s) or _has(closed, s) or (used[s] and below[s] < 0):
-            continue
-        for place in range(2 * n):
-            came[place] = -2
-        came[2 * s] = -1
-        queue[0], ends, at, goal = 2 * s, 1, 0, -1
-        while at < ends and goal < 0:
-            place = queue[at]
-            at += 1
-            v = place >> 1
-            if place & 1 == 0 and not used[v]:
-                if _has(goals, v):
-                    goal = place
-                elif came[place + 1] == -2:
-                    came[place + 1] = place
-                    queue[ends] = place + 1
-                    ends += 1
-                continue
-            if place & 1 == 0:
-                u = below[v]
-                if u >= 0 and came[2 * u + 1] == -2:
-                    came[2 * u + 1] = place
-                    queue[ends] = 2 * u + 1
-                    ends += 1
-                continue
-            if used[v] and came[2 * v] == -2:
-                came[2 * v] = place
-                queue[ends] = 2 * v
-                ends += 1
-            for k in range(words):
-                rest = game.preds[v, k] & ~closed[k]
-                while rest:
-                    low = rest & (~rest + _ONE)
-                    rest ^= low
-                    w = 2 * ((k << 6) + _popcount(low - _ONE))
-                    if came[w] == -2:
-                        came[w] = place
-                        queue[ends] = w
-                        ends += 1
-        if goal < 0:
-            continue
-        total += 1
-        used[goal >> 1] = 1
-        place = goal
-        while came[place] >= 0:
-            before = came[place]
-            v, u = place >> 1, before >> 1
-            if u == v:
-                used[v] = place & 1
-            elif place & 1 == 0:
-                below[v] = u
-            place = before
-        below[s] = -1
-    return total
-
-
-@kernel()
-def _to_come(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
-    """Return a lower bound on the I/O to come.
-
-    Each output must be written, and each value that cannot be avoided must be read. Consider a vertex v that must be
-    computed, and the values that exist before v is computed and are needed after it. While v is computed, only so many
-    of them stay in cache as v and its operands leave places for. Each of the others is read once more, and is written
-    before if memory has no copy. Such sums of several vertices add up if the vertices have no such value in common.
-    """
-    words = undone.size
-    preds, inputs, once, n = game.preds, game.inputs, game.once, game.degree.size
-    must, reads, over = room[3 * n], room[3 * n + 1], links[0]
-    below, clean, dirty = room[:n], room[n : 2 * n], room[2 * n : 3 * n]
-    total = 0
-    for k in range(words):
-        must[k], reads[k] = undone[k], _ZERO
-        total += _popcount(undone[k])
-    for v in range(n - 1, -1, -1):
-        if _has(must, v):
-            for k in range(words):
-                absent = preds[v, k] & ~red[k]
-                reads[k] |= absent & (inputs[k] | blue[k] if once else inputs[k])
-                must[k] |= absent & ~(inputs[k] | blue[k])
-    for k in range(words):
-        total += _popcount(reads[k])
-    if not once:
-        # A needed value that is in memory is read, or it is computed again from other values that are read.
-        wanted, closed = clean[0], dirty[0]
-        for k in range(words):
-            wanted[k], closed[k] = _ZERO, red[k] | reads[k]
-        some = False
-        for v in range(n):
-            if _has(must, v):
-                for k in range(words):
-                    wanted[k] |= game.preds[v, k] & blue[k] & ~red[k] & ~inputs[k]
-                    some |= wanted[k] != _ZERO
-        if some:
-            total += _paths(game, wanted, inputs, closed, links)
-        # below[v]: the vertices that must be computed after v, because they descend from v.
-        for v in range(n - 1, -1, -1):
-            if not _has(must, v):
-                continue
-            row = below[v]
-            for k in range(words):
-                row[k] = game.succs[v, k] & must[k]
-            for j in range(words):
-                next_ones = game.succs[v, j] & must[j]
-                while next_ones:
-                    low = next_ones & (~next_ones + _ONE)
-                    next_ones ^= low
-                    w = (j << 6) + _popcount(low - _ONE)
-                    for k in range(words):
-                        row[k] |= below[w, k]
-    for v in range(n):
-        over[v] = 0
-        if not _has(must, v):
-            continue
-        over[v] = 1
-        if once:
-            for k in range(words):
-                later = game.keeps[v, k] & ~preds[v, k]
-                copied = inputs[k] | blue[k]
-                kept = red[k] & copied
-                before = reads[k] & game.early[v, k] & later
-                while before:
-                    low = before & (~before + _ONE)
-                    before ^= low
-                    u = (k << 6) + _popcount(low - _ONE)
-                    for j in range(words):
-                        if game.succs[u, j] & game.above[v, j] & must[j]:
-                            kept |= low
-                            break
-                # Outputs are written anyway, so they cost only a read.
-                made = must[k] & game.above[v, k]
-                clean[v, k] = (kept | (made & game.outputs[k])) & later
-                dirty[v, k] = ((red[k] & ~copied) | (made & ~game.outputs[k])) & later
-        else:
-            for k in range(words):
-                clean[v, k] = dirty[v, k] = _ZERO
-                there = red[k] & inputs[k] & ~preds[v, k]
-                while there:
-                    low = there & (~there + _ONE)
-                    there ^= low
-                    u = (k << 6) + _popcount(low - _ONE)
-                    for j in range(words):
-                        if game.succs[u, j] & below[v, j]:
-                            clean[v, k] |= low
-                            break
-    # Take vertices one by one, each time the one with the largest sum; a value counts only once.
-    while True:
-        most, best = 0, -1
-        for v in range(n):
-            if over[v] <= 0:
-                continue
-            cleans, dirts = 0, 0
-            for k in range(words):
-                cleans += _popcount(clean[v, k])
-                dirts += _popcount(dirty[v, k])
-            over[v] = cleans + dirts - (game.M - game.degree[v] - 1)
-            words_moved = over[v] + max(0, over[v] - cleans)
-            if over[v] > 0 and words_moved > most:
-                most, best = words_moved, v
-        if best < 0:
-            return total
-        total += most
-        over[best] = 0
-        for k in range(words):
-            counted = clean[best, k] | dirty[best, k]
-            for v in range(n):
-                if over[v] > 0:
-                    clean[v, k] &= ~counted
-                    dirty[v, k] &= ~counted
-
-
-@kernel()
-def _alive(game: Game, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
-    """Return a lower bound on the I/O to come without recomputation; larger than `_to_come`, and slower.
-
-    Consider the moment when v is computed. Each path from a value that exists, or from an ancestor of v, to a
-    descendant of v contains a value that is alive. So at least as many values are alive as there are vertex-disjoint
-    paths (a convex cut, Elango et al. 2014). Each of them for which v and its operands leave no place is read once
-    more, and is written before if memory has no copy.
-    """
-    words = undone.size
-    preds, inputs, n = game.preds, game.inputs, game.degree.size
-    must, reads, taken = room[0], room[1], room[2]
-    starts, goals, closed, copied = room[3], room[4], room[5], room[6]
-    below, used, on_best = links[0], links[1], links[4]
-    total = 0
-    for k in range(words):
-        must[k], reads[k], taken[k] = undone[k], _ZERO, _ZERO
-        total += _popcount(undone[k])
-    for v in range(n - 1, -1, -1):
-        if _has(must, v):
-            for k in range(words):
-                absent = preds[v, k] & ~red[k]
-                reads[k] |= absent & (inputs[k] | blue[k])
-                must[k] |= absent & ~(inputs[k] | blue[k])
-    for k in range(words):
-        total += _popcount(reads[k])
-    while True:
-        most = 0
-        for v in range(n):
-            if not _has(must, v):
-                continue
-            places = game.M - game.degree[v] - 1
-            number = 0
-            for k in range(words):
-                before = must[k] & game.above[v, k]
-                goals[k] = before | red[k]
-                twice = reads[k] & game.early[v, k]
-                while twice:
-                    low = twice & (~twice + _ONE)
-                    twice ^= low
-                    u = (k << 6) + _popcount(low - _ONE)
-                    for j in range(words):
-                        if game.succs[u, j] & game.above[v, j] & must[j]:
-                            goals[k] |= low
-                            break
-                copied[k] = game.outputs[k] | inputs[k] | blue[k]
-                closed[k] = ~(goals[k] | must[k]) | game.behind[v, k] | preds[v, k] | taken[k]
-                if k == v >> 6:
-                    closed[k] |= _ONE << np.uint64(v & 63)
-                starts[k] = game.keeps[v, k] & ~closed[k]
-                number += _popcount(starts[k])
-            if number <= places:
-                continue
-            over = _paths(game, starts, goals, closed, links) - places
-            if over <= 0:
-                continue
-            clean = 0
-            for u in range(n):
-                if used[u] and _has(goals, u):
-                    w = u
-                    while w >= 0 and not _has(copied, w):
-                        w = below[w]
-                    clean += w >= 0
-            moved = over + max(0, over - clean)
-            if moved > most:
-                most = moved
-                for u in range(n):
-                    on_best[u] = used[u]
-        if most == 0:
-            return total
-        total += most
-        for u in range(n):
-            if on_best[u]:
-                _add(taken, u)
 
 
 @kernel()
@@ -383,14 +69,14 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
 
 
 @kernel()
-def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
+def _canonical(board: BitBoard, state: Any, key: Any, hashes: Any, at: Any) -> None:
     """Return the image of a state under some symmetry, usually the same image for all states that are symmetric.
 
     Each vertex gets a hash of its own pebbles and those of its neighbourhood. Level by level, the vertex with the least
     hash in the orbit of the base point is mapped to the base point. If several vertices have the least hash, symmetric
     states may get different images; the search is then slower, but still correct.
     """
-    n, words = game.degree.size, game.inputs.size
+    n, words = board.degree.size, board.inputs.size
     mine, sums = hashes[0], hashes[1]
     for v in range(n):
         place, shift = v >> 6, np.uint64(v & 63)
@@ -402,23 +88,23 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
     for _ in range(3):
         for v in range(n):
             sums[v] = mine[v] * np.uint64(0x9E3779B97F4A7C15)
-        for e in range(game.edges.shape[0]):
-            u, v = game.edges[e, 0], game.edges[e, 1]
+        for e in range(board.edges.shape[0]):
+            u, v = board.edges[e, 0], board.edges[e, 1]
             sums[v] += _mixed(mine[u])
             sums[u] += _mixed(mine[v] ^ np.uint64(0x94D049BB133111EB))
         for v in range(n):
             mine[v] = _mixed(sums[v])
     first, moved = 0, hashes[2]
-    for level in range(game.base.size):
-        best, least, last = -1, mine[at[game.base[level]]], first
-        while last < game.level.size and game.level[last] == level:
-            value = mine[at[game.point[last]]]
+    for level in range(board.base.size):
+        best, least, last = -1, mine[at[board.base[level]]], first
+        while last < board.level.size and board.level[last] == level:
+            value = mine[at[board.point[last]]]
             if value < least:
                 best, least = last, value
             last += 1
         if best >= 0:
             for p in range(n):
-                moved[game.image[best, p]] = np.uint64(at[p])
+                moved[board.image[best, p]] = np.uint64(at[p])
             for p in range(n):
                 at[p] = np.int64(moved[p])
         first = last
@@ -433,13 +119,13 @@ def _canonical(game: Game, state: Any, key: Any, hashes: Any, at: Any) -> None:
 
 
 @kernel()
-def _seen(seen: Any, state: Any, cost: int) -> Any:
+def _seen(recent: Any, state: Any, cost: int) -> Any:
     """Whether this state was reached recently with no more I/O; otherwise record it."""
     size = state.size
     h = _ZERO
     for k in range(size):
         h = _mixed(h ^ state[k])
-    row = seen[np.int64(h & np.uint64(seen.shape[0] - 1))]
+    row = recent[np.int64(h & np.uint64(recent.shape[0] - 1))]
     same = np.int64(row[size]) <= cost
     for k in range(size):
         same &= row[k] == state[k]
@@ -463,12 +149,12 @@ def rehash(table: Any, keys: Any, nodes: int) -> None:
 
 
 @kernel()
-def begin(game: Game, tree: Tree) -> None:
+def begin(board: BitBoard, tree: Tree) -> None:
     """Insert the first state: its only pebbles are blue ones on the inputs."""
-    words = game.inputs.size
+    words = board.inputs.size
     empty = np.zeros(words, dtype=np.uint64)
-    room = np.zeros((7 + 3 * game.degree.size, words), dtype=np.uint64)
-    f = _to_come(game, game.outputs, empty, empty, room, np.empty((5, 2 * game.degree.size), dtype=np.int64))
+    room = np.zeros((7 + 3 * board.degree.size, words), dtype=np.uint64)
+    f = to_come(board, board.outputs, empty, empty, room, np.empty((5, 2 * board.degree.size), dtype=np.int64))
     tree.states[0, :] = _ZERO
     tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
     tree.keys[0, :] = _ZERO
@@ -480,7 +166,7 @@ def begin(game: Game, tree: Tree) -> None:
 
 
 @kernel()
-def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
+def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     """Return a vertex that can be computed at once without loss, or -1.
 
     All its operands are red, and there is a place for it. If vertices may be computed again, this is enough: the place
@@ -489,30 +175,30 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
     the rest of the game.
     """
     words = red.size
-    if held >= game.M:
+    if held >= board.M:
         return -1
-    for v in range(game.degree.size):
-        if not _has(worth, v) or _has(red, v):
+    for v in range(board.degree.size):
+        if not has(worth, v) or has(red, v):
             continue
         ready, used = True, False
         for k in range(words):
-            if game.preds[v, k] & ~red[k]:
+            if board.preds[v, k] & ~red[k]:
                 ready = False
                 break
-            used |= (game.succs[v, k] & worth[k]) != _ZERO
+            used |= (board.succs[v, k] & worth[k]) != _ZERO
         if not ready:
             continue
-        if not used or not game.once:
+        if not used or not board.once:
             return v
         for k in range(words):
-            single = game.preds[v, k] & ~(game.inputs[k] | blue[k])
+            single = board.preds[v, k] & ~(board.inputs[k] | blue[k])
             while single:
                 low = single & (~single + _ONE)
                 single ^= low
-                u = (k << 6) + _popcount(low - _ONE)
+                u = (k << 6) + popcount(low - _ONE)
                 others = False
                 for j in range(words):
-                    left = game.succs[u, j] & worth[j]
+                    left = board.succs[u, j] & worth[j]
                     if j == v >> 6:
                         left &= ~(_ONE << np.uint64(v & 63))
                     if left:
@@ -524,15 +210,15 @@ def _forced(game: Game, worth: Any, red: Any, blue: Any, held: int) -> int:
 
 
 @kernel()
-def search(game: Game, tree: Tree, budget: int) -> Any:
+def search(board: BitBoard, tree: Tree, budget: int) -> Any:
     """Continue the search for a number of states, expanded or estimated; return (result, last state).
 
     A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
     skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
     for more states.
     """
-    n, words = game.degree.size, game.inputs.size
-    inputs, outputs, preds, M, once = game.inputs, game.outputs, game.preds, game.M, game.once
+    n, words = board.degree.size, board.inputs.size
+    inputs, outputs, preds, M, once = board.inputs, board.outputs, board.preds, board.M, board.once
     states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
     table, limit, entries = tree.table, tree.parents.size, tree.entry.size
     nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
@@ -544,7 +230,7 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
     )  # fmt: skip
     b = row[14]
     state = np.zeros(3 * words, dtype=np.uint64)
-    symmetric = game.base.size > 0
+    symmetric = board.base.size > 0
     key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
     hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
     new_red = row[15]
@@ -572,23 +258,23 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
             red[k], blue[k], done[k] = states[node, k], states[node, words + k], states[node, 2 * words + k]
             undone[k] = outputs[k] & ~blue[k]
             finished &= undone[k] == _ZERO
-            held += _popcount(red[k])
+            held += popcount(red[k])
         if finished:
             tree.count[0], tree.count[1], tree.count[2] = nodes, free, f
             return FOUND, node
         if once and closed[node] == WAITS:
             closed[node] = LOOKED_AT
-            rank = cost + _alive(game, undone, red, blue, room, links)
+            rank = cost + to_come_once(board, undone, red, blue, room, links)
             if rank > f:
                 heads[f] = tree.follows[at_head]
                 if rank < heads.size:
                     tree.follows[at_head], heads[rank] = heads[rank], at_head
                 continue
-        _of_use(game, undone, done, worth, useful)
-        only = _forced(game, worth, red, blue, held)
+        of_use(board, undone, done, worth, useful)
+        only = _forced(board, worth, red, blue, held)
         full, why = False, FULL
         for v in range(n):
-            if (only >= 0 and v != only) or not _has(worth, v) or _has(red, v):
+            if (only >= 0 and v != only) or not has(worth, v) or has(red, v):
                 continue
             possible, read = True, 0
             for k in range(words):
@@ -596,35 +282,35 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 if absent & ~(inputs[k] | blue[k]):
                     possible = False
                     break
-                read += _popcount(absent)
+                read += popcount(absent)
             if not possible:
                 continue
             step = read
             for k in range(words):
                 new_blue[k], new_undone[k], new_done[k] = blue[k], undone[k], done[k]
-            if _has(undone, v):
+            if has(undone, v):
                 step += 1
-                _add(new_blue, v)
+                add(new_blue, v)
                 new_undone[v >> 6] &= ~(_ONE << np.uint64(v & 63))
             if once:
-                _add(new_done, v)
-            _of_use(game, new_undone, new_done, other_worth, useful)
+                add(new_done, v)
+            of_use(board, new_undone, new_done, other_worth, useful)
             evict = held + read + 1 - M
             count = 0
             for k in range(words):
                 spare[k] = red[k] & ~preds[v, k]
-                evict -= _popcount(spare[k] & ~useful[k])  # values without further use are deleted first, for free
+                evict -= popcount(spare[k] & ~useful[k])  # values without further use are deleted first, for free
                 spare[k] &= useful[k]
                 kept[k] = (red[k] | preds[v, k]) & useful[k]
                 rest = spare[k]
                 while rest:
                     low = rest & (~rest + _ONE)
                     rest ^= low
-                    members[count] = (k << 6) + _popcount(low - _ONE)
+                    members[count] = (k << 6) + popcount(low - _ONE)
                     count += 1
             evict = max(0, evict)
-            if _has(useful, v):
-                _add(kept, v)
+            if has(useful, v):
+                add(kept, v)
             if evict > count:
                 continue
             for k in range(evict):
@@ -633,13 +319,13 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                 for k in range(words):
                     gone[k] = _ZERO
                 for k in range(evict):
-                    _add(gone, members[chosen[k]])
+                    add(gone, members[chosen[k]])
                 bet = 0
                 for k in range(words):
                     stake[k] = gone[k] & ~(blue[k] | inputs[k])
                     new_red[k] = kept[k] & ~gone[k]
                 for k in range(evict):
-                    if _has(stake, members[chosen[k]]):
+                    if has(stake, members[chosen[k]]):
                         bets[bet] = members[chosen[k]]
                         bet += 1
                 # Without recomputation each deleted value is written; otherwise it may be lost and computed again.
@@ -659,16 +345,16 @@ def search(game: Game, tree: Tree, budget: int) -> Any:
                         b[k] &= useful[k] | outputs[k]
                         state[k], state[words + k], state[2 * words + k] = new_red[k], b[k], new_done[k]
                     total = cost + step + written
-                    if _seen(tree.seen, state, total):
+                    if _seen(tree.recent, state, total):
                         continue
                     if symmetric:
-                        _canonical(game, state, key, hashes, at)
+                        _canonical(board, state, key, hashes, at)
                     slot = _slot(table, keys, key)
                     other = table[slot]
                     if other >= 0 and costs[other] <= total:
                         continue
                     budget -= 1
-                    rank = max(f, total + _to_come(game, new_undone, new_red, b, room, links))
+                    rank = max(f, total + to_come(board, new_undone, new_red, b, room, links))
                     if rank >= heads.size:
                         continue
                     if nodes == limit or free == entries:

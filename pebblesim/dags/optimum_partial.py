@@ -27,7 +27,7 @@ class _State(NamedTuple):
     blue: int
 
 
-class _Board:
+class _Terms:
     """The terms of a graph, and functions of the terms added so far."""
 
     def __init__(self, run: Interval) -> None:
@@ -51,12 +51,12 @@ class _Board:
 
     def of_use(self, added: int) -> int:
         """Vertices with a value that is needed: begun and not complete, or an operand of a term not yet added."""
-        found = 0
+        useful = 0
         for v in self.vertices:
             begun = self.inputs >> v & 1 or self.into[v] & added
             if begun and (self.out[v] & ~added or self.into[v] & ~added):
-                found |= 1 << v
-        return found
+                useful |= 1 << v
+        return useful
 
     def to_come(self, state: _State, useful: int) -> int:
         """Bound the I/O to come: a write of each unwritten output, a read of each needed value that is not red."""
@@ -104,7 +104,7 @@ class _Board:
 
 def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], None]) -> None:
     """Narrow the interval of a run; `limit` is the largest number of states."""
-    board = _Board(run)
+    board = _Terms(run)
     first = _State(0, 0, 0)
     costs = {first: 0}
     came: dict[_State, tuple[_State, int]] = {}
@@ -143,30 +143,30 @@ def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], Non
     run.bound, run.proof = run.io, f"search: no game is better, of {run.states:,} states"
 
 
-def _moves(board: _Board, last: _State, came: dict[_State, tuple[_State, int]]) -> np.ndarray:
+def _moves(terms: _Terms, last: _State, came: dict[_State, tuple[_State, int]]) -> np.ndarray:
     """Return the moves along the states from the first to this one."""
     path = [last]
-    terms = []
+    order = []
     while path[-1] in came:
         state, e = came[path[-1]]
         path.append(state)
-        terms.append(e)
-    found: list[tuple[int, int]] = []
+        order.append(e)
+    moves: list[tuple[int, int]] = []
 
     def members(mask: int) -> list[int]:
         return [v for v in range(mask.bit_length()) if mask >> v & 1]
 
-    for (old, new), e in zip(pairwise(path[::-1]), terms[::-1], strict=True):
-        u, v = board.operand[e], board.target[e]
+    for (old, new), e in zip(pairwise(path[::-1]), order[::-1], strict=True):
+        u, v = terms.operand[e], terms.target[e]
         needs = (1 << u if u >= 0 else 0) | 1 << v
         for w in members(old.red & ~new.red & ~needs):
-            if new.blue & ~old.blue & ~board.inputs & 1 << w:
-                found.append((WRITE, w))
-            found.append((DELETE, w))
-        begun = bool(board.into[v] & old.added)
-        found += [(READ, w) for w in members(needs & ~old.red & ~(0 if begun else 1 << v))]
-        found.append((COMPUTE, board.labels[e]))
-        if not board.into[v] & ~new.added and board.outputs >> v & 1:
-            found.append((WRITE, v))
-        found += [(DELETE, w) for w in members((old.red | needs) & ~new.red & needs)]
-    return np.array([pack(kind, v) for kind, v in found], dtype=np.int64)
+            if new.blue & ~old.blue & ~terms.inputs & 1 << w:
+                moves.append((WRITE, w))
+            moves.append((DELETE, w))
+        begun = bool(terms.into[v] & old.added)
+        moves += [(READ, w) for w in members(needs & ~old.red & ~(0 if begun else 1 << v))]
+        moves.append((COMPUTE, terms.labels[e]))
+        if not terms.into[v] & ~new.added and terms.outputs >> v & 1:
+            moves.append((WRITE, v))
+        moves += [(DELETE, w) for w in members((old.red | needs) & ~new.red & needs)]
+    return np.array([pack(kind, v) for kind, v in moves], dtype=np.int64)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.dags.bounds import Case
+from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.orders import Task
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
@@ -45,20 +45,20 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
     if run.task.graph.vertices > MOST_VERTICES:
         run.ended = "size"
         return
-    game, vertex = _game(run.task)
-    words = len(game.inputs)
-    symmetric = len(game.base) > 0
+    board, vertex = _bit_board(run.task)
+    words = len(board.inputs)
+    symmetric = len(board.base) > 0
     per_state = (24 + 24 * symmetric) * words + 4 + 2 + 4 + 1 + 16 + 2 * 8 * 2
     limit = max(2, memory // per_state if states is None else states)
     room = min(limit, 100_000)
     row = 8 * (3 * words + 1)
     places = min(SEEN, 1 << max(12, (memory // 8 // row).bit_length() - 1))
     tree = _tree(kernel, room, words, run.io, symmetric, places)
-    kernel.begin(game, tree)
+    kernel.begin(board, tree)
     some = 2
     while True:
         began = time.monotonic()
-        how, last = kernel.search(game, tree, some)
+        how, last = kernel.search(board, tree, some)
         some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
         run.states = int(tree.count[0])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")
@@ -66,7 +66,7 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
         if how == kernel.FOUND:
             run.bound = run.io = int(tree.costs[last])
             run.proof = f"search: no state of less I/O is left, of {run.states:,}"
-            run.moves = _moves(game, tree, int(last), vertex)
+            run.moves = _moves(board, tree, int(last), vertex)
             return
         if how == kernel.NONE:
             run.bound, run.proof = run.io, f"search: no game is better, of {run.states:,} states"
@@ -93,8 +93,8 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, place
         closed=np.empty(room, dtype=np.uint8),
         table=np.full(size, -1, dtype=np.int32),
         # Empty: each entry has a cost that no state has. A larger tree starts empty again, because states that did not
-        # fit into the old tree are recorded in its `seen`.
-        seen=np.full((places, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
+        # fit into the old tree are recorded in its `recent`.
+        recent=np.full((places, 3 * words + 1), np.iinfo(np.int64).max, dtype=np.uint64),
         entry=np.empty(2 * room, dtype=np.int32),
         follows=np.empty(2 * room, dtype=np.int32),
         heads=np.full(below, -1, dtype=np.int32),
@@ -105,7 +105,7 @@ def _tree(kernel: Any, room: int, words: int, below: int, symmetric: bool, place
 def _larger(kernel: Any, old: Any, room: int) -> Any:
     """Return the same tree with room for more states."""
     words, symmetric = old.states.shape[1] // 3, old.keys is not old.states
-    new = _tree(kernel, room, words, len(old.heads), symmetric, len(old.seen))
+    new = _tree(kernel, room, words, len(old.heads), symmetric, len(old.recent))
     nodes, free = int(old.count[0]), int(old.count[1])
     for name in ("states", "keys", "parents", "vias", "costs", "closed"):
         getattr(new, name)[:nodes] = getattr(old, name)[:nodes]
@@ -117,14 +117,14 @@ def _larger(kernel: Any, old: Any, room: int) -> Any:
     return new
 
 
-def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
+def _bit_board(task: Task) -> tuple[Any, NDArray[np.int64]]:
     """Return the graph for the kernel, its vertices renumbered in topological order, and their old numbers."""
-    from pebblesim.dags.optimum_kernel import Game
+    from pebblesim.dags.optimum_bounds_kernel import BitBoard
 
     graph = task.graph
     is_input, is_output = task.board.input == 1, task.board.output == 1
-    case = Case(task, task.M)
-    matters = (task.needed == 1) | (is_input & case.used)
+    data = TaskData(task, task.M)
+    matters = (task.needed == 1) | (is_input & data.used)
     vertex = task.order[matters[task.order]].astype(np.int64)
     number = {int(v): k for k, v in enumerate(vertex)}
     n = len(vertex)
@@ -162,7 +162,7 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         "inputs": _mask(k for k, v in enumerate(vertex) if is_input[v]),
         "outputs": _mask(k for k, v in enumerate(vertex) if is_output[v] and not is_input[v]),
     }
-    game = Game(
+    board = BitBoard(
         **{name: np.array([_row(mask, words) for mask in masks], dtype=np.uint64) for name, masks in sets.items()},
         **{name: _row(mask, words) for name, mask in ends.items()},
         degree=np.array([len(us) for us in before], dtype=np.int64),
@@ -174,35 +174,35 @@ def _game(task: Task) -> tuple[Any, NDArray[np.int64]]:
         M=min(task.M, max(n, 1)),
         once=task.rules == "no-recompute",
     )
-    return game, vertex
+    return board, vertex
 
 
 def _inverse(image: Permutation) -> list[int]:
     return sorted(range(len(image)), key=image.__getitem__)
 
 
-def _moves(game: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
+def _moves(board: Any, tree: Any, last: int, vertex: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the moves of the path from the first state to this one."""
     path: list[tuple[int, int, int]] = []
-    words = len(game.inputs)
+    words = len(board.inputs)
     while last >= 0:
         row = tree.states[last]
         path.append((int(tree.vias[last]), _number(row[:words]), _number(row[words : 2 * words])))
         last = int(tree.parents[last])
-    outputs = _number(game.outputs)
-    found: list[tuple[int, int]] = []
+    outputs = _number(board.outputs)
+    moves: list[tuple[int, int]] = []
     for (_, red, blue), (v, new_red, new_blue) in pairwise(path[::-1]):
-        operands = _number(game.preds[v])
+        operands = _number(board.preds[v])
         for u in _members(red & ~new_red & ~operands):
             if new_blue & ~blue & 1 << u:
-                found.append((WRITE, u))
-            found.append((DELETE, u))
-        found += [(READ, u) for u in _members(operands & ~red)]
-        found.append((COMPUTE, v))
+                moves.append((WRITE, u))
+            moves.append((DELETE, u))
+        moves += [(READ, u) for u in _members(operands & ~red)]
+        moves.append((COMPUTE, v))
         if outputs & ~blue & 1 << v:
-            found.append((WRITE, v))
-        found += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
-    return np.array([pack(kind, int(vertex[v])) for kind, v in found], dtype=np.int64)
+            moves.append((WRITE, v))
+        moves += [(DELETE, u) for u in _members((red & new_red | operands | 1 << v) & ~new_red)]
+    return np.array([pack(kind, int(vertex[v])) for kind, v in moves], dtype=np.int64)
 
 
 def _mask(vertices: Any) -> int:

@@ -47,7 +47,7 @@ def bound(
         UsageError: the bound exceeds an optimum, or is not a whole number; the message names the graph and M.
     """
     if function is None:
-        return lambda given: bound(given, problem=problem, rules=rules)
+        return lambda decorated: bound(decorated, problem=problem, rules=rules)
     for rule in rules:
         if rule not in RULES:
             raise UnknownName("rule set", rule, RULES)
@@ -74,8 +74,8 @@ def _least_io(graph: Cdag, M: int, rule: str) -> int | None:
     parts = (part.tobytes() for part in (graph.preds, graph.indptr, graph.inputs, graph.outputs))
     key = (*parts, M, rule, *(own.function for own in OWN.values()))
     if key not in _LEAST_IO:
-        found = optimum(graph, M=M, rules=rule, states=200_000)
-        _LEAST_IO[key] = found.io if found.proven else None
+        result = optimum(graph, M=M, rules=rule, states=200_000)
+        _LEAST_IO[key] = result.io if result.proven else None
     return _LEAST_IO[key]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TokenRows:
     """The tokens of a file, line by line; blank lines and comments are not rows.
 
     Attributes:
@@ -30,7 +30,7 @@ class Rows:
     line: NDArray[np.int64]
 
     @classmethod
-    def of(cls, data: bytes, comments: bytes) -> Rows:
+    def of(cls, data: bytes, comments: bytes) -> TokenRows:
         """Split a file; a comment starts at any of these characters and ends with its line."""
         from pebblesim.dags.rows_kernel import scan
 

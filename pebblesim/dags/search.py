@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.dags import order_kernel as kernel
-from pebblesim.dags.bounds import Bound, Case, at_once, largest, slowly
+from pebblesim.dags.anneal_kernel import anneal
+from pebblesim.dags.bounds import Bound, TaskData, at_once, largest, slowly
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
 from pebblesim.errors import PebblesimError, UnknownName, UsageError
@@ -117,9 +118,9 @@ class Pebbling(Result):
         return "\n".join(f"{label:<10}{value}" for label, value in lines.items())
 
 
-def _blame(found: Pebbling) -> str:
+def _blame(pebbling: Pebbling) -> str:
     """Say which of game and bound is more likely to be far from the least I/O."""
-    if found.bound.name == "compulsory":
+    if pebbling.bound.name == "compulsory":
         return "probably the bound is weak: only the compulsory bound applies"
     return "the game or the bound may be weak; `optimum` narrows the gap on small graphs"
 
@@ -169,14 +170,14 @@ def pebble(
     task = Task(graph, M, rules)
     _compile()
     began = time.monotonic()
-    search = _Search(task, np.random.default_rng(seed))
-    case = Case(task, M)
-    bounds = at_once(case)
+    search = _BestOrder(task, np.random.default_rng(seed))
+    data = TaskData(task, M)
+    bounds = at_once(data)
     end, interrupted = began + seconds, False
     try:
         search.begin(end)
         if not search.meets(bounds):
-            bounds += slowly(case, end=time.monotonic() + (end - time.monotonic()) / 4)
+            bounds += slowly(data, end=time.monotonic() + (end - time.monotonic()) / 4)
         search.improve(largest(bounds).value, rounds, began, end, progress)
     except KeyboardInterrupt:
         if search.order is None:
@@ -190,8 +191,8 @@ def pebble(
     _refuse_what_is_above(bounds, search.io, M)
     again = len(search.order) - len(np.unique(search.order))
     took = time.monotonic() - began
-    found = tuple(bounds)
-    return Pebbling(graph, rules, M, game, moves, largest(found), found, search.start, again, took, interrupted)
+    listed = tuple(bounds)
+    return Pebbling(graph, rules, M, game, moves, largest(listed), listed, search.start, again, took, interrupted)
 
 
 def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
@@ -208,13 +209,13 @@ def _refuse_what_is_above(bounds: list[Bound], io: int, M: int) -> None:
 def _compile() -> None:
     """Load the kernels, or compile them once on a machine (about 20 seconds), outside the time limit of the search."""
     task = Task(Cdag.from_edges(3, [(0, 1), (0, 2)]), 2, "no-recompute")
-    _Search(task, np.random.default_rng(0)).begin(float("inf"))
-    slowly(Case(task, 2), end=float("inf"))
+    _BestOrder(task, np.random.default_rng(0)).begin(float("inf"))
+    slowly(TaskData(task, 2), end=float("inf"))
     order = np.arange(2, dtype=np.int32)
-    kernel.anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
+    anneal(task.board, task.desk(), order, 0, 2, 0, 1.0, NONE, 1.0, 0.1, 1, 0)
 
 
-class _Search:
+class _BestOrder:
     """The best order so far."""
 
     def __init__(self, task: Task, rng: np.random.Generator) -> None:
@@ -267,7 +268,7 @@ class _Search:
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
         if self.desk.events.size < events + slack:
             self.desk = task.desk(events + 4 * slack + events // 8 - len(task.board.operands) - task.steps)
-        new, gain = kernel.anneal(
+        new, gain = anneal(
             task.board, self.desk, order, lo, lo + length, tail, factor, again, hot, 0.1 * self.scale, tries,
             int(rng.integers(2**31)),
         )  # fmt: skip

@@ -78,24 +78,24 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
     """
     n = indptr.size - 1
     done = is_input.copy()
-    seen = is_input.copy()
+    visited = is_input.copy()
     waits = np.zeros(n, dtype=np.uint8)
     out = np.empty(n, dtype=np.int64)
     stack = np.empty(n + 1, dtype=np.int64)
-    found = np.empty(n, dtype=np.int64)
+    group = np.empty(n, dtype=np.int64)
     count, begin = np.int64(0), 0
     for end in ends:
         number = 0
         for k in range(begin, end):
-            if seen[sinks[k]]:
+            if visited[sinks[k]]:
                 continue
             top = 0
             stack[0] = sinks[k]
-            seen[sinks[k]] = 1
+            visited[sinks[k]] = 1
             while top >= 0:
                 v = stack[top]
                 top -= 1
-                found[number] = v
+                group[number] = v
                 number += 1
                 highest = -1
                 for e in range(indptr[v], indptr[v + 1]):
@@ -104,15 +104,15 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
                 for e in range(indptr[v], indptr[v + 1]):
                     u = preds[e]
                     waits[u] = uses[u] == 1 and u != highest
-                    if not seen[u]:
-                        seen[u] = 1
+                    if not visited[u]:
+                        visited[u] = 1
                         top += 1
                         stack[top] = u
         keys = np.empty(number, dtype=np.int64)
         for k in range(number):
-            keys[k] = height[found[k]] * (number + 1) + k
+            keys[k] = height[group[k]] * (number + 1) + k
         for k in np.argsort(keys):
-            if not done[found[k]] and not waits[found[k]]:
-                count = _compute(found[k], indptr, preds, height, done, stack, out, count)
+            if not done[group[k]] and not waits[group[k]]:
+                count = _compute(group[k], indptr, preds, height, done, stack, out, count)
         begin = end
     return out[:count]

@@ -68,7 +68,7 @@ def _halved(task: Task, keys: tuple[Ints, ...]) -> Ints:
     reaches = [key.copy() for key in keys]
     for key, reach in zip(keys, reaches, strict=True):
         np.maximum.at(reach, graph.preds, key[targets])
-    found, waiting = [], [task.topological.astype(np.int64)]
+    parts, waiting = [], [task.topological.astype(np.int64)]
     while waiting:
         part = waiting.pop()
         best, lower = float("inf"), None
@@ -84,10 +84,10 @@ def _halved(task: Task, keys: tuple[Ints, ...]) -> Ints:
                 if cost < best:
                     best, lower = cost, low
         if lower is None:
-            found.append(part[np.argsort(place[part])])
+            parts.append(part[np.argsort(place[part])])
         else:
             waiting += [part[~lower], part[lower]]
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def _by_number(task: Task, height: Ints) -> Ints:

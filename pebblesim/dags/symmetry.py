@@ -41,14 +41,14 @@ class Digraph:
         while True:
             if time.monotonic() > end:
                 raise _Late
-            seen = [
+            views = [
                 (colours[v], tuple(sorted(colours[u] for u in self.before[v])),
                  tuple(sorted(colours[w] for w in self.behind[v])))
                 for v in range(self.n)
             ]  # fmt: skip
-            kinds = sorted(set(seen))
+            kinds = sorted(set(views))
             number = {kind: k for k, kind in enumerate(kinds)}
-            colours = [number[kind] for kind in seen]
+            colours = [number[kind] for kind in views]
             trace.append(kinds)
             if len(kinds) == count:
                 return colours, trace
@@ -135,11 +135,11 @@ def _matches(graph: Digraph, left: list[int], right: list[int], end: float) -> I
 
 def _orbit(b: int, known: list[Permutation], identity: Permutation) -> dict[int, Permutation]:
     """Return the images of b under these permutations, each with a permutation that maps b to it."""
-    found, waiting = {b: identity}, [b]
+    images, waiting = {b: identity}, [b]
     while waiting:
         p = waiting.pop()
         for image in known:
-            if image[p] not in found:
-                found[image[p]] = tuple(image[q] for q in found[p])
+            if image[p] not in images:
+                images[image[p]] = tuple(image[q] for q in images[p])
                 waiting.append(image[p])
-    return found
+    return images

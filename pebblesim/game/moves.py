@@ -54,9 +54,9 @@ def as_chunk(array: Any) -> NDArray[Any]:
     import numpy as np
 
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.int64:
-        given = f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        described = f"{array.ndim}-dimensional {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise UsageError(
-            f"a stream of moves holds one-dimensional arrays of int64, not {given}; "
+            f"a stream of moves holds one-dimensional arrays of int64, not {described}; "
             "put a single array into a list: [array]."
         )
     return array

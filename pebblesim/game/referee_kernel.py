@@ -66,9 +66,9 @@ def play(
         after = red + size * (np.int64(new & 1) - np.int64(old & 1))
         settled = after
         if takes_over is not None and kind == 2 and i + 1 < moves.size:
-            given = takes_over[vertex]
-            if given >= 0 and moves[i + 1] == given * 4 + 3 and state[given] & 1:
-                settled -= np.int64(1) if words is None else words[given]
+            replaced = takes_over[vertex]
+            if replaced >= 0 and moves[i + 1] == replaced * 4 + 3 and state[replaced] & 1:
+                settled -= np.int64(1) if words is None else words[replaced]
         if settled > M:
             break
         red = after

@@ -27,15 +27,15 @@ Outputs are sums of sums that partly cancel; a wrong or missing tile causes an e
 
 
 def main(cases: Path, results: Path | None) -> None:
-    found = []
-    for given in json.loads(cases.read_text(encoding="utf-8")):
-        case = Case(**given)
+    checks = []
+    for fields in json.loads(cases.read_text(encoding="utf-8")):
+        case = Case(**fields)
         inputs = case.algorithm.problem.random_inputs(case.dims, kept=case.algorithm.kept)
         runner = Runner(case, inputs)
         runner.run()
         if results is not None:
-            found.append(_checked(runner, inputs))
-            results.write_text(json.dumps(found), encoding="utf-8")
+            checks.append(_checked(runner, inputs))
+            results.write_text(json.dumps(checks), encoding="utf-8")
         del runner
 
 

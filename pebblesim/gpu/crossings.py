@@ -14,26 +14,26 @@ Point = dict[str, Any]
 
 def points(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Point]:
     """Return, for each M and each schedule, predicted and measured words (reads and writes together), and seconds."""
-    found: dict[int, Point] = {}
+    by_M: dict[int, Point] = {}
     for row in rows:
         predicted, measured = row["total"]["predicted"], row["total"]["measured"]
-        found.setdefault(row["M"], {"M": row["M"]})[row["schedule"]] = {
+        by_M.setdefault(row["M"], {"M": row["M"]})[row["schedule"]] = {
             "predicted": predicted["words_read"] + predicted["words_written"],
             "measured": measured["words_read"] + measured["words_written"],
             "bytes": measured["sm_read"] + measured["sm_written"],
             "seconds": row["seconds"],
         }
-    return [found[M] for M in sorted(found) if all(name in found[M] for name in names)]
+    return [by_M[M] for M in sorted(by_M) if all(name in by_M[M] for name in names)]
 
 
-def summary(found: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
+def summary(measured: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
     """Return the neighbouring M between which the order of the two schedules changes, for each quantity."""
     a, b = names
     return {
         "crossings": {
             what: [
                 (left["M"], right["M"])
-                for left, right in pairwise(found)
+                for left, right in pairwise(measured)
                 if (left[a][what] < left[b][what]) != (right[a][what] < right[b][what])
             ]
             for what in ("predicted", "measured", "bytes", "seconds")
@@ -41,17 +41,17 @@ def summary(found: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def draw(found: Sequence[Point], names: Sequence[str], path: Path) -> None:
+def draw(rows: Sequence[Point], names: Sequence[str], path: Path) -> None:
     """Draw words over M, predicted as lines and measured as marks, and seconds below."""
     import matplotlib.pyplot as plt
 
     figure, (words, time) = plt.subplots(2, 1, sharex=True, figsize=(7, 8))
-    Ms = [point["M"] for point in found]
+    Ms = [point["M"] for point in rows]
     for name in names:
-        (line,) = words.plot(Ms, [point[name]["predicted"] for point in found], label=f"{name}, counted")
-        measured = [point[name]["measured"] for point in found]
+        (line,) = words.plot(Ms, [point[name]["predicted"] for point in rows], label=f"{name}, counted")
+        measured = [point[name]["measured"] for point in rows]
         words.plot(Ms, measured, "o", color=line.get_color(), label=f"{name}, measured")
-        time.plot(Ms, [point[name]["seconds"] for point in found], "o-", color=line.get_color(), label=name)
+        time.plot(Ms, [point[name]["seconds"] for point in rows], "o-", color=line.get_color(), label=name)
     for axes, label in ((words, "words moved"), (time, "seconds")):
         axes.set(xscale="log", yscale="log", ylabel=label)
         axes.legend()

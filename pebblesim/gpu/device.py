@@ -34,12 +34,12 @@ def cupy() -> Any:
     try:
         import cupy
 
-        found = cupy.cuda.runtime.getDeviceCount()
+        devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError:
         raise UsageError("CuPy is not installed; `pip install 'pebblesim[gpu]'` brings it.") from None
     except Exception as error:
         raise UsageError(f"no NVIDIA GPU can be used here ({error}); see `pebblesim gpu doctor`.") from None
-    if not found:
+    if not devices:
         raise UsageError("no NVIDIA GPU was found; see `pebblesim gpu doctor`.")
     return cupy
 

@@ -21,7 +21,7 @@ TINY = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class Requirement:
     """A requirement of some commands.
 
     Attributes:
@@ -41,7 +41,7 @@ class Finding:
         return asdict(self)
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Requirement]:
     """Look for all requirements; each of them may be missing."""
     from pebblesim.gpu.host import compiler
 
@@ -50,25 +50,25 @@ def examine() -> list[Finding]:
     counters = _quiet(_counters) if gpu and profiler else None
     nvcc = shutil.which("nvcc")
     return [
-        Finding("driver and GPU", gpu or _quiet(_driver), "measure, crossover", "an NVIDIA GPU, and its driver"),
-        Finding("CuPy", _quiet(_cupy), "measure, crossover", "pip install 'pebblesim[gpu]'"),
-        Finding(
+        Requirement("driver and GPU", gpu or _quiet(_driver), "measure, crossover", "an NVIDIA GPU, and its driver"),
+        Requirement("CuPy", _quiet(_cupy), "measure, crossover", "pip install 'pebblesim[gpu]'"),
+        Requirement(
             "Nsight Compute", profiler and f"{profiler}, {ncu.version(profiler)}", "measure, crossover", INSTALL_TOOLKIT
         ),
-        Finding(
+        Requirement(
             "permission to read counters",
             counters,
             "measure, crossover",
             "run as root, or set the driver's option NVreg_RestrictProfilingToAdminUsers=0",
         ),
-        Finding("nvcc", nvcc, "compiling what `emit` writes, and some tests", INSTALL_TOOLKIT),
-        Finding("C++ compiler", compiler(), "the simulated GPU of the tests", "install g++ or clang++"),
+        Requirement("nvcc", nvcc, "compiling what `emit` writes, and some tests", INSTALL_TOOLKIT),
+        Requirement("C++ compiler", compiler(), "the simulated GPU of the tests", "install g++ or clang++"),
     ]
 
 
-def ready(findings: list[Finding]) -> bool:
+def ready(requirements: list[Requirement]) -> bool:
     """Whether `measure` can work here."""
-    return all(finding.found for finding in findings if "measure" in finding.needed_for)
+    return all(each.found for each in requirements if "measure" in each.needed_for)
 
 
 def _quiet(look: Callable[[], str | None]) -> str | None:
@@ -81,11 +81,11 @@ def _quiet(look: Callable[[], str | None]) -> str | None:
 def _gpu() -> str:
     from pebblesim.gpu.device import describe
 
-    found = describe()
+    gpu = describe()
     return (
-        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda'] // 1000}.{found['cuda'] % 1000 // 10}, "
-        f"{found['multiprocessors']} multiprocessors, {found['l2_bytes'] / 2**20:.0f} MiB of L2, "
-        f"{found['shared_bytes_per_block'] // 4:,} words of shared memory in a block"
+        f"{gpu['device']}, driver {gpu['driver']}, CUDA {gpu['cuda'] // 1000}.{gpu['cuda'] % 1000 // 10}, "
+        f"{gpu['multiprocessors']} multiprocessors, {gpu['l2_bytes'] / 2**20:.0f} MiB of L2, "
+        f"{gpu['shared_bytes_per_block'] // 4:,} words of shared memory in a block"
     )
 
 
@@ -107,5 +107,5 @@ def _cupy() -> str:
 
 
 def _counters() -> str:
-    found = ncu.profile([sys.executable, "-c", TINY], kernels="^pebblesim_try$", timeout=120)
-    return f"yes ({len(found[0].values)} counters of a small kernel were read)"
+    launches = ncu.profile([sys.executable, "-c", TINY], kernels="^pebblesim_try$", timeout=120)
+    return f"yes ({len(launches[0].values)} counters of a small kernel were read)"

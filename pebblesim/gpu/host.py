@@ -26,7 +26,7 @@ ALIGNMENT = 256
 
 def compiler() -> str | None:
     """The C++ compiler of this machine."""
-    return next((found for name in ("g++", "clang++", "c++") if (found := shutil.which(name))), None)
+    return next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Simulated:
             UsageError: there is no C++ compiler.
             PebblesimError: the compiler reports an error.
         """
-        found = compiler()
-        if found is None:
+        command = compiler()
+        if command is None:
             raise UsageError("no C++ compiler is on the path (g++, clang++ or c++); install one to simulate kernels.")
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text("\n".join([prelude(), *texts]), encoding="utf-8")
         flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC"]
-        built = subprocess.run([found, *flags, "-o", library, source], capture_output=True, text=True, check=False)
+        built = subprocess.run([command, *flags, "-o", library, source], capture_output=True, text=True, check=False)
         if built.returncode:
-            raise PebblesimError(f"{found} does not build the kernels: {built.stderr.strip()}")
+            raise PebblesimError(f"{command} does not build the kernels: {built.stderr.strip()}")
         self._library = ctypes.CDLL(str(library))
         self._library.gpu_memory.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
         self._library.gpu_launch.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_int]
@@ -89,8 +89,8 @@ class Simulated:
         self._library.gpu_memory(None, 0)
         for array in arrays.values():
             self._library.gpu_memory(array.ctypes.data, array.size)
-        seen = [self._launch(kernel, sizes, arrays, threads, backwards) for kernel in kernels]
-        return {name: rows(arrays[name], program.tensors[name], sizes) for name in program.outputs}, seen
+        launched = [self._launch(kernel, sizes, arrays, threads, backwards) for kernel in kernels]
+        return {name: rows(arrays[name], program.tensors[name], sizes) for name in program.outputs}, launched
 
     def _launch(
         self, kernel: Kernel, sizes: ir.Sizes, arrays: Mapping[str, Array], threads: int, backwards: bool

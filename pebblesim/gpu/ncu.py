@@ -54,8 +54,8 @@ class Profiled:
 
 def find() -> str | None:
     """Find Nsight Compute's command line, on the path or in its usual folders."""
-    if found := shutil.which("ncu"):
-        return found
+    if path := shutil.which("ncu"):
+        return path
     for pattern in ROOTS:
         places = sorted(Path("/").glob(f"{pattern}/ncu"), reverse=True)
         if places:
@@ -69,13 +69,13 @@ def require() -> str:
     Raises:
         UsageError: it was not found.
     """
-    found = find()
-    if found is None:
+    path = find()
+    if path is None:
         raise UsageError(
             "Nsight Compute (ncu) was not found, and nothing else reads the counters; `pebblesim gpu doctor` says how "
             "to get it."
         )
-    return found
+    return path
 
 
 def version(ncu: str) -> str:
@@ -128,10 +128,10 @@ def profile(
         except subprocess.TimeoutExpired:
             raise UsageError(f"ncu was still running after {timeout} s; measure smaller sizes.") from None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = parse_launches(text)
-    if not found or done.returncode:
+    launches = parse_launches(text)
+    if not launches or done.returncode:
         raise UsageError(_complaint(text, done.stdout + done.stderr, done.returncode))
-    return found
+    return launches
 
 
 def parse_launches(text: str) -> list[Profiled]:

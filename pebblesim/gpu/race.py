@@ -249,10 +249,10 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
         source = source_of(track, tiling)
         fits(tiling, source, track)
         run = module_of(source.text).run
-        given = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
-        row["errors"] = arrays.errors(run(*given))
-        row |= _timed(arrays, lambda: run(*given))
-        row["launches"] = _launches(torch, lambda: run(*given), [kernel.name for kernel in source.kernels])
+        inputs = [arrays.of[tensor] for tensor in program.tensors if tensor in program.inputs]
+        row["errors"] = arrays.errors(run(*inputs))
+        row |= _timed(arrays, lambda: run(*inputs))
+        row["launches"] = _launches(torch, lambda: run(*inputs), [kernel.name for kernel in source.kernels])
     except (UsageError, Infeasible) as error:
         return row | {"error": str(error)}
     except torch.cuda.OutOfMemoryError:
@@ -271,12 +271,12 @@ def _launches(torch: Any, call: Callable[[], Any], names: Sequence[str], times: 
         for _ in range(times):
             call()
         torch.cuda.synchronize()
-    seen: dict[str, list[float]] = {name: [] for name in names}
+    seconds_of: dict[str, list[float]] = {name: [] for name in names}
     called = {DEMANGLED.get(name, name): name for name in names}
     for event in profiled.events():
         if event.name in called and event.device_type == torch.autograd.DeviceType.CUDA:
-            seen[called[event.name]].append(event.time_range.elapsed_us() / 1e6)
-    return {name: median(seconds) for name, seconds in seen.items() if seconds}
+            seconds_of[called[event.name]].append(event.time_range.elapsed_us() / 1e6)
+    return {name: median(seconds) for name, seconds in seconds_of.items() if seconds}
 
 
 def _of_torch(torch: Any, arrays: Arrays, name: str) -> Row:

@@ -22,12 +22,12 @@ def load(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-        if any(not isinstance(row, dict) or "id" not in row for row in found):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        if any(not isinstance(row, dict) or "id" not in row for row in rows):
             raise ValueError("a row without an id")
     except (ValueError, OSError) as error:
         raise UsageError(f"{str(path)!r} is no file of results ({error}); give another with --output.") from None
-    return found
+    return rows
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:

@@ -43,7 +43,7 @@ CARD = "H200"
 
 
 @dataclass(frozen=True)
-class Plan:
+class KernelPlan:
     """The kernels that compute an attention of some size, and the reason.
 
     Attributes:
@@ -64,10 +64,10 @@ class Plan:
     def __str__(self) -> str:
         sizes = listed(self.dims)
         lines = [f"{sizes}, {self.heads:,} heads{', causal' * self.causal}, rates of {self.card}"]
-        for way, found in (("forward", self.forward), ("backward", self.backward)):
-            best = found[0]
+        for way, ranked in (("forward", self.forward), ("backward", self.backward)):
+            best = ranked[0]
             line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, most of it {best.binds}"
-            other = next((each for each in found if each.tiling.schedule != best.tiling.schedule), None)
+            other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
             if other is not None:
                 line += f"; {other.tiling.schedule} would take {other.seconds * 1e3:.3g} ms, most of it {other.binds}"
             lines.append(line)
@@ -84,7 +84,7 @@ def plan(
     dtype: str = "bfloat16",
     causal: bool = False,
     workspace: int | None = None,
-) -> Plan:
+) -> KernelPlan:
     """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
 
     Args:
@@ -100,8 +100,8 @@ def plan(
     """
     widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
     dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
-    found = [_forecasts(way, tuple(dims.items()), heads, dtype, int(causal), workspace) for way in PROBLEM]
-    return Plan(dims, heads, causal, cards.card(CARD).name, *found)
+    ranked = [_forecasts(way, tuple(dims.items()), heads, dtype, int(causal), workspace) for way in PROBLEM]
+    return KernelPlan(dims, heads, causal, cards.card(CARD).name, *ranked)
 
 
 @lru_cache(maxsize=1024)
@@ -195,8 +195,8 @@ def _torch() -> Any:
 
 def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
     """Check that the kernels support the arguments."""
-    given = {"query": query, "key": key, "value": value}
-    for name, each in given.items():
+    arguments = {"query": query, "key": key, "value": value}
+    for name, each in arguments.items():
         if each.dim() < 3:
             raise UsageError(f"{name} has shape {tuple(each.shape)}; give (…, heads, tokens, head dimension).")
         if each.dtype not in (torch.bfloat16, torch.float16) or each.dtype != query.dtype:
@@ -212,7 +212,7 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
     if query.shape[-1] != key.shape[-1]:
         raise UsageError(f"query and key have head dimensions {query.shape[-1]} and {key.shape[-1]}; give the same.")
     if key.shape[:-2] != value.shape[:-2] or query.shape[:-3] != key.shape[:-3]:
-        shapes = ", ".join(str(tuple(each.shape)) for each in given.values())
+        shapes = ", ".join(str(tuple(each.shape)) for each in arguments.values())
         raise UsageError(f"query, key and value have shapes {shapes}; all but heads and head dimension must agree.")
     heads, shared = query.shape[-3], key.shape[-3]
     if heads != shared and not (enable_gqa and heads % shared == 0):

@@ -284,8 +284,8 @@ def _degree(expr: sympy.Expr) -> int:
 
 def _root(c: Fraction, power: Fraction) -> Fraction | None:
     """Return c^power if it is rational, else None."""
-    found = sympy.Rational(c.numerator, c.denominator) ** sympy.Rational(power.numerator, power.denominator)
-    return Fraction(int(found.p), int(found.q)) if found.is_Rational else None
+    value = sympy.Rational(c.numerator, c.denominator) ** sympy.Rational(power.numerator, power.denominator)
+    return Fraction(int(value.p), int(value.q)) if value.is_Rational else None
 
 
 def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: int) -> bool:

@@ -104,10 +104,10 @@ def growths(
     rules = {name: parse(rule) for name, rule in (where or {}).items()}
     problem = _Problem.of(parse(f), parse(g), region, rules)
     problem.least_dimension = problem.region.cone.dimension
-    found = []
+    cones = []
     for first, of_f in problem.tight(problem.f, problem.region):
-        found += [(part.cone, of_f, of_g) for part, of_g in problem.tight(problem.g, first)]
-    return problem.names, found
+        cones += [(part.cone, of_f, of_g) for part, of_g in problem.tight(problem.g, first)]
+    return problem.names, cones
 
 
 @dataclass
@@ -312,15 +312,15 @@ class _Problem:
         first, *rest = args
         cells = self.bound(first, region, upper=upper)
         for arg in rest:
-            found: Cells = []
+            refined: Cells = []
             for cell, form in cells:
                 for part, other in self.bound(arg, cell, upper=upper):
                     if form is None or other is None:  # the largest is unbounded above, and bounded below by the rest
                         known = form if other is None else other
-                        found.append((part, None if largest == upper else known))
+                        refined.append((part, None if largest == upper else known))
                     else:
-                        found += _larger(part, form, other) if largest else _larger(part, other, form, swap=True)
-            cells = found
+                        refined += _larger(part, form, other) if largest else _larger(part, other, form, swap=True)
+            cells = refined
         return cells
 
     def _sum(self, expr: sympy.Expr, region: Region, upper: bool, even: bool) -> Cells:
@@ -417,18 +417,18 @@ class _Problem:
             cells = self.bound(inner, region, upper=True)
             if self._at_least_zero(inner, region):
                 return cells
-            found: Cells = []
+            larger: Cells = []
             for cell, form in cells:  # |⌊y⌋| may be as large as |y| + 1 if y is negative
-                found += [(cell, None)] if form is None else _larger(cell, form, region.one)
-            return found
+                larger += [(cell, None)] if form is None else _larger(cell, form, region.one)
+            return larger
         one = sympy.Integer(1)
         if region.implies(inner, one):
             return self.bound(inner, region, upper=False)
         parts, others = self._divided(region, inner, one, 1)
         if others:
             self._missing(f"⌊{written(inner)}⌋ may be 0 unless {written(inner)} ≥ 1")
-        found = [cell for part in parts for cell in self.bound(inner, part, upper=False)]
-        return [*found, *((other, None) for other in others)]
+        nonzero = [cell for part in parts for cell in self.bound(inner, part, upper=False)]
+        return [*nonzero, *((other, None) for other in others)]
 
     def _at_least_zero(self, expr: sympy.Expr, region: Region) -> bool:
         """Whether an expression is ≥ 0 at every size of a region; False if that is not proved."""

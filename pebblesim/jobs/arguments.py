@@ -46,10 +46,10 @@ def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the checked dimensions of a problem. If only n and d are given, this is the square case."""
     dims = _of_parts(solves, dims)
     meant = dims_meant(solves, dims)
-    return {name: whole(name, dims[given]) for name, given in meant.items()}
+    return {name: whole(name, dims[named]) for name, named in meant.items()}
 
 
-def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str]:
+def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str]:
     """Return for each dimension of a problem which of the given names sets it.
 
     n and d are enough for any problem. Together with other names they set the dimensions that are not named.
@@ -59,32 +59,32 @@ def dims_meant(solves: Problem, given: Mapping[str, object]) -> Mapping[str, str
     """
     whole_problem = solves.rectangle or solves
     for names in (solves.dims, whole_problem.dims):
-        if set(given) == set(names):
+        if set(named) == set(names):
             return {name: name for name in names}
-    if set(given) == {"n", "d"}:
+    if set(named) == {"n", "d"}:
         return solves.from_nd
     own, from_nd = set(whole_problem.dims), whole_problem.from_nd
-    meant = {dim: dim if dim in given else from_nd[dim] for dim in whole_problem.dims}
-    if own & set(given) and set(meant.values()) == set(given):
+    meant = {dim: dim if dim in named else from_nd[dim] for dim in whole_problem.dims}
+    if own & set(named) and set(meant.values()) == set(named):
         return meant
     raise UsageError(
         f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
-        f"{', '.join(f'{name} = {size}' for name, size in given.items()) or 'none'}."
+        f"{', '.join(f'{name} = {size}' for name, size in named.items()) or 'none'}."
     )
 
 
 def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes with a total replaced by its second part."""
-    given = dict(dims)
+    sizes = dict(dims)
     for total, (part, rest) in solves.totals.items():
-        if total in given and part in given and rest not in given:
-            if whole(total, given[total]) <= whole(part, given[part]):
+        if total in sizes and part in sizes and rest not in sizes:
+            if whole(total, sizes[total]) <= whole(part, sizes[part]):
                 raise UsageError(
-                    f"problem {solves.name!r}: {part} = {given[part]} was given, and {total} = {given[total]}; "
+                    f"problem {solves.name!r}: {part} = {sizes[part]} was given, and {total} = {sizes[total]}; "
                     f"values are a part of the keys, so {part} must be less than {total}."
                 )
-            given[rest] = given.pop(total) - given[part]
-    return given
+            sizes[rest] = sizes.pop(total) - sizes[part]
+    return sizes
 
 
 def _sizes_taken(solves: Problem) -> str:

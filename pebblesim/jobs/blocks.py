@@ -123,9 +123,9 @@ def _fit(
     sizes: Blocks = smallest(schedule) | fixed
     least_M = peak_red(schedule.program, {**dims, **sizes}, summation)
     if least_M > M:
-        given = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
+        described = ", ".join(f"{name} = {size}" for name, size in (*dims.items(), *fixed.items()))
         raise Infeasible(
-            f"M = {M} words is too small for {schedule.name} at {given}; it needs M ≥ {least_M}"
+            f"M = {M} words is too small for {schedule.name} at {described}; it needs M ≥ {least_M}"
             + (f" in blocks of one index with summation {summation!r}." if summation not in CHAINS else "."),
             least_M,
         )
@@ -160,8 +160,8 @@ class _Part:
 
     def fits(self, M: int, blocks: Blocks) -> bool:
         """Whether blocks are feasible; the exact peak is computed only if the bounds on it do not decide this."""
-        most = self.room.most(blocks)
-        return (most is not None and most <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
+        enough = self.room.most(blocks)
+        return (enough is not None and enough <= M) or (self.room.least(blocks) <= M and self.room(blocks) <= M)
 
     def largest(self, M: int, grown: Callable[[int], Blocks], cap: int) -> int:
         """The largest size up to `cap` for which the blocks `grown(size)` are feasible; 0 if there is none."""
@@ -179,8 +179,8 @@ class _Part:
         return 0
 
     def _surely_fits(self, M: int, blocks: Blocks) -> bool:
-        most = self.room.most(blocks)
-        return most is not None and most <= M
+        enough = self.room.most(blocks)
+        return enough is not None and enough <= M
 
     # -- "fit" --------------------------------------------------------------------------------------------------------
 
@@ -202,16 +202,16 @@ class _Part:
             def grown(size: int, end: Blocks = end, caps: Blocks = caps) -> Blocks:
                 return end | {name: min(size, cap) for name, cap in caps.items()}
 
-            most = self.largest(M, grown, max(caps.values()))
+            limit = self.largest(M, grown, max(caps.values()))
             simple = self.words.falling or not self.words.blocks & set(group)
             # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
-            free = not simple and self.room(grown(most)) == self.room(end)
-            halves = [most >> halved for halved in range(most.bit_length())]
-            for size in [most] if simple else halves if free else self._least_on_the_way(M, grown, most):
+            free = not simple and self.room(grown(limit)) == self.room(end)
+            halves = [limit >> halved for halved in range(limit.bit_length())]
+            for size in [limit] if simple else halves if free else self._least_on_the_way(M, grown, limit):
                 if self.words(grown(size)) <= least:
                     best, least = grown(size), self.words(grown(size))
-            end = grown(most)
-            if most < max(caps.values()):
+            end = grown(limit)
+            if limit < max(caps.values()):
                 break
         return best
 
@@ -222,7 +222,7 @@ class _Part:
         of two up to M.
         """
         if self.words.falling:
-            search = _Search(self, self.words, M, names, start, sizes)
+            search = _BlockSearch(self, self.words, M, names, start, sizes)
             search.climb()
             if search.prove():
                 return search.best
@@ -234,10 +234,10 @@ class _Part:
                     best, least = blocks, self.words(blocks)
         return best
 
-    def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], most: int) -> list[int]:
-        """Return the size up to `most` that moves the fewest words, from a grid that does not depend on M."""
-        last = last_that(lambda place: _on_grid(place) <= most, 0, 256 * GRID)
-        found: list[int] = []
+    def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
+        """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
+        last = last_that(lambda place: _on_grid(place) <= limit, 0, 256 * GRID)
+        cheapest: list[int] = []
         least: int | None = None
         ranges = [(0, 1, last)]  # (bound, from, to)
         while ranges:
@@ -247,12 +247,12 @@ class _Part:
             middle = (low + high) // 2 if least is not None else high
             moved = self.words(grown(_on_grid(middle)))
             if (least is None or moved < least) and self.fits(M, grown(_on_grid(middle))):
-                least, found = moved, [_on_grid(middle)]
+                least, cheapest = moved, [_on_grid(middle)]
             for first, end in ((low, middle - 1), (middle + 1, high)):
                 if first <= end:
                     bound = self.words.least(grown(_on_grid(first)), grown(_on_grid(end)))
                     heappush(ranges, (bound, first, end))
-        return found
+        return cheapest
 
     def _filled(self, M: int, blocks: Blocks, groups: list[list[str]]) -> Blocks:
         """Increase blocks that do not change the words moved, as far as there is space."""
@@ -274,7 +274,7 @@ class _Part:
         if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
         rest = [name for group in self.groups for name in group if name not in names]
-        search = _Search(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
+        search = _BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
         search.climb()
         search.prove()
         if search.best is start:
@@ -282,7 +282,7 @@ class _Part:
         return self._filled(M, search.best, [[name] for name in rest])
 
 
-class _Search:
+class _BlockSearch:
     """Finds the feasible blocks of a part with the fewest words: by local search, then by a proof that none is better.
 
     Attributes:
@@ -406,7 +406,7 @@ class _Search:
 @lru_cache(maxsize=1024)  # for every M above that power
 def _climbed(part: _Part, M: int, names: tuple[str, ...], start: tuple[tuple[str, int], ...]) -> Blocks:
     """The best blocks found without a mask, from these."""
-    search = _Search(part, part.unmasked, M, list(names), dict(start), dict(start))
+    search = _BlockSearch(part, part.unmasked, M, list(names), dict(start), dict(start))
     search.climb()
     return search.best
 
@@ -437,15 +437,15 @@ def _parts_of(
     for names in (*map(set, fit), *map(_used, program.phases)):
         joined = names.union(*(part for part in parts if part & names))
         parts = [part for part in parts if not part & names] + [joined]
-    found = []
+    made = []
     for names in filter(None, parts):
         groups = tuple(group for group in fit if names & set(group))
         room = Room(_only(program, names), dict(dims), summation)
         unmasked = Words(room.program.phases, dict(dims), None)
         words = unmasked if mask is None else Words(_only(counted, names).phases, dict(dims), mask)
         cuts = {name: _cut_by(program, name, dict(dims)) for name in names}
-        found.append(_Part(groups, cuts, words, room, unmasked))
-    return tuple(found)
+        made.append(_Part(groups, cuts, words, room, unmasked))
+    return tuple(made)
 
 
 def _only(program: ir.Program, blocks: set[str]) -> ir.Program:

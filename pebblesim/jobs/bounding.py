@@ -172,15 +172,15 @@ def bounds(
     Raises:
         UsageError: a name or size is not allowed.
     """
-    solves, seen, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
+    solves, pattern, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
     M = whole("M", M)
-    if seen is not None and pairs is not None:
+    if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
     if pairs is not None and among.together > 1:
         raise UsageError(
             "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
         )
-    cases = among.cases(solves, dims, seen)
+    cases = among.cases(solves, dims, pattern)
     algorithm = None if schedule is None else get(schedule)
     if algorithm is not None and algorithm.problem is not solves:
         raise UsageError(f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}.")
@@ -190,18 +190,18 @@ def bounds(
 
 
 def _bounds(
-    solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, given: Mask | int | None
+    solves: Problem, sizes: Mapping[str, int], M: int, algorithm: Schedule | None, allowed: Mask | int | None
 ) -> Bounds:
     formulation = None if algorithm is None else Formulation.of(algorithm)
-    own = [] if given is not None else _own(solves, sizes, M)
-    lower = [*lower_bounds(solves, sizes, M, formulation, given), *own]
+    own = [] if allowed is not None else _own(solves, sizes, M)
+    lower = [*lower_bounds(solves, sizes, M, formulation, allowed), *own]
     ways = (
-        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, given).items()}
+        {way: largest([bound, *own]) for way, bound in best_of_ways(solves, sizes, M, allowed).items()}
         if formulation is None
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
-    pairs = None if given is None else Pairs.of(given, *solves.grid(sizes)).number
-    theta = solves.theta.of_pairs() if solves.theta and given is not None else solves.theta
+    pairs = None if allowed is None else Pairs.of(allowed, *solves.grid(sizes)).number
+    theta = solves.theta.of_pairs() if solves.theta and allowed is not None else solves.theta
     return Bounds(
         problem=solves.name,
         dims=sizes,
@@ -221,13 +221,13 @@ def _together(each: Sequence[Bounds]) -> Bounds:
     first = each[0]
     if len(each) == 1:
         return first
-    found: dict[tuple[str, str], list[LowerBound]] = {}
+    alike: dict[tuple[str, str], list[LowerBound]] = {}
     for bound in (bound for one in each for bound in one.lower):
-        found.setdefault((bound.name, bound.way), []).append(bound)
+        alike.setdefault((bound.name, bound.way), []).append(bound)
     return replace(
         first,
         pairs=sum(one.pairs or 0 for one in each),
-        lower=[added_up(bounds) for bounds in found.values()],
+        lower=[added_up(bounds) for bounds in alike.values()],
         ways={way: added_up([one.ways[way] for one in each]) for way in first.ways},
         best=added_up([one.best for one in each]),
         theta_value=sum((one.theta_value or Decimal(0) for one in each), Decimal(0)) if first.theta else None,
@@ -261,10 +261,10 @@ class Gaps(Result):
     @property
     def ways(self) -> dict[str, list[str]]:
         """The best schedules, grouped by the way of computing that their bounds are for."""
-        found: dict[str, dict[str, None]] = {}
+        by_way: dict[str, dict[str, None]] = {}
         for row in self.rows:
-            found.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
-        return {way: list(names) for way, names in found.items()}
+            by_way.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
+        return {way: list(names) for way, names in by_way.items()}
 
     @property
     def worst(self) -> Counted:
@@ -354,8 +354,8 @@ def gaps(
     Returns:
         The best schedule at each M, with its lower bound and gap.
 
-    >>> found = gaps("backward", n=4096, d=64, M=[4096, 65536])
-    >>> [row.M for row in found.rows], found.worst.gap < 3
+    >>> result = gaps("backward", n=4096, d=64, M=[4096, 65536])
+    >>> [row.M for row in result.rows], result.worst.gap < 3
     ([4096, 65536], True)
 
     Raises:
@@ -364,23 +364,23 @@ def gaps(
     solves = problem(problem_name)
     sizes = problem_dims(solves, dims)
     shape: dict[str, Any] = dict(sizes)
-    found, among = [], None if schedules is None else list(schedules)
+    rows, among = [], None if schedules is None else list(schedules)
     if isinstance(M, SupportsIndex):
         M = [whole("M", M)]
     for words in _range(solves.name, sizes, steps) if M is None else M:
         row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
         if row.feasible:
-            found.append(row)
-    if not found:
+            rows.append(row)
+    if not rows:
         raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
-    return Gaps(solves.name, sizes, found)
+    return Gaps(solves.name, sizes, rows)
 
 
 def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
     """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
     solves = problem(name).in_dims(dims)
-    most = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
-    return sorted({_root(2**k, steps) for k in range(2 * steps, most.bit_length() * steps)})
+    last = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
+    return sorted({_root(2**k, steps) for k in range(2 * steps, last.bit_length() * steps)})
 
 
 def _words(shape: Sequence[str], dims: Mapping[str, int]) -> int:

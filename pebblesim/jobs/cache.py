@@ -22,7 +22,8 @@ from pebblesim.units import Traffic
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.accesses import Grain, Machine, Stream
+    from pebblesim.readings.accesses import Grain, Machine
+    from pebblesim.readings.requests import Stream
 
 CLOSE = 1.1
 """An LRU cache is large enough if it fetches at most this many times the words that the schedule reads."""
@@ -35,7 +36,7 @@ class Cached:
     Attributes:
         name: name of the schedule or of the stream.
         M: cache size in words.
-        found: the result of each policy, by name.
+        by_policy: the result of each policy, by name.
         requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
             before they are written.
         counted: the schedule's count; None if the stream is not from a schedule.
@@ -50,7 +51,7 @@ class Cached:
 
     name: str
     M: int
-    found: Mapping[str, Misses]
+    by_policy: Mapping[str, Misses]
     requests: int
     compulsory: int
     counted: Counted | None = None
@@ -63,25 +64,25 @@ class Cached:
     @property
     def lru(self) -> Misses:
         """The result of LRU, if it was requested."""
-        return self.found["lru"]
+        return self.by_policy["lru"]
 
     @property
     def opt(self) -> Misses:
         """The result of OPT (Belady), if it was requested."""
-        return self.found["opt"]
+        return self.by_policy["opt"]
 
     @property
     def fifo(self) -> Misses:
         """The result of FIFO, if it was requested."""
-        return self.found["fifo"]
+        return self.by_policy["fifo"]
 
     def total(self, policy: str) -> Traffic:
         """Return the words that a policy fetches and writes back for all heads and sequences."""
-        return Traffic(self.found[policy].fetched * self.times, self.found[policy].written * self.times)
+        return Traffic(self.by_policy[policy].fetched * self.times, self.by_policy[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:
         """Words that a policy fetches, divided by words that the schedule reads."""
-        return None if self.own is None else self.found[policy].fetched / self.own.reads
+        return None if self.own is None else self.by_policy[policy].fetched / self.own.reads
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
@@ -96,11 +97,11 @@ class Cached:
             }
         row |= {
             policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
-            for policy, each in self.found.items()
+            for policy, each in self.by_policy.items()
         }
         if not self.heads.said:
             return row
-        totals = {policy: {"words": self.total(policy).io} for policy in self.found}
+        totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
         return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
 
 
@@ -147,7 +148,7 @@ class CacheTable(Result, Sequence[Cached]):
 
     def totals(self, dtype: str | None = None) -> tuple[list[str], list[list[Any]]]:
         """(columns, lines): what caches move for all heads and sequences, in words, and in bytes of a type."""
-        policies = list(self.rows[0].found)
+        policies = list(self.rows[0].by_policy)
         head = ["stream", "M", *(f"{policy}, words" for policy in policies)]
         head += [f"{policy}, bytes" for policy in policies] if dtype else []
         lines = []
@@ -171,7 +172,7 @@ class CacheTable(Result, Sequence[Cached]):
 
 def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
     """Return (columns, lines) of the printed table."""
-    policies = list(rows[0].found)
+    policies = list(rows[0].by_policy)
     schedules = any(row.counted is not None for row in rows)
     head = ["stream", "M"] + (["blocks", "reads", "writes"] if schedules else ["requests", "compulsory"])
     for policy in policies:
@@ -184,7 +185,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
             line += [row.counted.blocks_in_words, row.own.reads, row.own.writes]
         else:
             line += [row.requests, row.compulsory]
-        for policy, each in row.found.items():
+        for policy, each in row.by_policy.items():
             share = row.ratio(policy) if row.counted is not None else each.misses / max(row.requests, 1)
             line += [each.fetched, share, each.written]
         if row.bound is not None:
@@ -226,9 +227,9 @@ def accesses(
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
-    seen = masks.of(mask)
-    program = algorithm.program if seen is None else algorithm.masked
-    return reading.accesses(program, {**sizes, **sides}, machine, grain, seen)
+    pattern = masks.of(mask)
+    program = algorithm.program if pattern is None else algorithm.masked
+    return reading.accesses(program, {**sizes, **sides}, machine, grain, pattern)
 
 
 def cache(
@@ -270,8 +271,8 @@ def cache(
     Returns:
         A row for each M, with the words that each policy fetches and writes.
 
-    >>> found = cache([1, 2, 3, 1, 2, 3], M=2)[0]
-    >>> found.lru.misses, found.opt.misses
+    >>> row = cache([1, 2, 3, 1, 2, 3], M=2)[0]
+    >>> row.lru.misses, row.opt.misses
     (6, 4)
 
     Raises:
@@ -296,7 +297,7 @@ def cache(
             raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
     if ways is not None:
         whole("ways", ways)
-    algorithm, among, seen = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     if algorithm is None:
         if dims or words is not None or mask is not None or among.said:
             raise UsageError(
@@ -311,7 +312,7 @@ def cache(
     alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
     for size in sizes:
         try:
-            counted = of_heads(algorithm, among, dims, size, blocks, "chain", seen)
+            counted = of_heads(algorithm, among, dims, size, blocks, "chain", pattern)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -329,14 +330,15 @@ def cache(
             stream = one_after_another(streams, shares, shared(algorithm.problem).keys if shares > 1 else ())
         if words is not None:
             stream = in_lines(stream, words)
-        found = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
-        for row, counted in zip(found, group, strict=True):
+        replayed = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
+        for row, counted in zip(replayed, group, strict=True):
             times = 1 if counted.parts else shares
             own = Traffic(counted.reads * times, counted.writes * times)
             bound = counted.lower_bound
             if shares > 1:
+                together = replace(among, separate=False)
                 bound = of_heads(
-                    algorithm, replace(among, separate=False), dims, counted.M, blocks, "chain", seen, or_smallest=True
+                    algorithm, together, dims, counted.M, blocks, "chain", pattern, or_smallest=True
                 ).lower_bound
             rows.append(
                 replace(
@@ -375,7 +377,7 @@ def _schedule(source: Any) -> Schedule | None:
 def _given(source: Any, order: Any) -> tuple[str, Stream]:
     from pebblesim.caches import streams, traces
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.accesses import Stream
+    from pebblesim.readings.requests import Stream
 
     if isinstance(source, Cdag):
         return "graph", streams.of_graph(source, order)
@@ -394,8 +396,8 @@ def _rows(
     by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
     fresh = compulsory(stream)
     for number, M in enumerate(sizes):
-        found = {policy: each[number] for policy, each in by_policy.items()}
-        yield Cached(name, M, found, len(stream), fresh)
+        of_policy = {policy: each[number] for policy, each in by_policy.items()}
+        yield Cached(name, M, of_policy, len(stream), fresh)
 
 
 def _enough(stream: Stream, reads: int) -> int | None:

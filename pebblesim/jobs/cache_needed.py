@@ -108,18 +108,16 @@ class _Levels:
                 case ir.Loop(range=ir.Range(first=True), body=inner):
                     self._walk(inner, second)
                     continue
-                case ir.Loop(range=rng, body=inner) if rng.after is not None:  # this loop may have no iteration
-                    full, partly = set(self.full), dict(self.partly)
-                    for _ in range(2):
-                        self._walk(inner, second | {rng})
-                    self.full, self.partly = full, partly
-                    continue
                 case ir.Loop(range=rng, body=inner):
-                    self._walk(inner, second)
-                    full, partly = set(self.full), dict(self.partly)
-                    self._walk(inner, second | {rng})
-                    self.full, self.partly = full, partly
-                    self._covered(rng)
+                    sure = rng.after is None  # otherwise the loop may have no iteration
+                    before = self._state()
+                    self._walk(inner, second if sure else second | {rng})
+                    after = self._state() if sure else before
+                    if self._state() != before:  # otherwise further iterations are like the first
+                        self._walk(inner, second | {rng})
+                    self.full, self.partly = set(after[0]), dict(after[1])
+                    if sure:
+                        self._covered(rng)
                     continue
                 case ir.Init():
                     self._pass(1, second)
@@ -139,11 +137,17 @@ class _Levels:
                 (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
             if left := ir.leaving(node):
                 self.resident.pop(left, None)
+                self.full.discard(left)
+                self.partly.pop(left, None)
             resident = frozenset(self.resident)
             if resident not in self._seen:
                 self._seen.add(resident)
                 self.high.append(_added(self.resident.values()))
             self._hold(0, second)
+
+    def _state(self) -> tuple[set[ir.Tile], dict[ir.Tile, ir.Ranges]]:
+        """Return what an iteration depends on: the tiles that are complete, and the sums that are complete in part."""
+        return set(self.full), dict(self.partly)
 
     def _pass(self, pebbles: int, second: frozenset[ir.Range] | None) -> None:
         """Record intermediates; in these iterations, unless None, they are held in addition to all complete tiles."""

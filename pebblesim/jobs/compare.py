@@ -135,9 +135,9 @@ def compare(
                 f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
                 f"add --problem {algorithm.problem.name}."
             )
-    among, seen = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     M = whole("M", M)
-    rows = [of_heads(each, among, dims, M, blocks, summation, seen, or_smallest=True) for each in algorithms]
+    rows = [of_heads(each, among, dims, M, blocks, summation, pattern, or_smallest=True) for each in algorithms]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
     return Comparison(solves.name, rows[0].dims, M, blocks, rows[0].mask, tuple(rows))
 

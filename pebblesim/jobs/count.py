@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pebblesim.errors import BelowBound, Infeasible
@@ -178,7 +178,7 @@ class Counted(Result):
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
         if self.parts:
             return added_up([part._bounded(formulation) for part in self.parts])
-        return best(self._solves, self.dims, self._pebbles, formulation, self.only_mask)
+        return _best(self._solves, tuple(self.dims.items()), self._pebbles, formulation, self.only_mask)
 
     @property
     def _pebbles(self) -> int:
@@ -254,6 +254,13 @@ class Counted(Result):
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
 
+@lru_cache(maxsize=256)  # the same for all schedules that compute in the same way
+def _best(
+    solves: Problem, dims: tuple[tuple[str, int], ...], M: int, formulation: Formulation | None, mask: Mask | None
+) -> LowerBound:
+    return best(solves, dict(dims), M, formulation, mask)
+
+
 def count(
     schedule: str | Schedule,
     *,
@@ -298,8 +305,8 @@ def count(
         Infeasible: M is too small; the message and `least_M` give the smallest feasible M.
         UsageError: a name or size that is not allowed.
     """
-    among, seen = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
-    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, seen)
+    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
 
 
 def of_heads(
@@ -327,14 +334,14 @@ def of_heads(
             least_M = error.least_M
         return counted(view, cases.sizes, M, sides, summation, mask, least_M)
 
-    found = [of_one(each) for each in cases.masks]
+    parts = [of_one(each) for each in cases.masks]
     alone = None
-    if among.together > 1 and found[0].least_M is None:
+    if among.together > 1 and parts[0].least_M is None:
         alone = of_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, or_smallest=True)
     return replace(
-        found[0] if len(found) == 1 else _together(found),
+        parts[0] if len(parts) == 1 else _together(parts),
         heads=among,
-        mask=cases.masks[0] if len(found) == 1 else mask,
+        mask=cases.masks[0] if len(parts) == 1 else mask,
         times=cases.times,
         each_for_itself=None if alone is None or alone.least_M is not None else alone.total.io,
     )
@@ -347,7 +354,7 @@ def _together(parts: Sequence[Counted]) -> Counted:
     def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
         names = dict.fromkeys(name for part in parts for name in of(part))
         each = {name: [of(part).get(name, (0, 0)) for part in parts] for name in names}
-        return {name: (sum(r for r, _ in found), sum(w for _, w in found)) for name, found in each.items()}
+        return {name: (sum(r for r, _ in amounts), sum(w for _, w in amounts)) for name, amounts in each.items()}
 
     kinds: Iterable[str] = dict.fromkeys(kind for part in parts for kind in part.work)
     return replace(

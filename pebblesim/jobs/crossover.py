@@ -18,7 +18,7 @@ from pebblesim.bisection import last_that
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.crossings import BOTH, NEITHER, RATIO, Crossing, Crossover
+from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
@@ -118,21 +118,21 @@ def crossover(
             return among.cases(solves, {**last, along: size}, None).sizes
 
         compared = tuple(_along(a, b, shape, at, along, ascending, cases.times) for a, b in pairs)
-        given = {**last, along: ascending[-1]}
-        return Crossover(given, at, ascending, among, cases.times, compared, (None, ""), (), ())
+        largest = {**last, along: ascending[-1]}
+        return Crossover(largest, at, ascending, among, cases.times, compared, (None, ""), (), ())
     square = set(cases.sizes) == {"n", "d"}
-    found: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
+    crossings: Iterable[Crossing] = [_crossing(a, b, cases.sizes, cases.times) for a, b in pairs]
     many = [{"n": RATIO * d, "d": d} for d in (OVER_D if over_d is None else over_d)] if square else []
     measured: Iterable[Crossing] = [_crossing(a, b, size, 1) for size in many for a, b in pairs]
     if square:
-        found, measured = (_with_proofs(each, pairs) for each in (found, measured))
+        crossings, measured = (_with_proofs(each, pairs) for each in (crossings, measured))
     return Crossover(
         cases.sizes,
         None,
         (),
         among,
         cases.times,
-        tuple(found),
+        tuple(crossings),
         bound_exponent() if square and solves.bounds == "backward" else (None, ""),
         tuple(regimes(solves.in_dims(cases.sizes), cases.sizes)),
         tuple(measured),
@@ -165,11 +165,11 @@ def _crossing(a: Schedule, b: Schedule, dims: Mapping[str, int], times: int) -> 
     return _made((a.name, b.name), (of_a, of_b), leads, "M", dims, times)
 
 
-def _with_proofs(found: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
+def _with_proofs(crossings: Iterable[Crossing], pairs: Iterable[tuple[Schedule, Schedule]]) -> Iterator[Crossing]:
     """Add the exponents, which are the same for all sizes."""
     named = {each.name: each for pair in pairs for each in pair}  # some may not be registered
     known: dict[tuple[str, str], tuple[Fraction | None, str]] = {}
-    for crossing in found:
+    for crossing in crossings:
         if crossing.schedules not in known:
             known[crossing.schedules] = crossing_exponent(*(named[name] for name in crossing.schedules))
         exponent, proof = known[crossing.schedules]
@@ -201,13 +201,13 @@ def _along(
     def lead(size: int) -> int:
         return _lead(of_a(size), of_b(size))
 
-    found = [(sizes[0], lead(sizes[0]))]
+    leads = [(sizes[0], lead(sizes[0]))]
     for low, high in pairwise(sizes):
-        while lead(high) != found[-1][1]:
-            now = found[-1][1]
+        while lead(high) != leads[-1][1]:
+            now = leads[-1][1]
             low = last_that(lambda size, now=now: lead(size) == now, low, high) + 1  # type: ignore[misc]
-            found.append((low, lead(low)))
-    return _made((a.name, b.name), (of_a, of_b), found, along, shape(sizes[-1]), times)
+            leads.append((low, lead(low)))
+    return _made((a.name, b.name), (of_a, of_b), leads, along, shape(sizes[-1]), times)
 
 
 def _made(
@@ -285,39 +285,39 @@ class Sweep:
     """I/O of the counted problem in words, over M or over a dimension: the data of the picture of a crossover.
 
     Attributes:
-        found: the crossings.
+        crossover: the crossings.
         at: values of M, or of the dimension, increasing.
         io: for each schedule its I/O at each, None where it is not feasible.
         theta: the expression inside Θ at each; empty if the problem states none.
         lower: the lower bound for all ways of computing at each.
     """
 
-    found: Crossover
+    crossover: Crossover
     at: Sequence[int]
     io: Mapping[str, Sequence[int | None]]
     theta: Sequence[float]
     lower: Sequence[int]
 
 
-def sweep(found: Crossover, points: int = 160) -> Sweep:
+def sweep(result: Crossover, points: int = 160) -> Sweep:
     """Compute the I/O of the schedules of a crossover.
 
     It is over M, from the smallest feasible M to four times the largest input, or over the compared sizes of the
     dimension.
     """
-    solves = get(found.schedules[0]).problem
-    if found.looked_at:
-        low, high = found.looked_at[0], found.looked_at[-1]
+    solves = get(result.schedules[0]).problem
+    if result.looked_at:
+        low, high = result.looked_at[0], result.looked_at[-1]
     else:
-        low = min(Curve(get(name).in_dims(found.dims), found.dims).least_M for name in found.schedules)
-        high = max(_most(solves.in_dims(found.dims), found.dims), 2 * low)
+        low = min(Curve(get(name).in_dims(result.dims), result.dims).least_M for name in result.schedules)
+        high = max(_most(solves.in_dims(result.dims), result.dims), 2 * low)
     steps = sorted({round(low * (high / low) ** (i / (points - 1))) for i in range(points)})
-    cases = [found.sizes(at) for at in steps]
+    cases = [result.sizes(at) for at in steps]
     theta = solves.in_dims(cases[0][0]).theta
     return Sweep(
-        found,
+        result,
         steps,
-        {name: [_words(get(name).in_dims(dims), dims, M) for dims, M in cases] for name in found.schedules},
+        {name: [_words(get(name).in_dims(dims), dims, M) for dims, M in cases] for name in result.schedules},
         [] if theta is None else [float(theta.value({**dims, "M": M})) for dims, M in cases],
         [best(solves.in_dims(dims), dims, M).value for dims, M in cases],
     )

@@ -115,12 +115,12 @@ def numbers(
     """
     from pebblesim.readings.numbers import checked as checked_inputs, numbers as run
 
-    seen = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=seen)
-    program, allowed = under(seen, algorithm, sizes)
+    pattern = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=pattern)
+    program, allowed = under(pattern, algorithm, sizes)
     solves = algorithm.problem
     factor = solves.factor(scale, sizes)
     if inputs is None:
         inputs = solves.random_inputs(sizes, kept=algorithm.kept, allowed=allowed, scale=factor)
     inputs = checked_inputs(program, sizes, inputs)
-    return solves.with_scale(run(program, {**sizes, **sides}, solves.with_scale(inputs, factor), seen), factor, True)
+    return solves.with_scale(run(program, {**sizes, **sides}, solves.with_scale(inputs, factor), pattern), factor, True)

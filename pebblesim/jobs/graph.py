@@ -37,10 +37,10 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
 
     solves = problem(problem_name)
     known = {*solves.dims, *(solves.rectangle.dims if solves.rectangle else ()), "n", "d"}
-    given = {name: options.pop(name) for name in known & set(options)}
-    dims, seen = problem_dims(solves, given), masks.of(mask)
+    named = {name: options.pop(name) for name in known & set(options)}
+    dims, pattern = problem_dims(solves, named), masks.of(mask)
     solves = solves.in_dims(dims)
-    allowed = None if seen is None else seen.allowed(*solves.grid(dims))
+    allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
     return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
 
 

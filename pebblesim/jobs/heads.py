@@ -109,8 +109,8 @@ class Heads:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, for `--json`."""
-        given = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
-        return {**given, "separate": self.separate}
+        among = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
+        return {**among, "separate": self.separate}
 
     def __str__(self) -> str:
         shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"

@@ -119,34 +119,34 @@ def l2(
     wanted, among, solves = order_of(order), Heads(heads, kv_heads, batch, separate), get(schedule).problem
     cases = among.cases(solves, dims, masks.of(mask))
     algorithm, sizes, _, sides = chosen(schedule, cases.sizes, M, blocks)
-    (seen,) = cases.masks
+    (pattern,) = cases.masks
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
     several = [at_once] if isinstance(at_once, int) else list(at_once)
-    most = max(whole("at_once", each) for each in several)
-    chip = Chip(most, whole("size", size), whole("chiplets", chiplets), contiguous)
-    program = algorithm.program if seen is None else algorithm.masked
-    kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", seen)
+    most_at_once = max(whole("at_once", each) for each in several)
+    chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous)
+    program = algorithm.program if pattern is None else algorithm.masked
+    kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", pattern)
     if not isinstance(at_once, int):
         if len(several) != len(kernels):
             raise UsageError(f"at_once has {len(several)} numbers, and {algorithm.name} has {len(kernels)} launches.")
         kernels = [replace(each, at_once=number) for each, number in zip(kernels, several, strict=True)]
     shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
     at_once_heads = HeadsAtOnce(cases.times, among.sharing if separate else 1, shared_keys)
-    found = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
+    moved = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
     return L2(
         algorithm.name,
         sizes,
         sides,
         cases.times,
         order,
-        most,
+        most_at_once,
         size,
         wanted.number if wanted.kind == "swizzled" else chiplets,
-        found.requested,
-        found.read,
-        found.written,
-        seen,
+        moved.requested,
+        moved.read,
+        moved.written,
+        pattern,
     )
 
 

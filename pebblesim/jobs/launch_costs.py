@@ -13,8 +13,9 @@ from math import prod
 
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
@@ -100,27 +101,27 @@ def _cost(
     late = set(_late(launch.block))
     read = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}
     widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
-    found = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
             words = prod(node.tensor.sides(sizes)) * (1 if _apart(node.tile, launch) else launched)
-            touched[way, node.tensor] = min(found[way, node.tensor], words * widths[node.tensor])
+            touched[way, node.tensor] = min(summed[way, node.tensor], words * widths[node.tensor])
     return LaunchCost(
         name=launch.name,
         times=launched,
         programs=blocks(launch, sizes, 1) * heads,
-        working=found["blocks"] * heads,
+        working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, heads),
-        products={width: found["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
-        elementwise=found["elementwise"] * heads,
+        products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
+        elementwise=summed["elementwise"] * heads,
         beside=_beside(launch.block, read),
-        dots=found["dots"] * heads,
-        passed=found["passed"] * heads,
-        moved=Bytes(_sum(found, "reads"), _sum(found, "writes")).each(lambda words: words * heads),
-        late=found["late"] * heads,
+        dots=summed["dots"] * heads,
+        passed=summed["passed"] * heads,
+        moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
+        late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
         storage=storage(launch, sizes, dtype, stages),
     )
@@ -170,8 +171,8 @@ def _apart(tile: ir.Tile, launch: Launch) -> bool:
     return launch.around is not None and any(tile_of_whole(rng) is launch.around.range for rng in tile.ranges)
 
 
-def _sum(found: Mapping[Hashable, int], kind: str) -> int:
-    return sum(amount for key, amount in found.items() if isinstance(key, tuple) and key[0] == kind)
+def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:
+    return sum(amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind)
 
 
 def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pebblesim.language.masks import Band, Grid, Mask, TileRange
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.tile_ranges import Grid, TileRange
 
 
 class RememberedMask(Mask):
@@ -49,11 +50,11 @@ class RememberedMask(Mask):
 
     def area(self, grid: Grid, tall: tuple[int, int], wide: tuple[int, int]) -> int:
         """Return a lower bound on the pairs in tiles with an allowed pair, for tiles of sizes between these."""
-        n, found = grid[0], self.pairs(*grid)
+        n, least_pairs = grid[0], self.pairs(*grid)
         if isinstance(self.mask, Band) and self.mask.rows == 1 and grid[0] == grid[1]:
             before, after = self.mask.before, self.mask.after
-            found = max(_area(n, *tall, before, after, found), _area(n, *wide, after, before, found))
-        return found
+            least_pairs = max(_area(n, *tall, before, after, least_pairs), _area(n, *wide, after, before, least_pairs))
+        return least_pairs
 
 
 def _covered(n: int, least: int, most: int, before: int | None, after: int | None) -> int:
@@ -77,9 +78,9 @@ def _area(n: int, least: int, most: int, before: int | None, after: int | None, 
     """
     ahead, behind = (n if limit is None else limit for limit in (before, after))
     whole = max(0, (n - behind) // most) + max(0, n // most - -(-ahead // least))
-    found = pairs + whole * least * (least - 1) // 2
+    counted = pairs + whole * least * (least - 1) // 2
     if least < most:
-        return found
+        return counted
     full, last = (n - 1) // least, (n - 1) % least + 1
     area = full * least**2 + last**2
     if full:
@@ -87,4 +88,4 @@ def _area(n: int, least: int, most: int, before: int | None, after: int | None, 
         whole = min(full, max(0, (n - behind) // least))
         area += least * (whole * behind + (full - whole) * n)
         area -= least * least * (full * (full + 1) - whole * (whole + 1)) // 2
-    return max(found, area)
+    return max(counted, area)

@@ -19,7 +19,7 @@ from pebblesim.results import Result
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
-    from pebblesim.graphs import Plan
+    from pebblesim.graphs import GraphSize
     from pebblesim.graphs.cdag import Cdag
     from pebblesim.language.program import Program
 
@@ -52,11 +52,11 @@ class Setup:
         return {**self.dims, **self.blocks}
 
     @property
-    def plan(self) -> Plan:
+    def graph_size(self) -> GraphSize:
         """The size of the graph, before it is built."""
         from pebblesim import graphs
 
-        return graphs.plan(self.schedule.problem.name, **self._graph)
+        return graphs.size(self.schedule.problem.name, **self._graph)
 
     @cached_property
     def graph(self) -> Cdag:
@@ -88,9 +88,9 @@ def set_up(
     **dims: int,
 ) -> Setup:
     """Set up a game; arguments and errors as for `play`."""
-    seen = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, seen)
-    return Setup(algorithm, sizes, M, sides, summation, seen, *under(seen, algorithm, sizes))
+    pattern = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, pattern)
+    return Setup(algorithm, sizes, M, sides, summation, pattern, *under(pattern, algorithm, sizes))
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,8 @@ def record(
     if summation == IN_PLACE:
         raise UsageError("a game with sums in place is played and counted, not recorded; choose summation 'chain'.")
     setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
-    if setup.plan.vertices > most:
-        raise _too_long(f"it has {setup.plan.vertices:,} vertices", most)
+    if setup.graph_size.vertices > most:
+        raise _too_long(f"it has {setup.graph_size.vertices:,} vertices", most)
     referee = Referee(setup.graph, setup.M, rules, idle=False)
     text, line_of = numbered(setup.program)
     chunks, starts, lines, turns, done = [np.empty(0, np.int64)], [], [], [], 0

@@ -216,8 +216,8 @@ def row_of(point: Point) -> StoredRow:
             same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
             counted = count(point.schedule, M=point.M, **same)
             shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
-            found = {name: getattr(counted, name) for name in RESULTS["count"]}
-            return found | {"blocks": dict(counted.blocks)} | shared
+            values = {name: getattr(counted, name) for name in RESULTS["count"]}
+            return values | {"blocks": dict(counted.blocks)} | shared
         same |= {"mask": cases.masks[0], **cases.sizes}
         played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
         game = played.game.to_dict()

@@ -90,15 +90,15 @@ def within(
     if room is None or heads * workspace(schedule.program, {**dims, **tiling.blocks}, dtype) <= room:
         return [(tiling, heads)]
     whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype)
-    found = []
+    fitting = []
     for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
         if at_once * whole <= room:
-            found = [(tiling, at_once)]  # as many heads as fit
+            fitting = [(tiling, at_once)]  # as many heads as fit
         elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
-                found.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
-    return found
+                fitting.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
+    return fitting
 
 
 def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str) -> int:
@@ -118,8 +118,8 @@ def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int
     if taken(FEWEST_ROWS) > room:
         return 0
     each = Fraction(taken(2 * FEWEST_ROWS) - taken(FEWEST_ROWS), FEWEST_ROWS)
-    most = FEWEST_ROWS + int((room - taken(FEWEST_ROWS)) / each) // FEWEST_ROWS * FEWEST_ROWS
-    evenly = -(-n_q // -(-n_q // most))
+    most_rows = FEWEST_ROWS + int((room - taken(FEWEST_ROWS)) / each) // FEWEST_ROWS * FEWEST_ROWS
+    evenly = -(-n_q // -(-n_q // most_rows))
     return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
@@ -135,10 +135,10 @@ def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, regi
         UsageError: they do not fit.
     """
     for name, each in held:
-        for what, needed, most in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
-            if needed > most:
+        for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
+            if needed > room:
                 raise UsageError(
-                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {most:,} fit; take smaller "
+                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
                     "blocks or fewer stages."
                 )
 
@@ -153,9 +153,9 @@ def in_powers_of_two(
     Raises:
         UsageError, Infeasible: as for `count`.
     """
-    given: dict[str, Any] = {"M": M, "mask": mask, **dims}
-    counted = count(schedule, blocks=blocks, **given)
+    arguments: dict[str, Any] = {"M": M, "mask": mask, **dims}
+    counted = count(schedule, blocks=blocks, **arguments)
     if not isinstance(blocks, str):
         return counted
     sides = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in counted.blocks.items()}
-    return count(schedule, blocks=sides, **given)
+    return count(schedule, blocks=sides, **arguments)

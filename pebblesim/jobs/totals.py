@@ -51,15 +51,15 @@ class Totals:
     @property
     def lines(self) -> list[tuple[str | int | None, ...]]:
         """Of the table."""
-        found = []
+        texts = []
         for row in self.rows:
             words, alone = row.total, row.each_for_itself
             cells = [row.schedule, words.reads, words.writes, words.io]
             cells += [words.in_bytes(self.dtype).io] if self.dtype else []
             if self._compares:
                 cells += [alone, None if alone is None else f"{(alone - words.io) / alone:.1%}"]
-            found.append(tuple(cells))
-        return found
+            texts.append(tuple(cells))
+        return texts
 
     @property
     def _compares(self) -> bool:

@@ -21,10 +21,10 @@ def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | N
     Raises:
         UsageError: the problem takes no mask, or the mask does not fit its size.
     """
-    found = []
+    operations = []
     for algorithm in of_problem(problem_name, mask is not None):
         algorithm = algorithm.in_dims(dims)
         program = algorithm.program if mask is None else algorithm.masked
         whole = dict.fromkeys(algorithm.blocks, max(dims.values()))
-        found.append(sum(work(program, {**dims, **whole}, mask).values()))
-    return min(found)
+        operations.append(sum(work(program, {**dims, **whole}, mask).values()))
+    return min(operations)

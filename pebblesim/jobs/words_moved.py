@@ -15,7 +15,8 @@ from math import prod
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask, TileRange
+from pebblesim.language.masks import Mask
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.totals import LoopContext, totals
 
 
@@ -182,23 +183,23 @@ class Words:
 
     def __call__(self, blocks: Sizes) -> int:
         """Return the number of words moved."""
-        found = self._plain(blocks)
+        words = self._plain(blocks)
         for term, times in self._others:
-            found += times * term.rest(self.dims, blocks) * (self._pairs(*term.pairs, blocks) if term.pairs else 1)
+            words += times * term.rest(self.dims, blocks) * (self._pairs(*term.pairs, blocks) if term.pairs else 1)
         sizes = {**self.dims, **blocks}
         for body in self.masked:
-            found += totals(body, sizes, _moved, self.mask)["words"]
-        return found
+            words += totals(body, sizes, _moved, self.mask)["words"]
+        return words
 
     def least(self, low: Sizes, high: Sizes) -> int:
         """Return a lower bound on the words of all blocks between these."""
         if self.falling:
             return self(high)
-        found = self._plain(high)
+        words = self._plain(high)
         for term, times in (*self._others, *self.bounds.items()):
             rest = times * term.least_rest(self.dims, low, high)
-            found += rest * (self._least_pairs(*term.pairs, term.cut_twice, low, high) if term.pairs else 1)
-        return found
+            words += rest * (self._least_pairs(*term.pairs, term.cut_twice, low, high) if term.pairs else 1)
+        return words
 
     def _rest(self, body: list[ir.Node], loops: tuple[ir.Loop, ...]) -> list[ir.Node]:
         """Record the terms of a body; return the other nodes, which a mask affects in another way."""
@@ -244,13 +245,13 @@ class Words:
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
         """Return Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
-        (n_q, n_k), found = self._grid, 0
+        (n_q, n_k), total = self._grid, 0
         for height in _kinds(n_q, rows, blocks):
             for width in _kinds(n_k, columns, blocks):
                 met = self.mask.tiles(self._grid, height, width)
                 met *= height.block if rows and rows.power else 1
-                found += met * (width.block if columns and columns.power else 1)
-        return found
+                total += met * (width.block if columns and columns.power else 1)
+        return total
 
     def _least_pairs(
         self, rows: _Tiles | None, columns: _Tiles | None, cut_twice: bool, low: Sizes, high: Sizes

@@ -307,13 +307,13 @@ def ranges_of(key: Any, whole: ir.Ranges, what: str) -> ir.Ranges:
     if len(keys) != len(whole):
         raise TraceError(f"{where()}: {what}, but got {len(keys)} indices.")
     ranges = []
-    for given, full in zip(keys, whole, strict=True):
-        if isinstance(given, slice) and given == slice(None):
+    for index, full in zip(keys, whole, strict=True):
+        if isinstance(index, slice) and index == slice(None):
             ranges.append(full)
-        elif isinstance(given, Index) and given._alive and is_part_of(given._range, full):
-            ranges.append(given._range)
-        elif isinstance(given, Index) and not given._alive:
-            raise TraceError(f"{where()}: index {given._range.name} is used after its loop.")
+        elif isinstance(index, Index) and index._alive and is_part_of(index._range, full):
+            ranges.append(index._range)
+        elif isinstance(index, Index) and not index._alive:
+            raise TraceError(f"{where()}: index {index._range.name} is used after its loop.")
         else:
             raise TraceError(f"{where()}: {what}; index it with loops over that dimension or with ':'.")
     return tuple(ranges)

@@ -169,13 +169,13 @@ class Machine:
             return None
         if keys_of is not None and queries_of is not None:
             raise TraceError(f"{where()}: give either keys_of or queries_of, not both.")
-        given = "queries_of" if keys_of is None else "keys_of"
+        option = "queries_of" if keys_of is None else "keys_of"
         queries, keys = self._problem.pairs or (tiles.dim, tiles.dim)
         tiled, wanted = (queries, keys) if keys_of is None else (keys, queries)
         if tiles.dim != tiled:
-            raise TraceError(f"{where()}: a loop with {given} must run over {tiled}, not over {tiles.dim}.")
+            raise TraceError(f"{where()}: a loop with {option} must run over {tiled}, not over {tiles.dim}.")
         if not isinstance(other, Index) or not other._alive or other._range.dim != wanted:
-            raise TraceError(f"{where()}: {given} takes dimension {wanted} or an open loop over it.")
+            raise TraceError(f"{where()}: {option} takes dimension {wanted} or an open loop over it.")
         rows, columns = (other._range, tiles) if queries_of is None else (tiles, other._range)
         if _depth(rows) > 2 or _depth(columns) > 1:
             raise TraceError(
@@ -224,8 +224,8 @@ class Machine:
         results = {**self._problem.outputs, **self._problem.extra}
         expected = results.get(name, dims)
         if dims != tuple(expected) or (apart and name in results):
-            given = ", ".join((*([str(apart)] if apart else ()), *dims))
-            raise TraceError(f"{where()}: output {name} has shape ({', '.join(expected)}), not ({given}).")
+            described = ", ".join((*([str(apart)] if apart else ()), *dims))
+            raise TraceError(f"{where()}: output {name} has shape ({', '.join(expected)}), not ({described}).")
         if name in self._problem.extra:
             self._program.outputs += (name,)
         return self._declare(name, dims, apart)

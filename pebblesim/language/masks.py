@@ -13,36 +13,23 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import gcd
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.files import load_numpy
+from pebblesim.language.tile_ranges import Grid, TileRange, against_whole_side, covered, cut_by, tiles_in_band, tiles_of
 from pebblesim.sizes import parse_size
 
 Array = Any
 
-Grid = tuple[int, int]
-"""The numbers of queries and of keys; (n, n) in the square case."""
-
 LARGEST_TABLE = 2**14
 """Largest n for which a mask is listed pair by pair: at most n² pairs, also if n_q ≠ n_k."""
-
-MOST_TILES = 2**24
-"""Most tiles of one dimension that are looked up in a table."""
 
 KNOWN = (
     "dense, causal, window:W, band:W (each with :start if its diagonal starts at the first key, not at the last), "
     "lengths:3,5,8 (sequences, each for itself, or :causal behind it), "
     "bigbird:BLOCK:WINDOW:GLOBAL:RANDOM[:SEED], or a file of booleans such as mask.npy"
 )
-
-
-class TileRange(NamedTuple):
-    """The indices start ... stop - 1, cut into tiles of `block`, the last of which may be ragged."""
-
-    start: int
-    stop: int
-    block: int
 
 
 class Mask(ABC):
@@ -68,7 +55,7 @@ class Mask(ABC):
 
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
         """Return, for each row (axis 0) or column (1), if its tile has no allowed pair; one value if all agree."""
-        rows, columns = _lines(grid, block, axis)
+        rows, columns = against_whole_side(grid, block, axis)
         return (self.met(grid, rows, columns, axis) == 0).repeat(block)[: grid[axis]]
 
     def pairs(self, n_q: int, n_k: int | None = None) -> int:
@@ -138,26 +125,26 @@ class Band(Mask):
         for start in range(rows.start, rows.start + min(alike, full) * rows.block, rows.block):
             first, count = start // self.rows, -(-(rows.start + full * rows.block - start) // (alike * rows.block))
             height, step = (start + rows.block - 1) // self.rows + 1 - first, alike * rows.block // self.rows
-            tiles += _tiles_in_band(first, step, height, count, columns, before, after)
+            tiles += tiles_in_band(first, step, height, count, columns, before, after)
         if rest:
             first = (rows.stop - rest) // self.rows
-            tiles += _tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
+            tiles += tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
         return tiles
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
 
         before, after = self.limits(grid)
         if axis == 0:
-            starts, stops = _tiles_of(rows)
+            starts, stops = tiles_of(rows)
             first, last = starts // self.rows - before, (stops - 1) // self.rows + after
-            return _cut_by(first, last, columns)
-        starts, stops = _tiles_of(columns)
-        return _cut_by((starts - after) * self.rows, (stops + before) * self.rows - 1, rows)
+            return cut_by(first, last, columns)
+        starts, stops = tiles_of(columns)
+        return cut_by((starts - after) * self.rows, (stops + before) * self.rows - 1, rows)
 
     def empty(self, grid: Grid, block: int, axis: int) -> Array:
         import numpy as np
 
-        if self.tiles(grid, *_lines(grid, block, axis)) == -(-grid[axis] // block):
+        if self.tiles(grid, *against_whole_side(grid, block, axis)) == -(-grid[axis] // block):
             return np.zeros((), bool)
         return super().empty(grid, block, axis)
 
@@ -185,7 +172,7 @@ class BlockMask(Mask):
 
         sums = _sums(self, grid)
         height, width = self._size(grid)
-        (top, bottom, row), (left, right, column) = _covered(rows, height), _covered(columns, width)
+        (top, bottom, row), (left, right, column) = covered(rows, height), covered(columns, width)
         inside = (
             sums[bottom[:, None], right]
             - sums[top[:, None], right]
@@ -248,8 +235,8 @@ class Packed(Mask):
         import numpy as np
 
         lines, others = (rows, columns) if axis == 0 else (columns, rows)
-        starts, stops = _tiles_of(lines)
-        found, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
+        starts, stops = tiles_of(lines)
+        counts, behind = np.zeros(len(starts), np.int64), np.full(len(starts), -1)
         own = self._sequences(grid)
         for sequence in own:
             (start, stop), (low, high) = sequence if axis == 0 else sequence[::-1]
@@ -264,9 +251,9 @@ class Packed(Mask):
             )
             some = (first <= last) & (left <= right)
             from_, to = left // others.block, right // others.block
-            found[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
+            counts[here] += np.where(some, to - np.maximum(from_, behind[here] + 1) + 1, 0)
             behind[here] = np.where(some, to, behind[here])
-        return found
+        return counts
 
     def pairs(self, n_q: int, n_k: int | None = None) -> int:
         lengths = zip(*self._lengths((n_q, n_q if n_k is None else n_k)), strict=True)
@@ -497,13 +484,6 @@ def _load(path: str) -> Array:
     return load_numpy(path, f"mask {path!r}")
 
 
-def _lines(grid: Grid, block: int, axis: int) -> tuple[TileRange, TileRange]:
-    """Tiles of rows (axis 0) or of columns (1), against the whole other side."""
-    cuts = [TileRange(0, n, n) for n in grid]
-    cuts[axis] = cuts[axis]._replace(block=block)
-    return cuts[0], cuts[1]
-
-
 def _that_fits(grid: Grid) -> str:
     """Return the allowed shapes of an array of booleans, as text."""
     square = grid[0] == grid[1]
@@ -527,30 +507,6 @@ def _sums(mask: BlockMask, grid: Grid) -> Array:
     return np.pad(np.cumsum(np.cumsum(mask._table(grid), axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
-def _covered(cut: TileRange, block: int) -> tuple[Array, Array, Array]:
-    """Return the distinct cases (first block, block after the last) that tiles cover, and the case of each tile."""
-    import numpy as np
-
-    starts, stops = _tiles_of(cut)
-    first, behind = starts // block, (stops - 1) // block + 1
-    new = np.ones(len(starts), bool)  # neither of them ever falls
-    new[1:] = (np.diff(first) > 0) | (np.diff(behind) > 0)
-    return first[new], behind[new], np.cumsum(new) - 1
-
-
-def _tiles_of(cut: TileRange) -> tuple[Array, Array]:
-    """Where tiles start and where they end."""
-    import numpy as np
-
-    if (cut.stop - cut.start) // cut.block > MOST_TILES:
-        raise UsageError(
-            f"{(cut.stop - cut.start) // cut.block:,} tiles are too many to look up in a table; take larger blocks, or "
-            "a mask such as causal or window:256, which has closed forms."
-        )
-    starts = np.arange(cut.start, cut.stop, cut.block)
-    return starts, np.minimum(starts + cut.block, cut.stop)
-
-
 @lru_cache(maxsize=16)
 def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) -> Array:
     import numpy as np
@@ -564,50 +520,3 @@ def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) ->
     for row in table:
         row[rng.choice(blocks, size=min(random, blocks), replace=False)] = True
     return table
-
-
-def _cut_by(first: Array, last: Array, tiles: TileRange) -> Array:
-    """How many tiles have an index of first ... last, for each of these."""
-    import numpy as np
-
-    first = np.maximum(first, tiles.start) - tiles.start
-    last = np.minimum(last, tiles.stop - 1) - tiles.start
-    return np.where(first <= last, last // tiles.block - first // tiles.block + 1, 0)
-
-
-def _tiles_in_band(first: int, step: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
-    """Sum the numbers of column tiles with a pair in the band over `count` row tiles of one height, `step` apart.
-
-    The rows of a tile at r have the columns r - before ... r + height - 1 + after, as far as these exist.
-    """
-    # Only those tiles count that see a column at all.
-    start = max(0, -(-(columns.start - after - height + 1 - first) // step))
-    stop = min(count, -(-(columns.stop + before - first) // step))
-    if start >= stop or columns.start >= columns.stop:
-        return 0
-    wide = columns.stop - columns.start
-    all_tiles = -(-wide // columns.block)
-    behind = first + height + after - columns.start  # where the columns that tile 0 sees end
-    up_to_the_end = sum_of_ceilings(start, stop, step, behind, columns.block, wide, all_tiles)
-    ahead = first - before - columns.start  # where they begin
-    before_the_start = sum_of_ceilings(start, stop, step, ahead - columns.block + 1, columns.block, wide, all_tiles)
-    return up_to_the_end - before_the_start
-
-
-def sum_of_ceilings(start: int, stop: int, step: int, offset: int, block: int, limit: int, most: int) -> int:
-    """Σ of ⌈(step·i + offset) / block⌉ for start ≤ i < stop; no term below 0, `most` where the top exceeds `limit`."""
-    positive = min(stop, max(start, -(offset // step)))  # the first i whose top is above 0
-    full = min(stop, max(positive, -((offset - limit) // step)))  # the first whose top exceeds the limit
-    terms = full - positive
-    return floor_sum(terms, block, step, step * positive + offset + block - 1) + (stop - full) * most
-
-
-def floor_sum(n: int, m: int, a: int, b: int) -> int:
-    """Σ_{i<n} ⌊(a·i + b) / m⌋ for a, b ≥ 0, in as many steps as Euclid's algorithm takes on a and m."""
-    total = 0
-    while n > 0:
-        total += n * (n - 1) // 2 * (a // m) + n * (b // m)
-        a, b = a % m, b % m
-        n, b = divmod(a * n + b, m)
-        m, a = a, m
-    return total

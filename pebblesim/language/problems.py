@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +55,7 @@ class Theta:
 
     def value(self, sizes: Mapping[str, int]) -> Decimal:
         """Return its value, a real number with 28 digits, of any magnitude."""
-        decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
-        return Decimal(function_of(self.expr, sizes, decimals)(*map(Decimal, sizes.values())))
+        return Decimal(_of_decimals(self.expr, tuple(sizes))(*map(Decimal, sizes.values())))
 
     def to_dict(self, value: Decimal) -> dict[str, Any]:
         """Return the expression and its value; the value is an integer if a float would lose digits or overflow."""
@@ -67,6 +66,12 @@ class Theta:
         pairs = "n_q·n_k" if "n_q*n_k" in self.expr else "n²"
         expr = self.expr.replace("n_q*n_k", "Z").replace("n**2", "Z")
         return Theta(expr, f"{self.source}; under a mask with Z pairs for {pairs}")
+
+
+@lru_cache(maxsize=64)  # the same for all schedules of a problem
+def _of_decimals(expr: str, names: tuple[str, ...]) -> Callable[..., Decimal | int]:
+    decimals: Arithmetic = {"number": Decimal, "sqrt": Decimal.sqrt, "Min": min, "Max": max}
+    return function_of(expr, names, decimals)
 
 
 @dataclass(frozen=True)
@@ -136,13 +141,13 @@ class Problem:
                     raise UnknownName(f"dimension of problem {self.name!r}, in the shape of {name},", dim, self.dims)
         if self.pairs is None:
             return
-        given = {**self.inputs, **self.kept}
-        lined = [name for name, shape in given.items() if sum(dim in self.pairs for dim in shape) == 1]
+        tensors = {**self.inputs, **self.kept}
+        lined = [name for name, shape in tensors.items() if sum(dim in self.pairs for dim in shape) == 1]
         sides = [
             (name, dim) for names, dim in zip((self.queries, self.keys), self.pairs, strict=True) for name in names
         ]
         if sorted(name for name, _ in sides) != sorted(lined) or any(
-            given[name][0] != dim for name, dim in sides if name in given
+            tensors[name][0] != dim for name, dim in sides if name in tensors
         ):
             of = " or ".join(dict.fromkeys(self.pairs))
             raise UsageError(
@@ -150,6 +155,9 @@ class Problem:
                 f"must be listed either in queries or in keys; given as queries: {', '.join(self.queries) or 'none'}; "
                 f"as keys: {', '.join(self.keys) or 'none'}."
             )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @cached_property
     def pairs(self) -> Pairs | None:
@@ -186,9 +194,9 @@ class Problem:
             extra=shapes(self.extra),
         )
 
-    def in_dims(self, given: Iterable[str]) -> Problem:
+    def in_dims(self, names: Iterable[str]) -> Problem:
         """Return the problem in the given dimensions: as declared if they are its own, otherwise the square case."""
-        return self.rectangle if self.rectangle and set(given) == set(self.rectangle.dims) else self
+        return self.rectangle if self.rectangle and set(names) == set(self.rectangle.dims) else self
 
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the numbers of queries and of keys."""
@@ -249,8 +257,8 @@ class Problem:
             raise UsageError(f"problem {self.name!r} has no pairs of queries and keys; leave the mask out.")
         grid = tuple(len(inputs[names[0]]) for names in (self.queries or self.keys, self.keys or self.queries))
         if getattr(allowed, "dtype", None) != "bool" or allowed.shape != grid:
-            given = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
-            raise UsageError(f"allowed pairs must be booleans of shape {grid}, one for each pair; got {given}.")
+            got = f"{getattr(allowed, 'dtype', type(allowed).__name__)} of shape {getattr(allowed, 'shape', '()')}"
+            raise UsageError(f"allowed pairs must be booleans of shape {grid}, one for each pair; got {got}.")
         return self.with_scale(self.values(inputs, allowed), factor, outputs=True)
 
     def random_inputs(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from hashlib import sha256
 from typing import Any, Literal
 
 Pairs = tuple[str, str]
@@ -296,6 +295,8 @@ def fingerprint(program: Program) -> str:
 
     Node identity matters, so each node is described once and then referred to by number.
     """
+    from hashlib import sha256
+
     numbers: dict[int, int] = {}
 
     def described(part: Any) -> Any:

@@ -106,9 +106,9 @@ class Schedule:
             raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
 
-    def in_dims(self, given: Iterable[str]) -> Schedule:
+    def in_dims(self, names: Iterable[str]) -> Schedule:
         """Return the schedule of the problem in these dimensions; see `Problem.in_dims`."""
-        return self if self.problem.in_dims(given) is self.problem else self._rectangle
+        return self if self.problem.in_dims(names) is self.problem else self._rectangle
 
     @cached_property
     def _rectangle(self) -> Schedule:
@@ -183,27 +183,27 @@ def schedule(
         inputs = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         blocks = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         called = name or function.__name__.replace("_", "-")
-        for given in blocks:
-            if given in (*solves.dims, *own.dims, "M"):
-                raise UsageError(f"schedule {called!r}: a block cannot be called {given!r}, the name of a size.")
+        for block in blocks:
+            if block in (*solves.dims, *own.dims, "M"):
+                raise UsageError(f"schedule {called!r}: a block cannot be called {block!r}, the name of a size.")
         known = SCHEDULES.get(called)
         if known and place(known.function) != place(function):
             raise UsageError(f"there is a schedule {called!r} already; choose another name with @schedule(name=...).")
-        for given in inputs:
-            if given not in (*solves.inputs, *solves.kept):
-                raise UnknownName(f"input of problem {problem!r}", given, (*solves.inputs, *solves.kept))
+        for tensor in inputs:
+            if tensor not in (*solves.inputs, *solves.kept):
+                raise UnknownName(f"input of problem {problem!r}", tensor, (*solves.inputs, *solves.kept))
         groups = tuple((g,) if isinstance(g, str) else tuple(g) for g in (blocks if fit is None else fit))
         rules = [[b for group in groups for b in group], *(list(rule) for rule in (paper, closed) if rule)]
-        for given in chain.from_iterable(rules):
-            if given not in blocks:
-                raise UnknownName(f"block of schedule {called!r}", given, blocks)
+        for block in chain.from_iterable(rules):
+            if block not in blocks:
+                raise UnknownName(f"block of schedule {called!r}", block, blocks)
         if any(sorted(rule) != sorted(blocks) for rule in rules):
             raise UsageError(f"schedule {called!r}: a rule must name each of its blocks once: {', '.join(blocks)}.")
         names = set(re.findall(r"[A-Za-z_]\w*", io or "")) - {*blocks, *ROUNDING}
         of_rectangle = bool(names & {*own.dims} - {*solves.dims})
-        for given in sorted(names):
-            if given not in (sizes := own.dims if of_rectangle else solves.dims):
-                raise UnknownName(f"size in the I/O of schedule {called!r}", given, (*sizes, *blocks))
+        for size in sorted(names):
+            if size not in (sizes := own.dims if of_rectangle else solves.dims):
+                raise UnknownName(f"size in the I/O of schedule {called!r}", size, (*sizes, *blocks))
         made = Schedule(
             called,
             solves,
@@ -248,5 +248,5 @@ def get(name: str | Schedule) -> Schedule:
 def of_problem(name: str, masked: bool = False) -> list[Schedule]:
     """Return all schedules of a problem, in order of registration; `masked`: only those that take a mask."""
     solves = problem(name)
-    found = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
-    return [schedule for schedule in found if schedule.alike] if masked else found
+    schedules = [schedule for schedule in SCHEDULES.values() if schedule.problem is solves]
+    return [schedule for schedule in schedules if schedule.alike] if masked else schedules

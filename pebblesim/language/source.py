@@ -16,10 +16,10 @@ _TRACER.add(contextmanager.__code__.co_filename)
 
 def frame() -> Any:
     """Return the innermost frame outside the tracer: the frame of the schedule."""
-    found: Any = sys._getframe(1)
-    while found.f_code.co_filename in _TRACER:
-        found = found.f_back
-    return found
+    caller: Any = sys._getframe(1)
+    while caller.f_code.co_filename in _TRACER:
+        caller = caller.f_back
+    return caller
 
 
 class Line(int):

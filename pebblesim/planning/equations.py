@@ -119,11 +119,11 @@ def systems(problem: Problem) -> list[System]:
         UsageError: the problem has no graph.
     """
     declared = [dict(each.graph) for each in of_problem(problem.name) if not {*each.graph.values()} & {*each.blocks}]
-    found: dict[tuple[Equation, ...], System] = {}
+    distinct: dict[tuple[Equation, ...], System] = {}
     for options in declared or [{}]:
         if (made := system(problem, options)) is not None:
-            found.setdefault(tuple(made.equations.values()), made)
-    return [*found.values()]
+            distinct.setdefault(tuple(made.equations.values()), made)
+    return [*distinct.values()]
 
 
 def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
@@ -161,8 +161,8 @@ def system(problem: Problem, options: Mapping[str, Any]) -> System | None:
 
 
 def _families(problem: Problem, sizes: Mapping[str, int], options: Mapping[str, Any]) -> tuple[Family, ...]:
-    given: dict[str, Any] = {**sizes, **options}
-    return graphs.build(problem.name, **given).families
+    arguments: dict[str, Any] = {**sizes, **options}
+    return graphs.build(problem.name, **arguments).families
 
 
 def _operand(text: str) -> Operand:

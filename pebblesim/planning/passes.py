@@ -35,7 +35,7 @@ Shape = tuple[Side, ...]
 
 
 @dataclass(frozen=True)
-class Moved:
+class Transfer:
     """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes."""
 
     axes: tuple[int, ...]
@@ -68,7 +68,7 @@ class Pass:
 
     reads: frozenset[str]
     stores: frozenset[str]
-    moved: tuple[Moved, ...]
+    moved: tuple[Transfer, ...]
     held: frozenset[tuple[Shape, ...]]
     blocks: Mapping[str, int]
     lines: tuple[str, ...]
@@ -96,7 +96,7 @@ class Writer:
         self.i, self.j, self.k, self.r, self.c = map(system.free, "ijkrc")
         self.m = system.machine
         self.lines: list[str] = []
-        self.moved: list[Moved] = []
+        self.moved: list[Transfer] = []
         self.held: set[tuple[Shape, ...]] = set()
         self.blocks: dict[str, int] = {}
         self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
@@ -177,7 +177,7 @@ class Writer:
         """Count the words of a tile that is read or written; return the text for its part of the tensor."""
         axes = self.system.axes[name]
         finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
-        self.moved.append(Moved(axes, tuple(finest.items())))
+        self.moved.append(Transfer(axes, tuple(finest.items())))
         return self._there(name)
 
     def read(self, name: str) -> str:

@@ -51,22 +51,22 @@ class Plan:
 
 def candidates(system: System) -> list[Candidate]:
     """Return all passes over a system's equations that store something."""
-    found: dict[Hashable, Candidate] = {}
+    distinct: dict[Hashable, Candidate] = {}
     for computed, stores in _choices(system):
         for make in _forms(system, computed, stores):
             try:
                 made = make(1)
             except Impossible:
                 continue
-            found.setdefault((made.reads, made.stores, made.moved, made.held), Candidate(make, made))
-    return [*found.values()]
+            distinct.setdefault((made.reads, made.stores, made.moved, made.held), Candidate(make, made))
+    return [*distinct.values()]
 
 
 def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
     """Yield (computed, stored) tensors of possible passes; operands that are not computed are read from memory."""
     storable = [name for name in system.equations if name in system.storable]
-    most = max(STORED, len(system.outputs))
-    for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most + 1)):
+    most_stored = max(STORED, len(system.outputs))
+    for stores in chain.from_iterable(combinations(storable, size) for size in range(1, most_stored + 1)):
         if any(system.axes[one] == system.axes[other] for one, other in combinations({*stores} - {*system.outputs}, 2)):
             continue  # two passes that store one tensor each, with larger blocks of rows, move about as many words
         for computed in _closures(system, frozenset(stores)):
@@ -77,13 +77,13 @@ def _choices(system: System) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
 def _closures(system: System, stores: frozenset[str]) -> set[frozenset[str]]:
     """Return the sets of equations that compute these tensors from tensors that can be in memory."""
     done: set[frozenset[str]] = set()
-    seen = set()
+    visited = set()
     waiting = [(stores, tuple(sorted(_below(system, stores) - stores)))]
     while waiting:
         computed, open_ones = waiting.pop()
-        if (computed, open_ones) in seen:
+        if (computed, open_ones) in visited:
             continue
-        seen.add((computed, open_ones))
+        visited.add((computed, open_ones))
         forced = [name for name in open_ones if name not in system.storable]
         if forced:
             more = computed | set(forced)
@@ -184,14 +184,14 @@ def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int
     order = count()
     waiting: list[tuple[int, int, int, tuple[int, ...]]] = [(0, next(order), start, ())]
     visits: Counter[int] = Counter()
-    found: dict[frozenset[int], Plan] = {}
-    while waiting and len(found) < most:
+    cheapest: dict[frozenset[int], Plan] = {}
+    while waiting and len(cheapest) < most:
         words, _, memory, taken = heappop(waiting)
         if memory & goal == goal:
-            if frozenset(taken) not in found:  # the same passes in another order are not a new plan
+            if frozenset(taken) not in cheapest:  # the same passes in another order are not a new plan
                 made = tuple(steps[one][3].make(number) for number, one in enumerate(taken, 1))
                 chosen = {name: size for each in made for name, size in (_best_blocks(each, sizes, M) or {}).items()}
-                found[frozenset(taken)] = Plan(system, words, made, chosen)
+                cheapest[frozenset(taken)] = Plan(system, words, made, chosen)
             continue
         visits[memory] += 1
         if visits[memory] > most:
@@ -199,4 +199,4 @@ def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int
         for one, (reads, stores, more, _) in enumerate(steps):
             if memory & reads == reads and not memory & stores:
                 heappush(waiting, (words + more, next(order), memory | stores, (*taken, one)))
-    return [*found.values()]
+    return [*cheapest.values()]

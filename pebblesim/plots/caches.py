@@ -26,11 +26,11 @@ def fetched(rows: Sequence[Cached], ax: Axes) -> Axes:
     for number, (name, each) in enumerate(streams.items()):
         colour = line(number)["color"]
         M = [row.M for row in each]
-        for policy in each[0].found:
+        for policy in each[0].by_policy:
             dashes, mark = LOOKS[policy]
             ax.plot(
                 M,
-                [row.found[policy].fetched for row in each],
+                [row.by_policy[policy].fetched for row in each],
                 color=colour,
                 linestyle=dashes,
                 marker=mark,

@@ -19,7 +19,7 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
 
     M = d² is marked if there is a single d.
     """
-    found = data.found
+    crossover = data.crossover
     shown = [words for each in data.io.values() for words in each if words is not None]
     if not shown:
         raise UsageError("no schedule fits at any of these sizes, so there is nothing to draw.")
@@ -39,24 +39,24 @@ def io_over_M(data: Sweep, ax: Any) -> Any:
         ax.plot(data.at, data.theta, color="0.35", linewidth=1.2, linestyle=":", label="inside Θ, constant 1")
     ax.fill_between(data.at, floor, data.lower, color="0.9", linewidth=0)
     ax.plot(data.at, data.lower, color="black", linewidth=1, label=EVERY_WAY)
-    d = found.crossings[0].d if found.along == "M" else None
+    d = crossover.crossings[0].d if crossover.along == "M" else None
     if d:
         d2 = d * d
         ax.axvline(d2, color="0.5", linewidth=0.8, linestyle=(0, (2, 4)))
         ax.annotate("M = d²", (d2, 0.98), xycoords=("data", "axes fraction"), xytext=(4, 0), **_WORDS, va="top")
-    what = "M, words of cache" if found.along == "M" else found.along
+    what = "M, words of cache" if crossover.along == "M" else crossover.along
     ax.set(xscale="log", yscale="log", xlabel=what, ylabel="I/O, words")
     ax.set(xlim=(data.at[0], data.at[-1]), ylim=(floor, 1.6 * max(shown)))
-    ax.set_title(found.title, fontsize=11)
+    ax.set_title(crossover.title, fontsize=11)
     ax.legend(fontsize=9, frameon=False, loc="lower left" if d else "best", handlelength=4)
     ax.figure.draw_without_rendering()  # gives the axes their final place
     curves = [curve.get_path().transformed(curve.get_transform()) for curve in ax.lines]
-    for crossing in found.crossings:
+    for crossing in crossover.crossings:
         if crossing.at is None:
             continue
         words = _at(data, crossing.schedules[1], crossing.at)
         ax.plot([crossing.at], [words], "o", markersize=8, markerfacecolor="white", markeredgecolor="black", zorder=5)
-        text = f"{found.along} = {crossing.at:,}" + (f"\n= {crossing.at / d**2:.2f} d²" if d else "")
+        text = f"{crossover.along} = {crossing.at:,}" + (f"\n= {crossing.at / d**2:.2f} d²" if d else "")
         side, box = _free_side(ax, (crossing.at, words), text, curves)
         curves.append(box)
         stroke = {"arrowstyle": "-", "color": "0.4", "linewidth": 0.8}

@@ -86,9 +86,9 @@ def tiles(game: Recording, ax: Axes) -> Axes:
     vertex, first, stop = game.intervals
     starts = _bins(len(game.moves) + 1)
     column = np.searchsorted(starts, np.stack([first, stop - 1]), side="right") - 1
-    seen = sorted(set(of[vertex].tolist()), key=lambda number: int(first[of[vertex] == number].min()))
-    picture = np.zeros((len(seen) * LANE, len(starts)), np.uint8)
-    for lane, number in enumerate(seen):
+    shown = sorted(set(of[vertex].tolist()), key=lambda number: int(first[of[vertex] == number].min()))
+    picture = np.zeros((len(shown) * LANE, len(starts)), np.uint8)
+    for lane, number in enumerate(shown):
         rows = min(families[number].elements, LANE)
         strip = np.zeros((rows, len(starts)), np.uint8)
         for level, finished in ((1, False), (2, True)):
@@ -100,14 +100,14 @@ def tiles(game: Recording, ax: Axes) -> Axes:
             strip[np.cumsum(change[:, :-1], axis=1) > 0] = level
         picture[lane * LANE : (lane + 1) * LANE] = strip[np.arange(LANE) * rows // LANE]
     shades = ListedColormap(["white", "#F3B98F", "#8C3A00"])
-    box = (0, len(game.moves) + 1, len(seen), 0)
+    box = (0, len(game.moves) + 1, len(shown), 0)
     ax.imshow(picture, cmap=shades, vmin=0, vmax=2, extent=box, aspect="auto", interpolation="nearest", zorder=0)
-    names = [f"{families[n].name} ({'×'.join(map(str, families[n].shape))})" for n in seen]
-    ax.set_yticks(np.arange(len(seen)) + 0.5, names, fontsize=9)
+    names = [f"{families[n].name} ({'×'.join(map(str, families[n].shape))})" for n in shown]
+    ax.set_yticks(np.arange(len(shown)) + 0.5, names, fontsize=9)
     ax.tick_params(axis="y", length=0)
-    for edge in range(1, len(seen)):
+    for edge in range(1, len(shown)):
         ax.axhline(edge, color="0.75", linewidth=0.6)
-    ax.set(xlabel="move", xlim=(0, len(game.moves) + 1), ylim=(len(seen), -0.9))
+    ax.set(xlabel="move", xlim=(0, len(game.moves) + 1), ylim=(len(shown), -0.9))
     _phases(game, ax)
     signs = [Patch(facecolor=shades(2), label="value in cache"), Patch(facecolor=shades(1), label="parts of its sum")]
     for sign in signs:

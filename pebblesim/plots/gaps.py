@@ -27,21 +27,21 @@ def gap_without(row: Counted, names: Collection[str]) -> float:
     return float(Fraction(row.io, least.value))
 
 
-def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | None = None) -> Axes:
+def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | None = None) -> Axes:
     """Draw the gap of the best schedule over M, and the gap without some bounds or schedules; below, show which bound
     is the largest.
 
     "once" means the compulsory words. A bound that is the largest only on a short interval is not named.
 
     Args:
-        found: the best schedules of a problem at several M.
+        result: the best schedules of a problem at several M.
         ax: where to draw.
         without: names of bounds.
         before: the best of fewer schedules; their gap is drawn without those bounds, too.
     """
     from matplotlib.patheffects import withStroke
 
-    rows = found.rows
+    rows = result.rows
     M, gap = [row.M for row in rows], [row.gap for row in rows]
     if before is not None:
         gap_before = [gap_without(row, without) for row in before.rows]
@@ -58,7 +58,7 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | No
             label=label,
         )
     ax.plot(M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="with all bounds")
-    worst = found.worst
+    worst = result.worst
     worst_gap = ax.annotate(
         f"{worst.gap:.2f}", (worst.M, worst.gap), xytext=(0, 5), textcoords="offset points", fontsize=8, ha="center"
     )
@@ -70,7 +70,7 @@ def gaps(found: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | No
             where = ((first * last) ** 0.5, 0.03)
             ax.annotate(short, where, xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="center")
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
-    ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), xlim=(M[0], M[-1]), ylabel=found.problem)
+    ax.set(xscale="log", ylim=(0.9, 1.08 * ax.get_ylim()[1]), xlim=(M[0], M[-1]), ylabel=result.problem)
     ax.grid(alpha=0.25, linewidth=0.5)
     return ax
 
@@ -80,28 +80,28 @@ def figure(
 ) -> None:
     """Draw one panel above the other, with the same M axis; `before` is by problem."""
     axes = figure.subplots(len(all_found), sharex=True, squeeze=False)[:, 0]
-    for found, ax in zip(all_found, axes, strict=True):
-        gaps(found, ax, [name for name in without if name in names_of_bounds(found)], (before or {}).get(found.problem))
+    for each, ax in zip(all_found, axes, strict=True):
+        gaps(each, ax, [name for name in without if name in names_of_bounds(each)], (before or {}).get(each.problem))
         ax.legend(loc="upper left", bbox_to_anchor=(0.07, 1), frameon=False, fontsize=8)
     sizes = listed(all_found[0].dims)
     axes[0].set_title(f"least I/O ÷ lower bound for its way, {sizes}", fontsize=11)
     axes[-1].set_xlabel("M, words of cache")
 
 
-def names_of_bounds(found: Gaps) -> set[str]:
+def names_of_bounds(result: Gaps) -> set[str]:
     """Return the names of all bounds of a problem."""
-    first = found.rows[0]
-    return {bound.name for bound in lower_bounds(problem(found.problem), first.dims, first.M)}
+    first = result.rows[0]
+    return {bound.name for bound in lower_bounds(problem(result.problem), first.dims, first.M)}
 
 
 def _stretches(rows: Sequence[Counted]) -> list[tuple[float, float, str]]:
     """Return the intervals of M in which one bound is the largest; neighbours meet in the middle."""
     ends = [float(rows[0].M), *((a.M * b.M) ** 0.5 for a, b in pairwise(rows)), float(rows[-1].M)]
-    found: list[tuple[float, float, str]] = []
+    stretches: list[tuple[float, float, str]] = []
     for row, first, last in zip(rows, ends, ends[1:], strict=False):
         name = row.lower_bound.name
-        if found and found[-1][2] == name:
-            found[-1] = (found[-1][0], last, name)
+        if stretches and stretches[-1][2] == name:
+            stretches[-1] = (stretches[-1][0], last, name)
         else:
-            found.append((first, last, name))
-    return found
+            stretches.append((first, last, name))
+    return stretches

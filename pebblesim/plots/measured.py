@@ -37,12 +37,12 @@ def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
     everything: list[int] = []
     for number, (name, label) in enumerate(QUANTITIES.items()):
         pairs = [(total["predicted"][name], total["measured"][name]) for total in totals]
-        same = sum(predicted == found for predicted, found in pairs)
-        shown = [(predicted, found) for predicted, found in pairs if predicted > 0 and found > 0]
+        same = sum(predicted == counted for predicted, counted in pairs)
+        shown = [(predicted, counted) for predicted, counted in pairs if predicted > 0 and counted > 0]
         everything += [value for pair in shown for value in pair]
         ax.plot(
             [predicted for predicted, _ in shown],
-            [found for _, found in shown],
+            [counted for _, counted in shown],
             MARKERS[number],
             color=COLOURS[number],
             fillstyle="none",

@@ -58,18 +58,18 @@ def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figur
     if not ways:
         raise UsageError(f"these results hold no two schedules of ours without a mask at n = {n:,}.")
     for ax, way in zip(figure.subplots(1, len(ways), squeeze=False)[0], ways, strict=True):
-        found = {(row["contender"], row["d"]): row for row in ours if row["way"] == way}
-        base = next(name for name, _ in found if name.startswith("small-cache"))
-        others = [name for name in dict.fromkeys(name for name, _ in found) if name != base]
+        by_case = {(row["contender"], row["d"]): row for row in ours if row["way"] == way}
+        base = next(name for name, _ in by_case if name.startswith("small-cache"))
+        others = [name for name in dict.fromkeys(name for name, _ in by_case) if name != base]
         for number, name in enumerate(others):
             for what, of in (("bytes, counted", _bytes), ("time, measured", lambda row: row["seconds"])):
-                widths = [d for other, d in found if other == name and (base, d) in found]
-                points = sorted((d, of(found[name, d]) / of(found[base, d])) for d in widths)
+                widths = [d for other, d in by_case if other == name and (base, d) in by_case]
+                points = sorted((d, of(by_case[name, d]) / of(by_case[base, d])) for d in widths)
                 dashes = {**line(number), "linestyle": "-" if what.startswith("time") else ":"}
                 ax.plot(*zip(*points, strict=True), **dashes, markersize=5, linewidth=1.3, label=f"{name}: {what}")
         ax.axhline(1, color="black", linewidth=0.8)
         ax.set_title(f"{way}, n = {n:,}", fontsize=11)
-        _widths(ax, sorted({d for _, d in found}))
+        _widths(ax, sorted({d for _, d in by_case}))
         ax.set_yscale("log")
         ax.set_ylabel(f"times what {base} takes", fontsize=9)
         ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])

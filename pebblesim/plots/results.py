@@ -12,8 +12,8 @@ from pebblesim.jobs.bounding import Bounds, Gaps
 from pebblesim.jobs.cache import CacheTable
 from pebblesim.jobs.compare import Comparison
 from pebblesim.jobs.count import Counted
-from pebblesim.jobs.crossings import Crossover
 from pebblesim.jobs.crossover import sweep
+from pebblesim.jobs.crossover_result import Crossover
 from pebblesim.jobs.play import Played
 from pebblesim.jobs.recording import record, record_moves
 from pebblesim.plots import bounds, caches, gaps, words

@@ -96,17 +96,17 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
 
 def _by_schedule(rows: Sequence[Counted]) -> list[list[Counted]]:
     """Return the rows that fit, for each schedule by M; schedules are sorted by I/O at their largest M."""
-    found: dict[str, list[Counted]] = {}
+    by_schedule: dict[str, list[Counted]] = {}
     for row in sorted(rows, key=lambda row: row.M):
         if row.feasible:
-            found.setdefault(row.schedule, []).append(row)
-    return sorted(found.values(), key=lambda each: -each[-1].io)
+            by_schedule.setdefault(row.schedule, []).append(row)
+    return sorted(by_schedule.values(), key=lambda each: -each[-1].io)
 
 
 def _best(rows: Sequence[Counted]) -> list[Counted]:
     """Return the row with the least I/O for each M at which some schedule fits."""
-    found: dict[int, Counted] = {}
+    best: dict[int, Counted] = {}
     for row in rows:
-        if row.feasible and (row.M not in found or row.io < found[row.M].io):
-            found[row.M] = row
-    return [found[M] for M in sorted(found)]
+        if row.feasible and (row.M not in best or row.io < best[row.M].io):
+            best[row.M] = row
+    return [best[M] for M in sorted(best)]

@@ -6,15 +6,13 @@ and reading or writing a tile is not a request itself. There a tile is stored wh
 be written to; a tile that is changed and not written back, or never written, has its own place. Zeros are written, and
 a tile that takes over the words of another is a copy.
 
-A request names an item: a word, or a block of a matrix. Matrices are cut so that each tile consists of whole blocks;
-then a request represents all words of the block, always in the same order. The operations of the second machine on
-tiles touch each operand once, and then the result.
+Matrices are cut into items so that each tile consists of whole ones. The operations of the second machine on tiles
+touch each operand once, and then the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Any, Literal
 
@@ -25,99 +23,11 @@ from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.loops import operations
-
-READ, WRITE, UPDATE, START = 1, 2, 3, 0
-"""Kinds of requests: an item is read, overwritten, or both. START is not a request: an iteration of a loop begins."""
-
-MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
-"""Most requests of a stream, and most items in memory; each takes some 16 bytes."""
+from pebblesim.readings.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
 
 Machine = Literal["moves", "uses"]
 Grain = Literal["tiles", "words"]
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Place:
-    """A matrix in memory, cut into items: `rows` x `columns` words, blocks of `height` x `width`, numbered row by row.
-
-    `name` is the name of a tensor, or of a tile with its own place, with a leading ~. `kept` says whether its words
-    are needed at the end. There may be several `copies`, one after the other.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    height: int
-    width: int
-    first: int
-    kept: bool
-    copies: int = 1
-
-    @property
-    def across(self) -> int:
-        """Items from one row of items to the next."""
-        return -(-self.columns // self.width)
-
-    @property
-    def down(self) -> int:
-        """Rows of items, of each copy."""
-        return -(-self.rows // self.height)
-
-    @property
-    def items(self) -> int:
-        """Number of items."""
-        return self.copies * self.down * self.across
-
-    def sizes(self) -> Array:
-        """Words of each item."""
-        heights, widths = (
-            np.minimum(side, whole - np.arange(0, whole, side))
-            for side, whole in ((self.height, self.rows), (self.width, self.columns))
-        )
-        return np.tile((heights[:, None] * widths).astype(np.int64).ravel(), self.copies)
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Requests, in order.
-
-    Attributes:
-        ids: the item of each, from 0 on, int32.
-        kinds: READ, WRITE or UPDATE for each; empty if all are reads.
-        sizes: words of each item.
-        kept: for each item, whether what was written must be in memory at the end; empty if all must.
-        places: the matrices of the items; empty for a stream that is not from a schedule.
-        starts: where the requests of each thread block begin, and the end; None if there are none.
-        blocks: the number of each thread block in its grid, row by row.
-        work: operations done between a request and the one before it, in thread blocks.
-        unit: words that a size of 1 stands for: of a line, if items are lines.
-    """
-
-    ids: Array
-    kinds: Array
-    sizes: Array
-    kept: Array
-    places: tuple[Place, ...] = ()
-    starts: Array | None = None
-    blocks: Array | None = None
-    work: Array | None = None
-    unit: int = 1
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def plain(self) -> bool:
-        """Whether all items are single words that are only read."""
-        return not len(self.kinds) and bool((self.sizes == 1).all())
-
-    @property
-    def touched(self) -> int:
-        """Number of different words that are touched: a larger cache has no benefit."""
-        seen = np.zeros(len(self.sizes), bool)
-        seen[self.ids] = True
-        return int(self.sizes[seen].sum()) * self.unit
 
 
 def accesses(
@@ -175,10 +85,10 @@ def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
     return Stream(ids[~marks], kinds[~marks], sizes, kept, places, starts, ids[marks], work[0][~marks])
 
 
-Part = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
+Batch = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
 
 
-def _joined(nothing: Part, parts: Iterable[Part]) -> Part:
+def _joined(nothing: Batch, parts: Iterable[Batch]) -> Batch:
     return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
 
 
@@ -199,7 +109,7 @@ class _Walker:
         self.sizes, self.machine, self.grain, self.mask = sizes, machine, grain, mask
         self.inside, self.grid, self.backwards = inside, grid, backwards
         self.bounds: dict[ir.Range, tuple[int, int]] = {}
-        self.nothing: Part = np.empty(0, np.int32), np.empty(0, np.uint8)
+        self.nothing: Batch = np.empty(0, np.int32), np.empty(0, np.uint8)
         if inside is not None:
             self.nothing = *self.nothing, np.empty(0, np.int64)
         self.made, self.work = 0, 0
@@ -210,7 +120,7 @@ class _Walker:
 
     # places of tiles and tensors
 
-    def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, Place]:
+    def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, StoredMatrix]:
         sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
         whole: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
         for at, ranges in _touches(nodes, self.machine, self.homes):
@@ -224,7 +134,7 @@ class _Walker:
             else:
                 shape = tuple(self.sizes[dim] for dim in at.shape)
             whole[at] = (*shape, 1)[0], (*shape, 1)[1]
-        places: dict[ir.Tensor | ir.Tile, Place] = {}
+        places: dict[ir.Tensor | ir.Tile, StoredMatrix] = {}
         first = 0
         for at, (height, width) in sides.items():
             rows, columns = whole[at]
@@ -232,7 +142,7 @@ class _Walker:
                 height, width = 1, 1
             name, kept = (f"~{at.name}", False) if isinstance(at, ir.Tile) else (at.name, at.name in program.outputs)
             copies = at.copies(self.sizes) if isinstance(at, ir.Tensor) else 1
-            places[at] = Place(name, rows, columns, height or rows, width or columns, first, kept, copies)
+            places[at] = StoredMatrix(name, rows, columns, height or rows, width or columns, first, kept, copies)
             first += places[at].items
         if first > MOST_ITEMS:
             raise UsageError(
@@ -268,10 +178,10 @@ class _Walker:
         columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
         return place.first + rows[:, None] * np.int32(place.across) + columns
 
-    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Part:
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Batch:
         return self._part(self._items(at, ranges, tiles).ravel(), kind)
 
-    def _part(self, ids: Array, kind: int | Array) -> Part:
+    def _part(self, ids: Array, kind: int | Array) -> Batch:
         self._count(len(ids))
         kinds = np.full(len(ids), kind, np.uint8) if isinstance(kind, int) else kind
         if self.inside is None:
@@ -291,7 +201,7 @@ class _Walker:
 
     # loops
 
-    def body(self, body: list[ir.Node]) -> Iterator[Part]:
+    def body(self, body: list[ir.Node]) -> Iterator[Batch]:
         if body is self.inside:
             yield self._part(np.array([self._block()], np.int32), START)
         for node in body:
@@ -311,7 +221,7 @@ class _Walker:
             number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
         return number
 
-    def _loop(self, loop: ir.Loop) -> Iterator[Part]:
+    def _loop(self, loop: ir.Loop) -> Iterator[Batch]:
         block = ir.length(loop.range.block, self.sizes)
         begin, end = self._span(loop.range)
         starts = np.arange(begin, end, block)
@@ -327,7 +237,7 @@ class _Walker:
             elif not alike or start + block > end:
                 yield self._iteration(loop, start, block, end)
 
-    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Part:
+    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Batch:
         """Iterations of full tiles: from one to the next, items move as far as the tile."""
         made = self.made
         first = self._iteration(loop, int(starts[0]), block, end)
@@ -338,7 +248,7 @@ class _Walker:
         rest = (first[0] + tiles[:, None] * step).ravel(), *(np.tile(each, len(tiles)) for each in second[1:])
         return _joined(first, [rest])
 
-    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Part:
+    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Batch:
         self.bounds[loop.range] = start, min(start + block, end)
         return _joined(self.nothing, self.body(loop.body))
 
@@ -360,7 +270,7 @@ class _Walker:
 
     # requests of primitives
 
-    def _moves(self, node: ir.Node) -> Iterator[Part]:
+    def _moves(self, node: ir.Node) -> Iterator[Batch]:
         match node:
             case ir.Read(tile=tile, tensor=tensor):
                 yield self._request(tensor, tile.ranges, READ, node.at)
@@ -373,7 +283,7 @@ class _Walker:
             case _:
                 pass
 
-    def _uses(self, node: ir.Node) -> Iterator[Part]:
+    def _uses(self, node: ir.Node) -> Iterator[Batch]:
         match node:
             case ir.Read(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
                 yield self._request(tensor, tile.ranges, READ, node.at)
@@ -397,7 +307,7 @@ class _Walker:
             case _:
                 pass
 
-    def _word_by_word(self, node: ir.Compute) -> Part:
+    def _word_by_word(self, node: ir.Compute) -> Batch:
         """Rows outside, then columns, then the terms of a sum; of each the operands, then the result."""
         expr = node.expr
         target = self._items(self._of(node.target.tile), node.target.ranges)
@@ -450,17 +360,17 @@ def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
                 pass
         if tile_in := ir.entering(node):
             tiles[tile_in] = None
-    found = {}
+    homes = {}
     for tile in tiles:
         written = goals.get(tile, set())
         if tile in source:
             if tile not in moved and (tile not in changed or written == {source[tile]}):
-                found[tile] = source[tile]
+                homes[tile] = source[tile]
         elif len(written) == 1 and tile not in moved:
             (goal,) = written
             if goal not in read or not _read_while(nodes, tile, goal):
-                found[tile] = goal
-    return {tile: home for tile, home in found.items() if home.apart is None}
+                homes[tile] = goal
+    return {tile: home for tile, home in homes.items() if home.apart is None}
 
 
 def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:

@@ -43,9 +43,9 @@ class _MaskedOccupancy(Occupancy):
     def _runs(self, when: ir.MaskCondition | None) -> bool:
         return when is None or bool(self._pairs((when.rows, when.columns)).any()) != when.none
 
-    def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        if loop.range.pairs is None:
-            return super()._picked(loop, last)
+    def _picked(self, loop: ir.Loop, last: int, ragged: bool) -> list[int]:
+        if loop.range.pairs is None:  # what is filled in the first iteration, is held in the last
+            return sorted({*super()._picked(loop, last, ragged), last})
         self._charge(last)
         return list(range(last + 1))
 
@@ -110,9 +110,9 @@ class _MaskedOccupancy(Occupancy):
             after = before | (new > 0)
         else:  # the sum is added to a value, or to a partial sum from memory
             before = after = np.ones(shape, bool)
-        most = np.where(before, 0, np.where(new > 0, max(term, 1), after))
-        most = np.maximum(most, np.where((new > 0) & (before + new > 1), 1 + self._to_add(expr), 0))
-        self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, most)))
+        peak = np.where(before, 0, np.where(new > 0, max(term, 1), after))
+        peak = np.maximum(peak, np.where((new > 0) & (before + new > 1), 1 + self._to_add(expr), 0))
+        self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, peak)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
         if node.mode == "new" or (tile in self.done and tile not in self.values):
             whole = kept_apart(self._index(expr), self.within[tile])
@@ -123,12 +123,12 @@ class _MaskedOccupancy(Occupancy):
             self.done[tile][self._within(ranges, tile)] = after
             self.empty[tile] = without
 
-    def _in_turn(self, before: Array, after: Array, most: Array) -> None:
+    def _in_turn(self, before: Array, after: Array, peak: Array) -> None:
         """Add the terms of the target's elements, one element after the other."""
         others = self.red - int(before.sum())
-        held = np.cumsum(after) - after + before.sum() - np.cumsum(before) + most
-        if most.any():
-            self._reach(others + int(held[most > 0].max()))
+        held = np.cumsum(after) - after + before.sum() - np.cumsum(before) + peak
+        if peak.any():
+            self._reach(others + int(held[peak > 0].max()))
 
     def _within(self, ranges: ir.Ranges, tile: ir.Tile) -> tuple[slice, ...]:
         parts, whole = map(self._slice, ranges), map(self._slice, tile.ranges)

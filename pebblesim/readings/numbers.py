@@ -52,10 +52,10 @@ def numbers(
         UsageError: an input is missing, has a wrong shape, or does not contain real numbers; or exponentials of scores
             overflow, or all exponentials of a row are 0.
     """
-    given = checked(program, sizes, inputs)
-    dtype = np.result_type(*given.values())
+    arrays = checked(program, sizes, inputs)
+    dtype = np.result_type(*arrays.values())
     memory = {
-        name: given[name].astype(dtype, copy=False) if name in given else np.full(tensor.sides(sizes), np.nan, dtype)
+        name: arrays[name].astype(dtype, copy=False) if name in arrays else np.full(tensor.sides(sizes), np.nan, dtype)
         for name, tensor in program.tensors.items()
     }
     run = _Run(sizes, memory, None if mask is None else mask.allowed(*program.grid(sizes)))
@@ -82,17 +82,17 @@ def checked(program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array]) -
     Raises:
         UsageError: an input is missing, has a wrong shape, or does not contain real numbers.
     """
-    given = {name: np.asarray(inputs[name]) for name in program.inputs if name in inputs}
+    arrays = {name: np.asarray(inputs[name]) for name in program.inputs if name in inputs}
     for name in program.inputs:
         shape = tuple(sizes[dim] for dim in program.tensors[name].shape)
-        if name not in given or given[name].shape != shape:
-            got = f"shape {given[name].shape}" if name in given else "nothing"
+        if name not in arrays or arrays[name].shape != shape:
+            got = f"shape {arrays[name].shape}" if name in arrays else "nothing"
             raise UsageError(f"{program.name} needs input {name} of shape {shape}, and got {got}.")
-        if given[name].dtype.kind not in "biuf":
-            raise UsageError(f"{program.name} needs real numbers for input {name}, and got {given[name].dtype}.")
-    common = np.result_type(*given.values())
+        if arrays[name].dtype.kind not in "biuf":
+            raise UsageError(f"{program.name} needs real numbers for input {name}, and got {arrays[name].dtype}.")
+    common = np.result_type(*arrays.values())
     dtype = common if common.kind == "f" else np.dtype(np.float64)
-    return {name: array.astype(dtype, copy=False) for name, array in given.items()}
+    return {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
 
 
 class _Run(EveryTile):

@@ -3,8 +3,10 @@
 The game has a pebble for each word in cache, except for sums without a term, plus pebbles for the intermediates of the
 element being computed: for example a term and a new partial sum, or all partial sums that a balanced tree keeps. The
 program is run only on numbers of pebbles. Iterations that cannot differ are run once. If a loop adds to no sum outside
-it, the first iteration represents all but the last. If it does, and sums are chains, every iteration after the first
-changes the same pebbles by the same number. Only other summation trees need every iteration.
+it, the first iteration represents all but the last. If it changes nothing outside it, and sums are chains, the first
+represents the last, too, because a smaller tile holds no more. If it adds to sums outside it, and sums are chains,
+every iteration after the first changes the same pebbles by the same number. Only other summation trees need every
+iteration.
 """
 
 from __future__ import annotations
@@ -75,11 +77,11 @@ def intermediates(expr: ir.Expr) -> int:
     if isinstance(expr, ir.Ref):
         return 0
     assert isinstance(expr, ir.Elementwise)
-    held = most = 0
+    held = peak = 0
     for operand in expr.operands:
-        most = max(most, held + intermediates(operand))
+        peak = max(peak, held + intermediates(operand))
         held += not isinstance(operand, ir.Ref)
-    return max(most, held + 1)
+    return max(peak, held + 1)
 
 
 def pebbles_of_a_term(expr: ir.RowReduction) -> int:
@@ -163,7 +165,7 @@ class Occupancy:
         start, last = self.offset.get(rng.parent, 0) + begin, (whole - 1) // block
         if not whole:
             return
-        picked = self._picked(loop, last)
+        picked = self._picked(loop, last, ragged=whole % block > 0)
         parts = {tile: (tile in self.values, self.within.get(tile, frozenset())) for tile in _changed_in_parts(loop)}
         self.open.append(rng)
         for position, index in enumerate(picked):
@@ -188,12 +190,14 @@ class Occupancy:
         """Whether a loop runs for the tile it is at; without a mask, for all but those that a mask would leave out."""
         return when is None or not when.none
 
-    def _picked(self, loop: ir.Loop, last: int) -> list[int]:
-        """The iterations that have to be run."""
+    def _picked(self, loop: ir.Loop, last: int, ragged: bool) -> list[int]:
+        """The iterations that have to be run; `ragged`: whether the last tile is smaller than the others."""
+        if self.chain and not _changes_outside(loop):
+            return [0]
         if not _feeds_a_sum_outside(loop):
             return sorted({0, last})
         if self.chain:
-            return sorted({index for index in (0, 1, last - 1, last) if 0 <= index <= last})
+            return sorted({index for index in (0, 1, last - ragged, last) if 0 <= index <= last})
         self._charge(last)
         return list(range(last + 1))
 
@@ -248,9 +252,9 @@ class Occupancy:
         tree = tree or tree_block(self.summation, terms)
         if tree > 1:
             self._charge(count)
-        before, after, most = _sum(first, first + count, terms, tree, started, term, self._to_add(expr))
+        before, after, peak = _sum(first, first + count, terms, tree, started, term, self._to_add(expr))
         others = self.red - elements * before
-        self._reach(others + (elements - 1) * max(before, after) + most)
+        self._reach(others + (elements - 1) * max(before, after) + peak)
         self._hold(tile, elements * (after - before))
 
     def _to_add(self, expr: ir.Expr) -> int:
@@ -297,14 +301,14 @@ def _sum(first: int, end: int, terms: int, block: int, started: bool, term: int,
         blocks, inside = divmod(done, block)
         return (blocks > 0 or started) + inside.bit_count()
 
-    most = 0
+    peak = 0
     steps = range(first, end) if block > 1 else range(first, min(end, first + 2))
     for done in steps:
         blocks, inside = divmod(done, block)
         complete = inside + 1 == min(block, terms - blocks * block)
         adds = inside % 2 == 1 or (complete and (inside > 0 or blocks > 0 or started))
-        most = max(most, held(done) + (to_add if adds else term))
-    return held(first), held(end), most
+        peak = max(peak, held(done) + (to_add if adds else term))
+    return held(first), held(end), peak
 
 
 def _outermost(index: ir.Range) -> ir.Range:
@@ -330,6 +334,18 @@ def _changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
         and node.mode == "assign"
         and any(map(of_loop, node.target.ranges))
         and not any(map(of_loop, node.target.tile.ranges))
+    )
+
+
+@cache
+def _changes_outside(loop: ir.Loop) -> bool:
+    """Whether a tile from outside the loop gets another value inside it."""
+    inner = list(ir.walk(loop.body))
+    entered = {ir.entering(node) for node in inner}
+    return any(
+        (isinstance(node, ir.Compute) and node.target.tile not in entered)
+        or (isinstance(node, ir.Move) and node.tile not in entered)
+        for node in inner
     )
 
 

@@ -254,13 +254,13 @@ class Assembler:
     def _constant(self, node: ir.Constant) -> int:
         """Return the family of running values that start from this constant and have the tile's dimensions."""
         shape = tuple(self.sizes[rng.dim] for rng in node.tile.ranges)
-        found = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
-        if len(found) != 1:
+        families = [n for n, f in enumerate(self.table) if f.initial == node.value and f.shape == shape]
+        if len(families) != 1:
             raise UsageError(
                 f"{self.program.name} starts a value of shape {shape} from the constant {node.value:g}; its graph must "
-                f"have one tensor that does so, and has {len(found)}."
+                f"have one tensor that does so, and has {len(families)}."
             )
-        return found[0]
+        return families[0]
 
     # -- instructions ----------------------------------------------------------------------------------------
 

@@ -325,13 +325,13 @@ def run(
             parent = ranges[rng[PARENT]]
             offset = parent[OFFSET] + rng[SKIPPED] if op == LOOP else rng[OFFSET] + rng[BLOCK]
             end = parent[OFFSET] + min(parent[LENGTH], rng[END])
-            found = False
-            while offset < end and not found:
+            runs = False
+            while offset < end and not runs:
                 rng[OFFSET] = offset
                 rng[LENGTH] = min(rng[BLOCK], end - offset)
-                found = _runs(ins, ranges, pairs)
+                runs = _runs(ins, ranges, pairs)
                 offset += rng[BLOCK]
-            if found:
+            if runs:
                 state[PC] = state[PC] + 1 if op == LOOP else ins[JUMP]
             else:
                 state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1

@@ -39,13 +39,13 @@ def rounding(
         program, sizes, inputs: as for `numbers`.
         workers: the largest number of parts in which a sum may be computed.
     """
-    run = _Run(program, sizes, inputs, workers)
+    run = _BoundedRun(program, sizes, inputs, workers)
     for phase in program.phases:
         run.body(phase.body)
     return {name: (run.memory[name][VALUE], run.error(run.memory[name])) for name in program.outputs}
 
 
-class _Run(EveryTile):
+class _BoundedRun(EveryTile):
     def __init__(self, program: ir.Program, sizes: ir.Sizes, inputs: Mapping[str, Array], workers: int) -> None:
         super().__init__(sizes)
         self.workers = workers

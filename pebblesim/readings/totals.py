@@ -18,7 +18,8 @@ from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.language.masks import MOST_TILES, Mask, TileRange
+from pebblesim.language.masks import Mask
+from pebblesim.language.tile_ranges import MOST_TILES, TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any

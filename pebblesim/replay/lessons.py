@@ -61,9 +61,9 @@ def par(game: Recording) -> dict[str, Any] | None:
             bounds.append((least.bound, "the proven least" if least.proven else least.proof))
             best.append(least.io)
         elif on.vertices <= SEARCHED:
-            found = pebble(on, M=M, rules=rules, seconds=BETTER)
-            bounds.append((found.bound.value, found.bound.source))
-            best.append(found.io)
+            pebbling = pebble(on, M=M, rules=rules, seconds=BETTER)
+            bounds.append((pebbling.bound.value, pebbling.bound.source))
+            best.append(pebbling.io)
     except Infeasible:
         return None  # no game can be won with so few pebbles
     if not bounds:
@@ -83,9 +83,9 @@ def boards() -> tuple[dict[str, Any], ...]:
 def _best(name: str, sizes: Mapping[str, int], M: int) -> Recording:
     """Return a game with the least I/O on a product."""
     on = graph("matmul", **dict[str, Any](sizes))
-    found = optimum(on, M=M)
-    assert found.proven
-    return record_moves(name, on, found.moves, M=M)
+    result = optimum(on, M=M)
+    assert result.proven
+    return record_moves(name, on, result.moves, M=M)
 
 
 INTRODUCTION: Final = (
@@ -121,10 +121,10 @@ def tour() -> dict[str, Any]:
     """Return a game on the smallest of these boards, explained move by move: `cards` of (move, heading, text)."""
     game = _best(*BOARDS[0])
     cards = [(0, heading, text.format(M=game.game.M)) for heading, text in INTRODUCTION]
-    seen = set()
+    explained = set()
     for number, kind in enumerate(unpack(game.moves)[0].tolist(), 1):
-        cards.append((number, "", "" if kind in seen else FIRST[kind]))
-        seen.add(kind)
+        cards.append((number, "", "" if kind in explained else FIRST[kind]))
+        explained.add(kind)
     known = {"io": game.game.io, "inputs": len(game.graph.inputs), "outputs": len(game.graph.outputs)}
     heading, text = (each.format(**known) for each in END)
     cards.append((len(game.moves), heading, text))

@@ -165,7 +165,7 @@ class _Head:
         """Run the schedule under the mask of the remaining tiles."""
         mask = masks.from_array(kept, f"{ranking.rule}:{parameter:g}", (self.blocks["B_r"], self.blocks["B_c"]))
         counted = count(self.schedule, M=self.M, blocks=self.blocks, mask=mask, **self.dims)
-        found = self._gradients(numbers(self.schedule.masked, self.sizes, self.inputs, mask))
+        gradients = self._gradients(numbers(self.schedule.masked, self.sizes, self.inputs, mask))
         return SparsePass(
             parameter=parameter,
             tiles=kept.size,
@@ -175,7 +175,7 @@ class _Head:
             io_saved=_saved(counted.io, self.dense.io),
             net_io_saved=_saved(counted.io + self.recording.io, self.dense.io),
             work_saved=_saved(counted.operations, self.dense.operations),
-            gradients=similarities(self.exact, found),
+            gradients=similarities(self.exact, gradients),
         )
 
     def dropping(self, order: Iterable[tuple[int, int]]) -> Iterator[dict[str, Similarity]]:
@@ -201,9 +201,9 @@ class _Head:
                 off[name][part] += lost
             yield without(self.squares, inner, square)
 
-    def _gradients(self, found: Mapping[str, Array]) -> dict[str, Array]:
+    def _gradients(self, computed: Mapping[str, Array]) -> dict[str, Array]:
         """Return dQ, dK, dV for the Q before scaling."""
-        return {**found, "dQ": found["dQ"] * self.scale}
+        return {**computed, "dQ": computed["dQ"] * self.scale}
 
 
 def _blocks(dims: Mapping[str, int], blocks: Mapping[str, int] | None, M: int | None) -> dict[str, int]:
@@ -238,8 +238,8 @@ def _calibrated(head: _Head, ranking: Levels, limits: Similarity, steps: _Steps)
     exist = [count for count in range(len(order) + 1) if bounds[count] < bounds[count + 1] or (strict and count == 0)]
     keeps = {0}
     tiles = (divmod(int(tile), ranking.table.shape[1]) for tile in order)
-    for number, found in enumerate(head.dropping(tiles), start=1):
-        if _within(found, limits):
+    for number, similarity in enumerate(head.dropping(tiles), start=1):
+        if _within(similarity, limits):
             keeps.add(number)
         steps.done(1 / len(order))
     for number in reversed(exist):
@@ -253,8 +253,8 @@ def _calibrated(head: _Head, ranking: Levels, limits: Similarity, steps: _Steps)
     raise AssertionError("leaving out nothing that counts changes nothing")
 
 
-def _within(found: Mapping[str, Similarity], limits: Similarity) -> bool:
-    return all(each.cosine >= limits.cosine and each.l2 <= limits.l2 for each in found.values())
+def _within(by_tensor: Mapping[str, Similarity], limits: Similarity) -> bool:
+    return all(each.cosine >= limits.cosine and each.l2 <= limits.l2 for each in by_tensor.values())
 
 
 def _short(start: float, stop: float, strict: bool) -> float:

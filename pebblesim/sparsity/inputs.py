@@ -97,19 +97,19 @@ def load_head(sources: Sequence[str], head: Sequence[int] = (), seed: int = 0) -
         UsageError: a file does not exist or has an unknown format, or an array is missing, given twice, or refused by
             `checked`.
     """
-    found: dict[str, tuple[str, Array]] = {}
+    arrays: dict[str, tuple[str, Array]] = {}
     for source in sources:
         for name, array in _arrays(source).items():
-            if name in found:
-                raise UsageError(f"{name} is in {found[name][0]!r} and in {source!r}; give it once.")
-            found[name] = source, array
-    missing = [name for name in NAMES[:3] if name not in found]
+            if name in arrays:
+                raise UsageError(f"{name} is in {arrays[name][0]!r} and in {source!r}; give it once.")
+            arrays[name] = source, array
+    missing = [name for name in NAMES[:3] if name not in arrays]
     if missing:
         raise UsageError(
             f"no {' and no '.join(missing)} in {', '.join(map(repr, sources)) or 'no file at all'}; give Q, K, V "
             "and optionally dO: in one .npz or .safetensors file under these names, or as Q=q.npy K=k.npy V=v.npy."
         )
-    return checked({name: _of_head(name, array, head) for name, (_, array) in found.items()}, seed)
+    return checked({name: _of_head(name, array, head) for name, (_, array) in arrays.items()}, seed)
 
 
 def checked(arrays: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
@@ -187,20 +187,20 @@ def _arrays(source: str) -> dict[str, Array]:
     if named:
         return {name: load_numpy(path, f"inputs {source!r}")}
     arrays = _safetensors(source, path) if ending == "safetensors" else load_numpy(path, f"inputs {source!r}")
-    found: dict[str, Array] = {}
+    of_name: dict[str, Array] = {}
     for wanted in NAMES:
         alike = [key for key in arrays if key.casefold() == wanted.casefold()]
         exact = [key for key in alike if key == wanted] or alike
         if len(exact) > 1:
             raise UsageError(f"inputs {source!r}: {' and '.join(exact)} both could be {wanted}; keep one of them.")
         if exact:
-            found[wanted] = arrays[exact[0]]
-    if not found:
+            of_name[wanted] = arrays[exact[0]]
+    if not of_name:
         raise UsageError(
             f"inputs {source!r}: there is no {', '.join(NAMES)} in it, but {', '.join(sorted(arrays)) or 'nothing'}; "
             "rename the arrays."
         )
-    return found
+    return of_name
 
 
 def _safetensors(source: str, path: str) -> dict[str, Array]:

@@ -171,14 +171,14 @@ class BackLite(Result):
             f"{kept.work:,} operations",
         ]
         if self.calibrated:
-            found = self.calibrated
+            best = self.calibrated
             first, last = ("<", "≤") if self.rule == "threshold" else ("≤", "<")
-            cosine = min(each.cosine for each in found.row.gradients.values())
-            l2 = max(each.l2 for each in found.row.gradients.values())
+            cosine = min(each.cosine for each in best.row.gradients.values())
+            l2 = max(each.l2 for each in best.row.gradients.values())
             lines.append(
-                f"calibrated: the largest of {found.masks:,} masks with cosine ≥ {found.limits.cosine:g} and relative "
-                f"L2 ≤ {found.limits.l2:g} for each of dQ, dK and dV and for all (worst: {cosine:.6f}, {l2:.3g}); the "
-                f"same for {found.start:.6g} {first} {self.parameter} {last} {found.stop:.6g}"
+                f"calibrated: the largest of {best.masks:,} masks with cosine ≥ {best.limits.cosine:g} and relative "
+                f"L2 ≤ {best.limits.l2:g} for each of dQ, dK and dV and for all (worst: {cosine:.6f}, {l2:.3g}); the "
+                f"same for {best.start:.6g} {first} {self.parameter} {last} {best.stop:.6g}"
             )
         return lines
 

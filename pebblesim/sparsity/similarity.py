@@ -22,9 +22,9 @@ class Similarity(NamedTuple):
     l2: float
 
 
-def similarities(exact: Mapping[str, Array], found: Mapping[str, Array]) -> dict[str, Similarity]:
-    """Compute the similarities of found to exact gradients, by name, and for "all"."""
-    pairs = {name: (g.ravel(), found[name].ravel()) for name, g in exact.items()}
+def similarities(exact: Mapping[str, Array], approximate: Mapping[str, Array]) -> dict[str, Similarity]:
+    """Compute the similarities of approximate to exact gradients, by name, and for "all"."""
+    pairs = {name: (g.ravel(), approximate[name].ravel()) for name, g in exact.items()}
     g, a = (np.concatenate(vectors) for vectors in zip(*pairs.values(), strict=True))
     return {name: _similarity(*pair) for name, pair in {**pairs, "all": (g, a)}.items()}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
+from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Lines, Product
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),
@@ -30,7 +31,7 @@ ONE_FAMILY = [
 DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 
-def _backward(case: Case) -> Iterator[Claim]:
+def _backward(case: Cutting) -> Iterator[CuttingBound]:
     """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
     regrouped = _which(case.formulation) == REGROUPED
     why_not = (
@@ -45,8 +46,8 @@ def _backward(case: Case) -> Iterator[Claim]:
     yield case.of_words_at_once("D5", LINES, 2, (4, 2))
 
 
-def _merged(case: Case, why_not: str) -> Iterator[Claim]:
-    """Claim with Σ and Θ of a pair as one family. If l is kept, only p leaves it; otherwise A may leave it, too."""
+def _merged(case: Cutting, why_not: str) -> Iterator[CuttingBound]:
+    """Bound with Σ and Θ of a pair as one family. If l is kept, only p leaves it; otherwise A may leave it, too."""
     scores, q, dQ = ONE_FAMILY
     whole = "l" in case.formulation.kept
     tree = scores.weight + (q.weight if whole else 0)

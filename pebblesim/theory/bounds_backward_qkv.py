@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
-from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
+from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Lines, Product
 
 DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [
@@ -22,13 +23,13 @@ def _weighted(products: list[Product], *weights: int) -> list[Product]:
     return [product._replace(weight=weight) for product, weight in zip(products, weights, strict=True)]
 
 
-def _qkv(case: Case) -> Iterator[Claim]:
+def _qkv(case: Cutting) -> Iterator[CuttingBound]:
     made = PROJECTIONS if case.made else []
     yield from _from_P(case, made) if _which(case.formulation) == KEPT else _with_scores(case, made)
 
 
-def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
-    """Claims for P recomputed from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
+def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
+    """Bounds for P recomputed from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
     scores = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
     others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
     weighted = _weighted(GRADIENTS, 12, 12, 17)
@@ -44,8 +45,8 @@ def _with_scores(case: Case, made: list[Product]) -> Iterator[Claim]:
     yield case.of_words_at_once("E7", sides, 3, (12, 3), why_not)
 
 
-def _from_P(case: Case, made: list[Product]) -> Iterator[Claim]:
-    """Claims for P kept: every pair costs a word, and no scores are computed.
+def _from_P(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
+    """Bounds for P kept: every pair costs a word, and no scores are computed.
 
     In E6 P and Θ are one family, which is read.
     """

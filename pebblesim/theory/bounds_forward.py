@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pebblesim.theory import bounds_products
-from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Lines, Product
+from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Lines, Product
 
 SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d_v"))
@@ -21,7 +22,7 @@ _LINEAR_S = Product("S", "A1", "X", ("queries", "d", "d"))
 _LINEAR_h = Product("h", "A3", "Y", ("keys", "d", "d"))
 
 
-def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Product) -> Iterator[Claim]:
+def _bounds(case: Cutting, made: Sequence[Product], scores: Product, output: Product) -> Iterator[CuttingBound]:
     lines = Lines((scores.left,), (scores.right,), ("d_k",))
     yield case.of_one_product("C1", "products with V of pairs", lines, output)
     yield case.of_products("C2", "all products", [*made, scores, output])
@@ -33,11 +34,11 @@ def _bounds(case: Case, made: Sequence[Product], scores: Product, output: Produc
     yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
 
 
-def _forward(case: Case) -> Iterator[Claim]:
+def _forward(case: Cutting) -> Iterator[CuttingBound]:
     yield from _bounds(case, PROJECTIONS if case.made else (), SCORES, OUTPUT)
 
 
-def _linear(case: Case) -> Iterator[Claim]:
+def _linear(case: Cutting) -> Iterator[CuttingBound]:
     if _order(case.formulation) == "linear order":
         yield bounds_products.linear(case)
         return
@@ -53,7 +54,7 @@ OF_LATENT = (
 """Scores of both parts of a key, and the first part as its value: 2·12² ≤ 17², as both of its products join C."""
 
 
-def _latent(case: Case) -> Iterator[Claim]:
+def _latent(case: Cutting) -> Iterator[CuttingBound]:
     lines = Lines(("Q_C", "Q_R"), ("C", "R"), ("d_v", "d_r"))
     yield case.of_values_in_keys("V1", "products with the values of pairs", lines, OF_LATENT[2]._replace(weight=1))
     of_value, of_rest = OF_LATENT[0].weight, OF_LATENT[1].weight

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from pebblesim.errors import UsageError
 from pebblesim.theory.capacities import Box
-from pebblesim.theory.cutting import Bounding, Case, Claim, Product
+from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.theory.instances import Product
 
 
-def matrix_product(case: Case) -> Iterator[Claim]:
+def matrix_product(case: Cutting) -> Iterator[CuttingBound]:
     """Yield bound B. The three sides are symmetric. A short side has too few words for an equal share of a segment."""
     claim = case.of_products("B", "products m·k·n", [Product("C", "A", "B", ("m", "k", "n"))])
     sides = {name: case.dims[name] for name in ("k", "m", "n")}
@@ -29,7 +30,7 @@ LINEAR = [
 """A1 (X (A2ᵀ A3) Y)."""
 
 
-def linear(case: Case) -> Claim:
+def linear(case: Cutting) -> CuttingBound:
     """Yield bound L1."""
     return case.of_products("L1", "all four products", LINEAR)
 

@@ -213,9 +213,9 @@ def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: 
     for T in (M + 1, M + M // 2 + 1, 2 * M + 1):
         X = M - 1 + T
         worth = Fraction(27 * (T - 1) ** 2, w**2 * X**3)  # ((T - 1)/G)² where all weigh 1
-        most = tree**2 * worth
+        largest = tree**2 * worth
         best = Fraction(products, 2 * max(1, light)) ** 2 * worth  # where (T - 1) N √ω/G - ω·light is largest
-        lightest = min(Fraction(1), most, best)
+        lightest = min(Fraction(1), largest, best)
         G = Cube(w, lightest)(X) if lightest else 0
         if G > 1:
             bounds.append(Fraction((T - 1) * (products - G), G) + M - 1 - lightest * light - others)
@@ -241,6 +241,6 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set
     return {X for X in near | ends if capacity(X) > 0}
 
 
-def _first_beyond(capacity: Capacity, most: int) -> int:
-    """Return the first X ≥ 1 with G(X) > most."""
-    return first_that(lambda X: capacity(X) > most, 1)
+def _first_beyond(capacity: Capacity, limit: int) -> int:
+    """Return the first X ≥ 1 with G(X) > limit."""
+    return first_that(lambda X: capacity(X) > limit, 1)

@@ -1,4 +1,4 @@
-"""Input of the cutting argument: matrix products and pairs, and the numbers that follow from them.
+"""The cutting argument: lower bounds of a problem from tables of its matrix products and pairs.
 
 A bound counts pairs, or elementary products of some matrix products. The number of products, the number of trees that
 can be computed without moving a word, and the additional words moved all follow from a table of the matrix products, so
@@ -11,102 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
-from math import gcd, prod
 from typing import NamedTuple
 
-from pebblesim.errors import UsageError
-from pebblesim.language.masks import Mask, TileRange
-from pebblesim.language.problems import Problem
-from pebblesim.language.registry import Schedule
 from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
 from pebblesim.theory.certificates import private_families
+from pebblesim.theory.closed_forms import (
+    FormBetween,
+    divided,
+    doubled,
+    forms_of_fresh,
+    forms_of_rows,
+    scaled,
+    subtracted,
+    summed,
+)
+from pebblesim.theory.instances import Formulation, Instance, Lines, Product
 
 
-class Pairs(NamedTuple):
-    """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair."""
-
-    number: int
-    queries: int
-    keys: int
-
-    @classmethod
-    def of(cls, given: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
-        """Count the pairs of a mask. For a number alone, use the smallest numbers of queries and keys that are
-        possible.
-
-        Raises:
-            UsageError: there are fewer pairs, or the mask does not fit.
-        """
-        n_k = n_q if n_k is None else n_k
-        grid = n_q, n_k
-        if isinstance(given, Mask):
-            each, whole = (
-                tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
-            )
-            return cls(
-                given.pairs(n_q, n_k), given.tiles(grid, each[0], whole[1]), given.tiles(grid, whole[0], each[1])
-            )
-        if not 0 <= given <= n_q * n_k:
-            sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
-            raise UsageError(f"{given:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
-        return cls(given, -(-given // n_k), -(-given // n_q))
-
-
-@dataclass(frozen=True)
-class Formulation:
-    """The way of computing a problem, as the bounds see it.
-
-    Attributes:
-        kept: inputs that the forward pass kept, by name.
-        outputs: the tensors written; empty for the outputs of the problem.
-        graph: options of the problem's graph.
-    """
-
-    kept: Sequence[str] = ()
-    outputs: Sequence[str] = ()
-    graph: Mapping[str, object] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> Formulation:
-        """Return the formulation of a schedule, from its signature, the tensors it writes, and its graph options."""
-        return cls(schedule.kept, schedule.program.outputs, schedule.graph)
-
-
-Sides = tuple[str, str, str]
-
-
-class Product(NamedTuple):
-    """result[i, j] = Σ_t left[i, t] right[t, j] in the cutting argument: each product has three families.
-
-    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
-    which in the square case is d for d_k and d_v. Each elementary product counts `weight` times. A transposed operand,
-    or a pair family for several values of the pair, is used under its own name.
-    """
-
-    result: str
-    left: str
-    right: str
-    sides: Sides
-    weight: int = 1
-
-
-class Lines(NamedTuple):
-    """The operands of a pair: operands with a row for its query, and operands with a row for its key.
-
-    `widths` are the words in a row of each operand; they are the same for queries and keys.
-    """
-
-    query: tuple[str, ...]
-    key: tuple[str, ...]
-    widths: tuple[str, ...] = ("d", "d")
-
-
-FormBetween = tuple[str, Fraction | int, Fraction | int | None]
-"""Text of a closed form, and the two multiples of a unit between which M must be."""
-
-
-class Claim(NamedTuple):
+class CuttingBound(NamedTuple):
     """One bound: the counted products, the capacity, and the additional words moved.
 
     Attributes:
@@ -144,143 +66,11 @@ class Claim(NamedTuple):
     beside: Sequence[tuple[str, int]] = ()
 
 
-class Case:
-    """A problem at given sizes, with a way of computing, with or without a mask.
+class Cutting(Instance):
+    """The bounds that the cutting argument gives for a problem at given sizes."""
 
-    Attributes:
-        problem, dims, formulation: as given.
-        masked: whether there is a mask, or a number of pairs.
-        outputs: the tensors written.
-        made: for each matrix that is computed from an input and weights, that input.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        dims: Mapping[str, int],
-        formulation: Formulation,
-        pairs: Pairs | None,
-        made: Mapping[str, str] | None = None,
-    ) -> None:
-        self.problem, self.dims, self.formulation, self.masked = problem, dims, formulation, pairs is not None
-        self.made = made or {}
-        sides = problem.pairs or ("n", "n")
-        n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
-        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
-        self.outputs = tuple(formulation.outputs) or tuple(problem.outputs)
-        queries, keys = ("r", "c") if self.masked else sides
-        fewer, more = sides if n_q <= n_k else sides[::-1]
-        self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
-        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
-        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
-        for dim in ("d_k", "d_v", "d_r"):
-            self._sizes.setdefault(dim, dims.get("d", 0))
-            self._texts.setdefault(dim, "d")
-        for total, parts in problem.totals.items():
-            self._sizes[total] = sum(self._sizes[part] for part in parts)
-            self._texts[total] = f"({_sum(Counter(self._texts[part] for part in parts))})"
-
-    # -- sizes, as text and as number --------------------------------------------------------------------------------
-
-    @property
-    def Z(self) -> int:
-        """Number of allowed pairs."""
-        return self._pairs.number
-
-    @property
-    def Z_text(self) -> str:
-        """The same as text."""
-        return "Z" if self.masked else self.size(("queries", "keys"))[0]
-
-    def size(self, sides: Iterable[str]) -> tuple[str, int]:
-        """Number of elements of a matrix with these sides; over queries and keys it has one for each pair."""
-        names, number = list(sides), 1
-        texts = []
-        if self.masked and {"queries", "keys"} <= set(names):
-            names.remove("queries")
-            names.remove("keys")
-            texts, number = ["Z"], self.Z
-        texts += [self._texts[name] for name in names]
-        return _monomial(texts), number * prod(self._sizes[name] for name in names)
-
-    def ragged(self, product: Product) -> bool:
-        """Whether, under a mask, the trees of a product's result differ in their number of products."""
-        return self.masked and product.sides[1] in ("queries", "keys")
-
-    def trees(self, product: Product) -> tuple[str, int]:
-        """Return the number of elements of a product's result, as text and number.
-
-        Depending on the order of association, a sum over pairs goes over keys or over queries; then this is the larger
-        of the two numbers of elements.
-        """
-        rows, terms, columns = product.sides
-        if terms in ("queries", "keys"):
-            rows, columns = ("more" if side in ("queries", "keys") else side for side in (rows, columns))
-        return self.size((rows, columns))
-
-    def terms(self, product: Product) -> tuple[str, int]:
-        """Return the number of products in a tree of the result; for a sum over pairs the smaller of n_q and n_k."""
-        terms = product.sides[1]
-        return self.size(("fewer" if terms in ("queries", "keys") else terms,))
-
-    def width(self, lines: Lines) -> tuple[str, int]:
-        """Return the least width of the rows from which a pair is computed, as text and number."""
-        return min(
-            (self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])),
-            key=lambda width: width[1],
-        )
-
-    # -- words -------------------------------------------------------------------------------------------------------
-
-    def words(self, names: Iterable[str]) -> tuple[int, str]:
-        """Return the words of these inputs and outputs that any game must move, as a number and as text."""
-        words = {name: self._tensor(name) for name in names}
-        return sum(number for _, number in words.values()), _sum(Counter(text for text, _ in words.values()))
-
-    def _tensor(self, name: str) -> tuple[str, int]:
-        """Return text and number of the words of a tensor, without the words that no allowed pair needs."""
-        inputs = {**self.problem.inputs, **self.problem.kept}
-        if name not in inputs:
-            shape = {**self.problem.outputs, **self.problem.extra}[name]
-            return _monomial(shape), prod(self.dims[dim] for dim in shape)
-        shape = inputs[name]
-        if not self.masked:
-            return _monomial(shape), prod(self.dims[dim] for dim in shape)
-        if not self.Z:
-            return "0", 0
-        if shape == self.problem.pairs:
-            return self.size(("queries", "keys"))
-        line = "keys" if name in self.problem.keys else "queries"
-        return self.size(line if dim in (self.problem.pairs or ()) else dim for dim in shape)
-
-    def columns_besides(self, lines: Lines, families: Iterable[str]) -> list[tuple[str, int]]:
-        """Return the words of these inputs and outputs in columns beyond the width of `lines`, as text and number."""
-        width, number = self.width(lines)
-        shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
-        found = []
-        for name in dict.fromkeys(families):
-            if name in shapes and len(shapes[name]) == 2 and name in self.all_words():
-                text, words = self._tensor(name)
-                own = self.dims[shapes[name][1]]
-                if own > number:
-                    rows = text.removesuffix(f"*{shapes[name][1]}")
-                    found.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
-        return found
-
-    def besides(self, families: Iterable[str]) -> tuple[str, ...]:
-        """Return inputs and outputs that are in none of these families, and from which none of them is computed."""
-        within = {*families}
-        within |= {self.made[name] for name in within if name in self.made}
-        return tuple(name for name in self.all_words() if name not in within)
-
-    def all_words(self) -> tuple[str, ...]:
-        """Return all inputs, kept inputs, and outputs."""
-        return (*self.problem.inputs, *self.formulation.kept, *self.outputs)
-
-    # -- bounds ------------------------------------------------------------------------------------------------------
-
-    def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> Claim:
-        """Claim on all elementary products of several matrix products, by Loomis and Whitney's inequality.
+    def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> CuttingBound:
+        """Bound on all elementary products of several matrix products, by Loomis and Whitney's inequality.
 
         A tree can be computed without moving a word unless its elements are outputs. Under a mask, ragged trees may be
         left out of the count. Then products that use their elements are not counted either.
@@ -300,10 +90,10 @@ class Case:
             raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
         _check(name, counted, weight)
         least = min((number for _, number in inner.values()), default=1)
-        form = f"{_doubled(text, weight)}{_less(free)} - M"
+        form = f"{doubled(text, weight)}{subtracted(free)} - M"
         names = sorted({text for text, _ in inner.values()}, reverse=True)
         unit = (f"min({', '.join(names)})²" if len(names) > 1 else f"{names[0]}²") if names else ""
-        return Claim(
+        return CuttingBound(
             name,
             what,
             total,
@@ -320,15 +110,15 @@ class Case:
 
     def of_light_pairs(
         self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
-    ) -> Claim:
-        """Claim on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
+    ) -> CuttingBound:
+        """Bound on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
 
         A matrix that is computed from an input and weights costs no less than the rows of that input. So its own
         products are not counted, and it has no free episodes that count. The results of the counted products may have
         free episodes.
 
         Args:
-            name, what, why_not: of the claim.
+            name, what, why_not: of the bound.
             lines: the operands of pairs.
             products: those that are counted.
             tree: a free episode of a pair computes at least this number of products for each word of a row, by their
@@ -339,31 +129,31 @@ class Case:
         _check(name, products, weight, frozenset(of_pairs))
         others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
         families, total = len(of_pairs), sum(product.weight for product in products)
-        (width, words), less = self.width(lines), _less(Counter(text for text, _ in others.values()))
-        pairs = _less({self.Z_text: families})
+        (width, words), less = self.width(lines), subtracted(Counter(text for text, _ in others.values()))
+        pairs = subtracted({self.Z_text: families})
         counted, texts = self._total(products)
         if self._widths(products) == {width}:
             ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
             lightest = min(ratio, worth)  # √ω, in units of d/√M
             factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
-            large = f"{_times(factor, f'{self.Z_text}*{width}**2')}/M"
+            large = f"{scaled(factor, f'{self.Z_text}*{width}**2')}/M"
             small, of_unit, unit = lightest**2, f"{width}²", Fraction(words**2)
         else:  # √ω in units of 1/√M: from the products of a free episode, or from half of the products of a pair
             each, number = self._of_each_pair(products)
             root, text = min(
-                (Fraction(2 * tree * words, weight), _times(Fraction(2 * tree, weight), width)),
-                (Fraction(number, weight * families), f"({each})" + _over(weight * families)),
+                (Fraction(2 * tree * words, weight), scaled(Fraction(2 * tree, weight), width)),
+                (Fraction(number, weight * families), f"({each})" + divided(weight * families)),
             )
-            half, unit_text = f"2*({each})*{text}{_over(weight)}", text if text.endswith(")") else f"({text})"
-            large = f"{self.Z_text}*({half} - {_times(Fraction(families), f'{unit_text}**2')})/M"
+            half, unit_text = f"2*({each})*{text}{divided(weight)}", text if text.endswith(")") else f"({text})"
+            large = f"{self.Z_text}*({half} - {scaled(Fraction(families), f'{unit_text}**2')})/M"
             small, of_unit, unit = Fraction(1), f"{unit_text}²", root**2
-        return Claim(
+        return CuttingBound(
             name,
             what,
             counted,
             Cube(weight),
             [
-                (f"{_doubled(texts, weight)}{pairs}{less} - M", 0, small),
+                (f"{doubled(texts, weight)}{pairs}{less} - M", 0, small),
                 (f"{large}{less} - M - 1", small, None),
             ],
             (of_unit, unit),
@@ -387,50 +177,50 @@ class Case:
             (side,) = (side for side in product.sides if side not in ("queries", "keys"))
             texts[self._texts[side]] += product.weight
             number += product.weight * self._sizes[side]
-        return _sum(texts), number
+        return summed(texts), number
 
     def of_words_at_once(
         self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
-    ) -> Claim:
-        """Claim that all lines of queries, or all lines of keys, are in the cache at once, or words are moved again.
+    ) -> CuttingBound:
+        """Bound: all lines of queries, or all lines of keys, are in the cache at once, or words are moved again.
 
         Args:
-            name: name of the claim.
+            name: name of the bound.
             lines: inputs, matrices computed from them, and outputs, with a row for each query or for each key.
             matrices: number of matrices of n x d words that are in the cache at once.
             lost: (a, b) if a d² - b d words of these matrices need not be in the cache.
-            why_not: why the claim does not apply; empty if it applies.
+            why_not: why the bound does not apply; empty if it applies.
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, (a, b) = (*lines.query, *lines.key), lost
         why_not = self._uneven(lines) or why_not
-        return Claim(
+        return CuttingBound(
             name,
             "words in the cache at once, or moved again",
             len(names) * n * d,
             Cube(),
-            [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {_times(b, d_text)} - M", 0, None)],
+            [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {scaled(b, d_text)} - M", 0, None)],
             besides=self.besides(names),
             why_not=why_not,
             at_once=[(matrices * n * d - a * d**2 + b * d, 1)],
         )
 
-    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> Claim:
-        """Claim that 2nd words are in the cache at each of two times, or 5nd/2 words at one time, or are moved again.
+    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> CuttingBound:
+        """Bound: 2nd words are in the cache at each of two times, or 5nd/2 words at one time, or are moved again.
 
         This leaves out terms in d². The numbers are those of inequality (6) in docs/lower-bounds.md.
 
         Args:
-            name: name of the claim.
+            name: name of the bound.
             lines: an input and an output of queries, and two inputs of keys.
-            why_not: why the claim does not apply; empty if it applies.
+            why_not: why the bound does not apply; empty if it applies.
         """
         (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
         names, many = (*lines.query, *lines.key), 12  # r = 12 d in the proof
         why_not = self._uneven(lines) or why_not
         if not why_not and n < 2 * many * d:
             why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
-        return Claim(
+        return CuttingBound(
             name,
             "words in the cache at two times, or moved again",
             len(names) * n * d,
@@ -453,8 +243,8 @@ class Case:
             return "it is proved for as many keys as queries, of one width"
         return ""
 
-    def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> Claim:
-        """Claim on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""
+    def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> CuttingBound:
+        """Bound on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""
         operand = product.right if product.sides[1] == "keys" else product.left
         pair = product.left if operand == product.right else product.right
         made_from = (*lines.query, *lines.key)
@@ -472,12 +262,12 @@ class Case:
             free[text] += 1
             ragged = self.ragged(product)
             least = None if ragged else self.terms(product)[1]
-        return Claim(
+        return CuttingBound(
             name,
             what,
             number,
             capacity,
-            _forms_of_fresh(capacity.c, self.Z_text, (width, columns), _less(free)),
+            forms_of_fresh(capacity.c, self.Z_text, (width, columns), subtracted(free)),
             (f"{width}²", words**2),
             self.besides(families),
             self.trees(product)[1] if free else 0,
@@ -488,7 +278,7 @@ class Case:
             beside=beside,
         )
 
-    def of_values_in_keys(self, name: str, what: str, lines: Lines, product: Product) -> Claim:
+    def of_values_in_keys(self, name: str, what: str, lines: Lines, product: Product) -> CuttingBound:
         """The products of pairs with a part of the keys that they are made from (`Latent`)."""
         (keys, d_k), (values, d_v) = (self.size((dim,)) for dim in ("d_k", "d_v"))
         capacity, Z = Latent(d_k, d_v), self.Z_text
@@ -501,7 +291,7 @@ class Case:
             large, unit = f"2*{Z}*{values}*({keys} + {values})/M", f"({keys} + {values})²"
             size = Fraction((d_k + d_v) ** 2)
         times = capacity.per_square**2 / size
-        return Claim(
+        return CuttingBound(
             name,
             what,
             self._total([product])[0],
@@ -523,17 +313,17 @@ class Case:
             return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
         return ""
 
-    def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> Claim:
-        """Claim on the products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
+    def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> CuttingBound:
+        """Bound on the products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
         width, words = self.width(lines)
         capacity = Gradients(words)
         weights = tuple(product.weight for product in products)
         if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
             raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
         least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
-        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {_times(least / 2, f'{width}**2')})"
+        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {scaled(least / 2, f'{width}**2')})"
         families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
-        return Claim(
+        return CuttingBound(
             name,
             what,
             sum(weights) * self.Z * words,
@@ -545,8 +335,8 @@ class Case:
             table=products,
         )
 
-    def of_pairs(self, name: str, what: str, lines: Lines) -> Claim:
-        """Claim on the pairs only; each pair needs whole lines (`Rows`)."""
+    def of_pairs(self, name: str, what: str, lines: Lines) -> CuttingBound:
+        """Bound on the pairs only; each pair needs whole lines (`Rows`)."""
         if len(lines.query) != len(lines.key):
             raise ValueError(f"{name}: rows and columns must cost the same")
         widths = Counter(self._texts[width] for width in lines.widths[: len(lines.query)])
@@ -554,11 +344,11 @@ class Case:
         besides, why_not = self.besides((*lines.query, *lines.key)), self._not_by_rows(lines)
         if len(widths) == 1:
             ((text, times),) = widths.items()
-            forms, unit = _forms_of_rows(times, text, self.Z_text), (f"{text}²", (words // times) ** 2)
+            forms, unit = forms_of_rows(times, text, self.Z_text), (f"{text}²", (words // times) ** 2)
         else:
             text = f"({' + '.join(widths)})"
-            forms, unit = _forms_of_rows(1, text, self.Z_text), (f"{text}²", words**2)
-        return Claim(name, what, self.Z, Rows(words), forms, unit, besides, why_not=why_not)
+            forms, unit = forms_of_rows(1, text, self.Z_text), (f"{text}²", words**2)
+        return CuttingBound(name, what, self.Z, Rows(words), forms, unit, besides, why_not=why_not)
 
     def _total(self, products: Iterable[Product]) -> tuple[int, Counter[str]]:
         """Elementary products, each counted by its weight, as a number and as text."""
@@ -584,7 +374,7 @@ class Bounding:
     """
 
     names: tuple[str, ...]
-    claims: Callable[[Case], Iterator[Claim]]
+    claims: Callable[[Cutting], Iterator[CuttingBound]]
     ways: Mapping[str, Formulation] = field(default_factory=lambda: {"": Formulation()})
     which: Callable[[Formulation], str] = lambda _: ""
     made: Mapping[str, str] = field(default_factory=dict)
@@ -600,70 +390,3 @@ def _check(name: str, products: Iterable[Product], weight: int, light: frozenset
     table = tuple((product[:3], product.weight) for product in products)
     if private_families(table, weight, light) is None:
         raise ValueError(f"{name}: nothing proves that {weight} (X/3)^(3/2) products are the most")
-
-
-# -- closed forms ----------------------------------------------------------------------------------------------------
-
-
-def _forms_of_fresh(c: int, Z: str, widths: tuple[str, str], less: str) -> list[FormBetween]:
-    """Closed forms of `Fresh` for a large, a small and a middle M: T = M, T = 2M and T = M.
-
-    `widths`: words of a line, and products of a pair.
-    """
-    small, large, columns = Fraction(c * c, 81), Fraction(c * c, 54), widths[1]
-    return [
-        (f"{_times(Fraction(c, 4), f'{Z}*{_monomial(widths)}')}/M{less}", large, None),
-        (f"2*{Z}*{columns}/sqrt(M) - M{less}", 0, small),
-        (f"sqrt(27/8)*{Z}*{columns}/sqrt(M){less}", small, large),
-    ]
-
-
-def _forms_of_rows(w: int, d: str, Z: str) -> list[FormBetween]:
-    """Closed forms of `Rows` with lines of w·d words, for a large and a small M: T = M and T = 4(wd)² - M."""
-    w *= w
-    return [
-        (f"{_times(w, f'{Z}*{d}**2')}/M", 2 * w, None),
-        (f"{Z}*(1 - M/({4 * w}*{d}**2)) - {4 * w}*{d}**2 + 2*M", 0, 2 * w),
-    ]
-
-
-_ORDER = ("Z", "m", "k", "n", "n_q", "n_k", "r", "c", "d", "d_k", "d_v")
-
-
-def _monomial(names: Iterable[str]) -> str:
-    powers = Counter(names)
-    known = sorted(powers, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-    return "*".join(name if powers[name] == 1 else f"{name}**{powers[name]}" for name in known) or "1"
-
-
-def _over(divisor: int) -> str:
-    """Return the text of a division, which by 1 is empty."""
-    return "" if divisor == 1 else f"/{divisor}"
-
-
-def _times(factor: Fraction | int, text: str) -> str:
-    """factor * text, as text."""
-    factor = Fraction(factor)
-    product = text if factor.numerator == 1 else f"{factor.numerator}*{text}"
-    return product if factor.denominator == 1 else f"{product}/{factor.denominator}"
-
-
-def _sum(terms: Mapping[str, int]) -> str:
-    return " + ".join(_times(times, text) for text, times in _pairs_first(terms) if text != "0")
-
-
-def _doubled(terms: Mapping[str, int], weight: int) -> str:
-    """2 N / (weight √M) as text, with a common factor in front."""
-    common = reduce(gcd, terms.values())
-    inside = _sum({text: times // common for text, times in terms.items()})
-    factor = Fraction(2 * common, weight)
-    root = "sqrt(M)" if factor.denominator == 1 else f"({factor.denominator}*sqrt(M))"
-    return f"{_times(factor.numerator, inside if len(terms) == 1 else f'({inside})')}/{root}"
-
-
-def _less(terms: Mapping[str, int]) -> str:
-    return "".join(f" - {_times(times, text)}" for text, times in _pairs_first(terms))
-
-
-def _pairs_first(terms: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(terms.items(), key=lambda term: not term[0].startswith(("Z", "n**2", "n_q*n_k")))

@@ -18,7 +18,8 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
 from pebblesim.theory.capacities import Cube, least_words, least_words_of_light_trees
-from pebblesim.theory.cutting import Bounding, Case, Claim, Formulation, Pairs
+from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.theory.instances import Formulation, Instance, Pairs
 
 if TYPE_CHECKING:
     from sympy import Expr
@@ -258,20 +259,20 @@ def _of_way(
         raise UsageError(f"problem {problem.name!r} has no pairs of queries and keys; leave the mask out.")
     bounding, of_way = _bounding(problem), formulation_in_words(problem, formulation)
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
-    case = Case(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
+    case = Cutting(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
     yield _compulsory(case, of_way), True
     for claim in bounding.claims(case):
         yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not
 
 
-def _compulsory(case: Case, way: str) -> LowerBound:
+def _compulsory(case: Instance, way: str) -> LowerBound:
     words, expr = case.words(case.all_words())
     form = Form(expr, "every M")
     source = "compulsory: each input read once, each output written once"
     return LowerBound("compulsory", words, source, form, (form,), way)
 
 
-def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBound:
+def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) -> LowerBound:
     besides, text = case.words(claim.besides)
     besides += sum(words for _, words in claim.beside)
     text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
@@ -282,9 +283,9 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
     if not why_not:
         words = _least_words(claim, M)
     if words is None:
-        most = claim.forms[0][2]
-        if not why_not and most is not None and most * size < M:
-            why_not = f"M is above {most * size:,}, and making values again may save more than a word each"
+        last = claim.forms[0][2]
+        if not why_not and last is not None and last * size < M:
+            why_not = f"M is above {last * size:,}, and making values again may save more than a word each"
         why_not = why_not or "M words are enough for all products"
         return LowerBound(claim.name, 0, source, None, forms, way, why_not)
     here = [
@@ -295,7 +296,7 @@ def _bound(case: Case, claim: Claim, M: int, way: str, proofs: str) -> LowerBoun
     return LowerBound(claim.name, max(0, words + besides), source, here[0] if here else None, forms, way)
 
 
-def _least_words(claim: Claim, M: int) -> int | None:
+def _least_words(claim: CuttingBound, M: int) -> int | None:
     if claim.at_once:
         return claim.products + min(words - times * M for words, times in claim.at_once)
     words = least_words(claim.products, claim.capacity, M, claim.free, claim.tree, claim.ragged)

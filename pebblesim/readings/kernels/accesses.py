@@ -32,7 +32,7 @@ def block_accesses(launch: Launch, sizes: ir.Sizes, workers: int, block: int) ->
 
     A launch for any number of blocks has one block here.
     """
-    walker = _Walker(launch, sizes, workers, block)
+    walker = _BlockWalker(launch, sizes, workers, block)
     if launch.kind == "tiles":
         return walker.body(launch.block)
     return walker.fill() if launch.kind == "fill" else walker.sum()
@@ -43,7 +43,7 @@ def number_of_blocks(launch: Launch, sizes: ir.Sizes, workers: int) -> int:
     return blocks(launch, sizes, workers) if launch.kind == "tiles" else 1
 
 
-class _Walker(EveryTile):
+class _BlockWalker(EveryTile):
     def __init__(self, launch: Launch, sizes: ir.Sizes, workers: int, block: int) -> None:
         super().__init__(sizes)
         self.launch, self.block = launch, block

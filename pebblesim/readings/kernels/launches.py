@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from random import Random
 from typing import Literal
 
 from pebblesim.errors import UsageError
@@ -153,9 +152,9 @@ def layout(launch: Launch, sizes: ir.Sizes) -> Layout:
     )
     best: tuple[int, dict[ir.Tile, int]] | None = None
     for order in _orders(list(lifetimes), lambda tile: -room[tile]):
-        found = _placed(order, room, lifetimes)
-        if best is None or found[0] < best[0]:
-            best = found
+        placed = _placed(order, room, lifetimes)
+        if best is None or placed[0] < best[0]:
+            best = placed
         if best[0] == peak:
             break
     assert best is not None
@@ -166,6 +165,8 @@ def _orders(tiles: list[ir.Tile], smallness: Callable[[ir.Tile], int]) -> Iterat
     """Yield orders of tiles: the given order, the largest first, then random orders with a fixed seed."""
     yield tiles
     yield sorted(tiles, key=smallness)
+    from random import Random
+
     chance = Random(0)
     for _ in range(MOST_ORDERS):
         yield chance.sample(tiles, len(tiles))

@@ -62,7 +62,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         if node.tile in operands
     )
     passed = {ref.tile for product in products for ref in through_shared(product, read)}
-    most = max((entries(tile.ranges, sizes) for tile in passed), default=0)
+    largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
     changed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
     held_in_registers = {
         tile: life
@@ -81,7 +81,7 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         if any(tile is not node.tile and enters <= at[node] < leaves for tile, (enters, leaves) in lives)
     ]
     addresses = 8 * max(beside, default=0)
-    return Storage(held + width * most, peak + 4 * most + addresses)
+    return Storage(held + width * largest, peak + 4 * largest + addresses)
 
 
 def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:

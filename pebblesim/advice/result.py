@@ -98,8 +98,8 @@ class Advice(Result):
     @property
     def peak(self) -> float | None:
         """Operations per second on words of this data type; None if no figure is known."""
-        found = self.card.peak.get(self.dtype)
-        return None if found is None else float(found.value)
+        figure = self.card.peak.get(self.dtype)
+        return None if figure is None else float(figure.value)
 
     def bytes(self, row: Counted) -> int:
         """Bytes that a schedule moves for all heads."""
@@ -131,12 +131,12 @@ class Advice(Result):
         its schedule.
         """
         inner, *outer = self.boundaries
-        found = {"arithmetic": self.arithmetic(tile), inner.name: self.seconds(inner, tile)}
+        known = {"arithmetic": self.arithmetic(tile), inner.name: self.seconds(inner, tile)}
         for boundary in outer:
             for row in boundary.rows:
                 if row.schedule == tile.schedule:
-                    found[boundary.name] = self.seconds(boundary, row)
-        return {name: seconds for name, seconds in found.items() if seconds is not None}
+                    known[boundary.name] = self.seconds(boundary, row)
+        return {name: seconds for name, seconds in known.items() if seconds is not None}
 
     def allowed(self, tile: Counted) -> tuple[str, float] | None:
         """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
