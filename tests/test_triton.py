@@ -310,6 +310,6 @@ def test_what_the_document_says_of_the_data() -> None:
         assert row["ratio"] < 1.25 or row["kernel"] == "math"
     for row in plain("kernel_bytes"):
         if row["dims"]["n"] % 16 == 0:
-            more = row["measured"]["sm_written"] - row["counted"]["sm_written"]
-            assert more == row["spilled"] or (row["mask"] and 0 < more < row["spilled"])
-            assert abs(row["measured"]["sm_read"] / row["counted"]["sm_read"] - 1) < 0.002
+            read, written = (row["measured"][way] - row["counted"][way] for way in ("sm_read", "sm_written"))
+            assert written == row["spilled"] or (row["mask"] and 0 < written < row["spilled"])
+            assert -0.0001 < read / row["counted"]["sm_read"] and read <= written
