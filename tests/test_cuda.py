@@ -79,10 +79,20 @@ def sources() -> dict[tuple[str, bool], Source]:
 
 
 @pytest.fixture(scope="module")
-def gpu(sources: dict[tuple[str, bool], Source], tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+def gpu(
+    request: pytest.FixtureRequest,
+    sources: dict[tuple[str, bool], Source],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Simulated:
+    """With the kernels of the tests that are asked for: the compiler takes long for those of all schedules."""
     if compiler() is None:
         pytest.skip("no C++ compiler on the path, which the simulated GPU needs")
-    return Simulated([source.text for source in sources.values()], tmp_path_factory.mktemp("kernels"))
+    asked = [item.callspec.params for item in request.session.items if "gpu" in getattr(item, "fixturenames", ())]
+    names = {
+        params["schedule"].name if "schedule" in params else params.get("name", "matmul-tiled") for params in asked
+    }
+    texts = [source.text for (name, _), source in sources.items() if name in names]
+    return Simulated(texts, tmp_path_factory.mktemp("kernels"))
 
 
 def total(launched: Any) -> Moved:
@@ -217,7 +227,7 @@ def test_parts_of_a_tile_and_the_whole_wait_for_each_other(tmp_path: Path) -> No
     np.testing.assert_allclose(outputs["C"], expected["C"], rtol=1e-4)
 
 
-@every_schedule
+@strategies.few(TESTED, turn=1, of=2)
 @strategies.draws(2, 12)
 @given(data=st.data())
 def test_sectors_are_those_of_the_tiles_one_by_one(schedule: Schedule, data: st.DataObject) -> None:
@@ -261,7 +271,7 @@ def test_sectors_of_astronomical_sizes() -> None:
     assert predicted == Moved(2 * n**3 // b, n**2, 2 * n**3 // b // 8, n**2 // 8)
 
 
-@every_schedule
+@strategies.few(TESTED, of=2)
 @strategies.draws(2, 12)
 @given(data=st.data())
 def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st.DataObject) -> None:

@@ -43,6 +43,8 @@ RIGHT_BUT_REFUSED = (
     r"writes \w+ to \w+, but \w+ holds no value at",
     # It fills with zeros what is not made from them in the graph, and nobody reads it.
     r"writes the constant 0 to \w+, which does not start from that constant in its graph",
+    # It begins a sum with other terms than the first ones, which a chain of its graph does not.
+    r"adds terms of [\w\[\],]+: \w+ holds nothing yet, where .* with \d+ of its \d+ terms is needed",
     # It computes in pieces what is in cache already as a whole.
     r"has a red pebble already: it is in the cache",
 )
@@ -123,9 +125,9 @@ def judge_all(drawn: list[tuple[str, Callable[[], Schedule]]]) -> Counter[str]:
 
 
 def test_small_edits_are_passed_exactly_if_they_are_right() -> None:
-    """Of every fourth schedule an edit of each kind."""
+    """Of every sixth schedule an edit of each kind."""
     draw, drawn = random.Random(0), []
-    for name in CORES[::4]:
+    for name in CORES[::6]:
         possible = list(edits.edits(SCHEDULES[name]))
         for kind in KINDS:
             of_kind = [edit for edit in possible if edit[0].split(": ")[2].startswith(kind)]

@@ -80,7 +80,7 @@ def words_of(name: str, m: int, k: int, n: int, a: int, b: int, s: int) -> tuple
 
 @pytest.mark.parametrize("schedule", OWN, ids=[each.name for each in OWN])
 @given(dims=st.fixed_dictionaries(DIMS), blocks=st.fixed_dictionaries(BLOCKS))
-@draws(8, 400)
+@draws(4, 400)
 def test_every_reading_agrees(schedule: Any, dims: dict[str, int], blocks: dict[str, int]) -> None:
     played = ps.play(schedule, M=10**6, blocks=blocks, **dims)
     counted = ps.count(schedule, M=10**6, blocks=blocks, **dims)
@@ -204,7 +204,7 @@ def test_near_nd_a_part_that_stays_pays(name: str, old: str, part: tuple[int, in
 
 
 @given(n=st.integers(1, 60), d=st.integers(1, 12), extra=st.integers(0, 400))
-@draws(20, 300)
+@draws(8, 300)
 def test_best_blocks_are_no_worse_than_any_on_a_grid(n: int, d: int, extra: int) -> None:
     """An independent search: for each number of row blocks, as many keys as then fit."""
     schedule = get("keys-partly-resident-forward")

@@ -171,6 +171,10 @@ def test_advice_ends_with_lines_to_paste() -> None:
     assert launched.startswith("  BLOCK_M = 128, BLOCK_N = 256, BLOCK_D = 64, num_warps = 8, num_stages = 4\n")
     assert "  P: grid (512, 16), 196,608 bytes of shared memory, " in launched
     assert advice.to_dict()["kernels"][0]["launches"][1]["programs"] == 16 * 512
+
+
+@pytest.mark.slow
+def test_a_tile_of_which_a_part_is_given_and_cases_without_kernels() -> None:
     partly = ps.advise("H200", n=512, d=64, dtype="bf16", problem_name="backward-qkv", blocks={"B_r": 64, "B_c": 64})
     assert {each.tiling.blocks["B_r"] for each in partly.own_kernels} == {64}
     assert ps.advise("H200", n=64, d=8).kernels == () == ps.advise("A100", n=64, d=8, dtype="bf16").kernels

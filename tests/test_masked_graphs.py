@@ -524,7 +524,7 @@ def test_masked_graphs_compute_the_masked_reference(name: str, data: st.DataObje
         np.testing.assert_allclose(value, reference[output], rtol=1e-10, atol=1e-12)
 
 
-@strategies.every(MASKABLE)
+@strategies.few(MASKABLE, of=3)
 @given(data=st.data())
 @strategies.draws(2, 5)
 def test_what_schedules_are_played_on_computes_the_masked_reference(schedule: Schedule, data: st.DataObject) -> None:

@@ -130,9 +130,9 @@ def test_where_it_is_not_proved() -> None:
     ("problem", "M", "most"),
     [
         ("forward", 2**23, 1.36),
-        ("forward", 2**24, 1.13),
+        pytest.param("forward", 2**24, 1.13, marks=pytest.mark.slow),
         pytest.param("forward", 16, 1.31, marks=pytest.mark.slow),
-        ("backward", 2**23, 1.40),
+        pytest.param("backward", 2**23, 1.40, marks=pytest.mark.slow),
         ("backward-qkv", 2**23, 1.62),
         pytest.param("backward-qkv", 2**24, 1.49, marks=pytest.mark.slow),
     ],

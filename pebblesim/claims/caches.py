@@ -23,7 +23,7 @@ def _everywhere(effort: Effort, says: str, holds: Callable[[Cached, Counted], bo
     """Check that something holds for random schedules, in a cache of their M words, word by word."""
     random = Random(12)
     names = sorted(SCHEDULES)
-    number = effort.some(12, 200)
+    number = effort.draws(12, 200)
     for _ in range(number):
         name = random.choice(names)
         sizes: dict[str, Any] = drawn(get(name), random, 8, 40)
@@ -59,7 +59,7 @@ def _belady(effort: Effort) -> Finding:
 )
 def _competitive(effort: Effort) -> Finding:
     random = Random(7)
-    number = effort.some(8, 100)
+    number = effort.draws(8, 100)
     for _ in range(number):
         name, stream = _words(random)
         h = random.randint(1, 1 + stream.touched // 2)
@@ -86,7 +86,7 @@ def _words(random: Random) -> tuple[str, Stream]:
 )
 def _stack(effort: Effort) -> Finding:
     random = Random(3)
-    number = effort.some(6, 60)
+    number = effort.draws(6, 60)
     names = sorted(SCHEDULES)
     for _ in range(number):
         name = random.choice(names)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.notation import parse, written
 from pebblesim.theory.literature import Erratum, Statement, region_in_words
+
+if TYPE_CHECKING:
+    from pebblesim.language.registry import Schedule
 
 PROVED, HOLDS, FAILS, UNDECIDED = "PROVED", "HOLDS", "FAILS", "UNDECIDED"
 """Proved for all sizes of a region; true wherever it was tried; false, by a counterexample; no answer, which no claim
@@ -22,13 +25,21 @@ STATUSES = (PROVED, HOLDS, AGREES, COMPUTED, FAILS, UNDECIDED)
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of a check: `some(quick, full)` chooses a number of samples."""
+    """The effort of a check: `some(quick, full)` chooses a size, `draws(quick, full)` a number of samples."""
 
     full: bool = False
 
     def some(self, quick: int, full: int) -> int:
-        """Return the number of samples."""
+        """Return the size of what is tried."""
         return full if self.full else quick
+
+    def draws(self, quick: int, full: int) -> int:
+        """Return the number of samples that are drawn by chance."""
+        return self.some(quick, full)
+
+    def among(self, schedules: Iterable[Schedule]) -> list[Schedule]:
+        """Return the schedules to try: in a quick run none that puts projections around another one."""
+        return [each for each in schedules if self.full or not each.problem.name.startswith("projected-")]
 
 
 @dataclass(frozen=True)

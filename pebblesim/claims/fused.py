@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import isqrt
 
 import numpy as np
@@ -93,6 +94,7 @@ class Undercut:
         return asked and self.game.complete and self.game.io < self.claimed
 
 
+@cache  # its parts are asked for one by one
 def undercut(m: int = 25, k: int = 3, n: int = 25, S: int = 20) -> Undercut:
     """Play the game.
 

@@ -95,10 +95,10 @@ def _agreement(effort: Effort) -> Finding:
     random = Random(1)
     played = 0
     text = ""
-    chosen = [each for each in SCHEDULES.values() if effort.full or not each.problem.name.startswith("projected-")]
+    chosen = effort.among(SCHEDULES.values())
     for schedule in chosen:
         closed: Any = formula(schedule)
-        for _ in range(effort.some(1, 12)):
+        for _ in range(effort.draws(1, 12)):
             sizes = drawn(schedule, random, 5, 40)
             text = f'ps.play("{schedule.name}", {in_sizes(sizes)})'
             game = play(schedule, strict=False, **sizes)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def _closed_blocks(effort: Effort) -> Finding:
     random, number = Random(2), 0
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.closed]
     for schedule in schedules:
-        for _ in range(effort.some(10, 300)):
+        for _ in range(effort.draws(10, 300)):
             sizes = drawn(schedule, random, random.choice([9, 300]), random.choice([50, 5000, 100000]))
             M = sizes.pop("M")
             blocks = {block: evaluate_rule(rule, {**sizes, "M": M}) for block, rule in schedule.closed.items()}
@@ -190,7 +190,7 @@ def _inputs(effort: Effort) -> Finding:
 def _product(effort: Effort) -> Finding:
     random, number, text = Random(3), 0, ""
     for schedule in (each for each in SCHEDULES.values() if each.problem is PROBLEMS["matmul"]):
-        for _ in range(effort.some(20, 1000)):
+        for _ in range(effort.draws(20, 1000)):
             sizes = drawn(schedule, random, random.choice([5, 60]), 200)
             m, k, n, S = (sizes[name] for name in ("m", "k", "n", "M"))
             text = f'ps.count("{schedule.name}", {in_sizes(sizes)}).io'

@@ -85,7 +85,7 @@ class Cone:
     @cached_property
     def dimension(self) -> int:
         """The dimension of the space that the cone spans."""
-        rows = [list(map(Fraction, ray)) for ray in self.rays]
+        rows = [list(ray) for ray in self.rays]
         rank = 0
         for column in range(len(self.rays[0]) if self.rays else 0):
             pivot = next((r for r in range(rank, len(rows)) if rows[r][column]), None)
@@ -93,8 +93,8 @@ class Cone:
                 continue
             rows[rank], rows[pivot] = rows[pivot], rows[rank]
             for r in range(rank + 1, len(rows)):
-                factor = rows[r][column] / rows[rank][column]
-                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[rank], strict=True)]
+                scale, factor = rows[rank][column], rows[r][column]
+                rows[r] = [scale * x - factor * y for x, y in zip(rows[r], rows[rank], strict=True)]
             rank += 1
         return rank
 

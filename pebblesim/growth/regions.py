@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import product
-from math import lcm
+from math import gcd, lcm
 
 import sympy
 
@@ -253,15 +253,18 @@ def minus(a: Vector, b: Vector) -> Vector:
 
 
 def _add(a: Sum, b: Sum) -> Sum:
-    total = {m: a.get(m, Fraction(0)) + b.get(m, Fraction(0)) for m in (*a, *b)}
+    total = dict(a)
+    for m, c in b.items():
+        total[m] = total[m] + c if m in total else c
     return {m: c for m, c in total.items() if c}
 
 
 def _times(a: Sum, b: Sum) -> Sum:
     total: Sum = {}
     for (m, c), (k, e) in product(a.items(), b.items()):
-        total = _add(total, {plus(m, k): c * e})
-    return total
+        power = plus(m, k)
+        total[power] = total[power] + c * e if power in total else c * e
+    return {m: c for m, c in total.items() if c}
 
 
 def _power(a: Sum, exponent: int, one: Sum) -> Sum:
@@ -297,13 +300,18 @@ def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: i
     False
     """
     # One artificial variable, subtracted in every row, makes all rows feasible; then it is made as small as possible.
-    artificial, zero = columns, Fraction(0)
+    # Each row is stored times some positive number, so that its entries are integers.
+    artificial = columns
     basis = [columns + 1 + r for r in range(len(rows))]
-    table = [{**row, artificial: Fraction(-1), basis[r]: Fraction(1)} for r, (row, _) in enumerate(rows)]
-    right = [b for _, b in rows]
-    worst = min(range(len(rows)), key=lambda r: right[r], default=None)
-    if worst is None or right[worst] >= 0:
+    worst = min(range(len(rows)), key=lambda r: rows[r][1], default=None)
+    if worst is None or rows[worst][1] >= 0:
         return True
+    units = [lcm(b.denominator, *(a.denominator for a in row.values())) for row, b in rows]
+    table = [
+        {**{c: int(a * unit) for c, a in row.items()}, artificial: -unit, own: unit}
+        for (row, _), unit, own in zip(rows, units, basis, strict=True)
+    ]
+    right = [int(b * unit) for (_, b), unit in zip(rows, units, strict=True)]
     _pivot(table, right, basis, worst, artificial)
     while artificial in basis:
         objective = basis.index(artificial)  # the artificial variable is right - Σ a x over columns not in the basis
@@ -312,7 +320,9 @@ def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: i
         entering = min((c for c, a in table[objective].items() if a > 0 and c not in basis), default=None)
         if entering is None:
             return False
-        ratios = [(right[r] / row[entering], basis[r], r) for r, row in enumerate(table) if row.get(entering, zero) > 0]
+        ratios = [
+            (Fraction(right[r], row[entering]), basis[r], r) for r, row in enumerate(table) if row.get(entering, 0) > 0
+        ]
         least = min(ratio for ratio, *_ in ratios)
         tied = [(number, r) for ratio, number, r in ratios if ratio == least]
         leaving = objective if any(r == objective for _, r in tied) else min(tied)[1]
@@ -320,16 +330,18 @@ def feasible(rows: Sequence[tuple[Mapping[int, Fraction], Fraction]], columns: i
     return True
 
 
-def _pivot(table: list[dict[int, Fraction]], right: list[Fraction], basis: list[int], row: int, column: int) -> None:
-    zero = Fraction(0)
+def _pivot(table: list[dict[int, int]], right: list[int], basis: list[int], row: int, column: int) -> None:
+    if table[row][column] < 0:
+        table[row], right[row] = {c: -a for c, a in table[row].items()}, -right[row]
     scale = table[row][column]
-    table[row] = {c: a / scale for c, a in table[row].items() if a}
-    right[row] /= scale
     for r, other in enumerate(table):
         if r != row and (factor := other.get(column)):
-            for c, a in table[row].items():  # other columns of the row do not change
-                other[c] = other.get(c, zero) - factor * a
-                if not other[c]:
-                    del other[c]
-            right[r] -= factor * right[row]
+            common = gcd(scale, factor)
+            more, less = scale // common, factor // common
+            entries = {c: more * a for c, a in other.items()}
+            for c, a in table[row].items():
+                entries[c] = entries.get(c, 0) - less * a
+            b = more * right[r] - less * right[row]
+            shared = gcd(b, *entries.values())
+            table[r], right[r] = {c: a // shared for c, a in entries.items() if a}, b // shared
     basis[row] = column

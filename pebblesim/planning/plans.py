@@ -168,7 +168,7 @@ def _largest(made: Pass, sizes: Mapping[int, int], M: int, name: str, others: Ma
     return last_that(lambda size: made.room(sizes, {**others, name: size}) <= M, 1, sizes[made.blocks[name]])
 
 
-def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int], M: int, most: int) -> list[Plan]:
+def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int], M: int, limit: int) -> list[Plan]:
     """Return at most this number of cheapest plans, by the words that their passes move within M."""
     sizes = {axis: dims[dim] for axis, dim in enumerate(system.dims)}
     bits = {name: 1 << place for place, name in enumerate((*system.inputs, *system.equations))}
@@ -185,7 +185,7 @@ def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int
     waiting: list[tuple[int, int, int, tuple[int, ...]]] = [(0, next(order), start, ())]
     visits: Counter[int] = Counter()
     cheapest: dict[frozenset[int], Plan] = {}
-    while waiting and len(cheapest) < most:
+    while waiting and len(cheapest) < limit:
         words, _, memory, taken = heappop(waiting)
         if memory & goal == goal:
             if frozenset(taken) not in cheapest:  # the same passes in another order are not a new plan
@@ -194,7 +194,7 @@ def plans(system: System, available: Iterable[Candidate], dims: Mapping[str, int
                 cheapest[frozenset(taken)] = Plan(system, words, made, chosen)
             continue
         visits[memory] += 1
-        if visits[memory] > most:
+        if visits[memory] > limit:
             continue
         for one, (reads, stores, more, _) in enumerate(steps):
             if memory & reads == reads and not memory & stores:

@@ -102,11 +102,11 @@ def formula(program: ir.Program, mask: Band | None = None) -> Formula:
     by_tensor: dict[str, Traffic] = defaultdict(Traffic)
     by_phase: dict[str, Traffic] = {}
     for phase in program.phases:
-        moved = _Sums(mask).traffic(phase.body, {})
-        by_phase[phase.name] = sum(moved.values(), Traffic()).each(sympy.expand)
+        moved = {name: traffic.each(sympy.expand) for name, traffic in _Sums(mask).traffic(phase.body, {}).items()}
+        by_phase[phase.name] = sum(moved.values(), Traffic())  # of what is expanded, and so are all sums of it
         for name, traffic in moved.items():
-            by_tensor[name] = (by_tensor[name] + traffic).each(sympy.expand)
-    total = sum(by_phase.values(), Traffic()).each(sympy.expand)
+            by_tensor[name] += traffic
+    total = sum(by_phase.values(), Traffic())
     return Formula(
         plain(total.reads),
         plain(total.writes),
@@ -133,6 +133,11 @@ def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
 @cache  # sympy tries to compare the two, which takes long
 def _smaller(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
     return sympy.Min(whole, block)
+
+
+@cache  # sympy asks whether it is a whole number, again and again
+def _tiles(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
+    return sympy.ceiling(whole / block)
 
 
 def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
@@ -225,10 +230,10 @@ def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Le
     """Sum a term over all tiles of a range: the full tiles and the last one."""
     assert rng.parent is not None
     whole, block = _length(rng.parent, lengths), size(rng)
-    tiles = sympy.ceiling(whole / block)
+    tiles = _tiles(whole, block)
     if rng.after is not None:
         whole = _behind(rng, lengths)
-        tiles = tiles - 1 if rng.after == rng.block else sympy.ceiling(whole / block)
+        tiles = tiles - 1 if rng.after == rng.block else _tiles(whole, block)
     if rest == 1:
         return tiles
     if rest == length:

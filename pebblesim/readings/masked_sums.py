@@ -18,11 +18,13 @@ from pebblesim.language.masks import Band
 from pebblesim.readings.compiled import exactly
 
 
+@cache
 def symbol(name: str) -> sympy.Symbol:
     """Return the symbol of a dimension, a block or M, as a positive integer, for use during derivations."""
     return sympy.Symbol(name, integer=True, positive=True)
 
 
+@cache
 def plain(expr: sympy.Expr) -> sympy.Expr:
     """Replace the symbols of a derived form by symbols without assumptions, so that numbers can be substituted.
 

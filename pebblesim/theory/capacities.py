@@ -7,9 +7,10 @@ any magnitude.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from math import floor, isqrt
 from typing import ClassVar, Protocol
 
@@ -179,8 +180,8 @@ def least_words(
             always valid.
     """
     best = None
-    for X in _choices(products, capacity, M, tree if free else None):
-        T, G = X - (M - 1), capacity(X)
+    for X, G in _choices(products, capacity, M, tree if free else None).items():
+        T = X - (M - 1)
         full = (products - 1) // G
         if full < 1:
             continue
@@ -222,25 +223,26 @@ def least_words_of_light_trees(products: int, w: int, M: int, light: int, tree: 
     return floor(max(bounds)) + 1 if bounds else 0
 
 
-def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> set[int]:
-    """Return values of X to try (any X is valid).
+def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> dict[int, int]:
+    """Return values of X to try (any X is valid), and G(X) of each.
 
     They are the turns, the X near them that fill a whole number of segments, and the least X at which no tree of this
     size is recomputed.
     """
+    G = cache(capacity)  # bisections ask for the same X again and again
     turns = {max(M, X) for X in capacity.turns(M)}
     near = {X for turn in turns for X in range(max(M, turn - 6), turn + 7)}  # small X: G takes few values
-    whole = {1, 2} | {max(1, products // max(1, capacity(X)) + more) for X in turns for more in (-1, 0, 1)}
+    whole = {1, 2} | {max(1, products // max(1, G(X)) + more) for X in turns for more in (-1, 0, 1)}
     ends = set()
     for share in {(products - 1) // max(1, segments) for segments in whole}:
-        beyond = _first_beyond(capacity, share)
+        beyond = _first_beyond(G, share)
         ends |= {beyond - 1, beyond}
     if tree is not None:
-        dear = first_that(lambda X: (X - M + 1) * tree >= capacity(X) or X > M << 8, M)
+        dear = first_that(lambda X: (X - M + 1) * tree >= G(X) or X > M << 8, M)
         ends |= {dear, dear + 1}
-    return {X for X in near | ends if capacity(X) > 0}
+    return {X: G(X) for X in near | ends if G(X) > 0}
 
 
-def _first_beyond(capacity: Capacity, limit: int) -> int:
+def _first_beyond(G: Callable[[int], int], limit: int) -> int:
     """Return the first X ≥ 1 with G(X) > limit."""
-    return first_that(lambda X: capacity(X) > limit, 1)
+    return first_that(lambda X: G(X) > limit, 1)
