@@ -175,7 +175,7 @@ def triton(
         depth, first = ("    ", "") if repeated is None else ("        ", "start, ")
         launched = f"({writer.programs}, heads)"
         calls.append(f"{depth}{kernel.name}[{launched}]({first}{arguments}, num_warps={warps}, num_stages={stages})")
-    given = [name for name in program.tensors if name in program.inputs]
+    read_from = [name for name in program.tensors if name in program.inputs]
     made_here = [tensor for name, tensor in program.tensors.items() if name not in program.inputs]
     listed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks))
     lines = [
@@ -188,10 +188,10 @@ def triton(
         "\n\n".join(["", *texts]).strip("\n"),
         "",
         "",
-        f"def run({', '.join(of[program.tensors[name]] for name in given)}):",
+        f"def run({', '.join(of[program.tensors[name]] for name in read_from)}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
-        f"    heads = {of[program.tensors[given[0]]]}.shape[0]",
-        f"    device = {of[program.tensors[given[0]]]}.device",
+        f"    heads = {of[program.tensors[read_from[0]]]}.shape[0]",
+        f"    device = {of[program.tensors[read_from[0]]]}.device",
     ]
     for tensor in made_here:
         if tensor in places:
