@@ -63,6 +63,8 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
     ("small-cache-forward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
+    ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
+    ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
 ]
 METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
@@ -85,7 +87,9 @@ def main() -> None:
     if asked.predict:
         known = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
         rows = [row | {"predicted": predicted(row)} for row in known]
-        rows = [row | ({"by_launch": by_launch(row)} if "launches" in row else {}) for row in rows]
+        for row in rows:
+            if row["predicted"] is not None and "launches" in row:
+                row["by_launch"] = by_launch(row)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         output.write_text(text, encoding="utf-8")
         return
@@ -165,8 +169,10 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
 
 def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Bytes that each launch by itself reads from memory, as the model says of L2 and of others in its place."""
-    program, order, heads = get(row["schedule"]).program, order_of(f"grouped:{GROUP}"), HeadsAtOnce(row["heads"])
-    kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, None)
+    schedule, band = get(row["schedule"]), masks.of(row["mask"])
+    program = schedule.program if band is None else schedule.masked
+    order, heads = order_of(f"grouped:{GROUP}"), HeadsAtOnce(row["heads"])
+    kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, band)
     found, card = {}, cards.card("H200")
     for launch, kernel, resident in zip(launches(program), kernels, row["resident"], strict=True):
         at_once = resident * card.size("multiprocessors")
