@@ -90,7 +90,7 @@ def _stamp(file: str) -> tuple[float, int]:
     return known.st_mtime, known.st_size
 
 
-def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
+def kernel(*constants: int, allocates: bool = True, **options: Any) -> Callable[[Function], Function]:
     """numba's `njit` with a cache on disk.
 
     numba finds a cached function by its name, its bytecode and the time of its source file. Constants are compiled in,
@@ -99,12 +99,15 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
 
     Args:
         constants: values of the constants that are defined in other files.
+        allocates: whether it makes arrays. Without that nobody counts references to arrays, and it is compiled sooner.
         options: options of `njit`.
     """
 
     def compiled(function: Function) -> Function:
         function.__qualname__ += "".join(f"_{constant}" for constant in constants)
-        result: Any = njit(**options)(function)
+        # Nobody calls a kernel from C; without `_nrt`, numba counts no references.
+        settings: dict[str, Any] = {"_nrt": allocates, "no_cfunc_wrapper": True, **options}
+        result: Any = njit(**settings)(function)
         result._cache = FunctionCache(function)  # type: ignore[no-untyped-call]
         # numba unpickles the index of another version of itself no further; nor may it that of another source, which
         # may name classes that are gone.
@@ -120,6 +123,23 @@ def kernel(*constants: int, **options: Any) -> Callable[[Function], Function]:
         # One kernel that calls another with a constant makes numba compile that one for the constant, and for the next.
         of_types = result.get_call_template
         result.get_call_template = lambda args, kws: of_types(tuple(map(unliteral, args)), kws)
+        return result
+
+    return compiled
+
+
+def part(*constants: int) -> Callable[[Function], Function]:
+    """A function that makes no arrays and that only kernels call: it is compiled without an entry for Python."""
+
+    def compiled(function: Function) -> Function:
+        result: Any = kernel(*constants, allocates=False, no_cpython_wrapper=True)(function)
+
+        def refuse(*args: Any, **kws: Any) -> Any:
+            raise TypeError(f"{function.__name__} is part of kernels, and cannot be called from Python.")
+
+        # Python must not find the compiled code, which has no entry for it.
+        result.add_overload = lambda result_of: result.overloads.setdefault(tuple(result_of.signature.args), result_of)
+        result._compile_for_args = refuse
         return result
 
     return compiled

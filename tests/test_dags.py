@@ -420,10 +420,10 @@ def test_ctrl_c_ends_a_search_with_an_interval() -> None:
 def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     board, _ = _bit_board(Task(generate("sorting-network", n=16), 8, "hong-kung"))
     tree = _tree(optimum_kernel, 10**5, len(board.inputs), 10**4, len(board.base) > 0, 2**16)
-    optimum_kernel.begin(board, tree)
+    room = optimum_kernel.room_for(len(board.degree), len(board.inputs))
     for _ in range(20):
         before = int(tree.count[0])
-        how, _ = optimum_kernel.search(board, tree, 50)
+        how, _ = optimum_kernel.search(board, tree, room, 50)
         assert how == optimum_kernel.GOES_ON
         assert before < int(tree.count[0]) <= before + 50
     monkeypatch.setattr(optimum_states, "AT_ONCE", 3)

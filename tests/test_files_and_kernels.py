@@ -11,6 +11,7 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
@@ -79,19 +80,19 @@ def stepped(x):
 """
 
 
-def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path) -> None:
+def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own file stays as it is while the other one changes; with numba's own `njit` the second result is 2, too."""
     (tmp_path / "kernels_of_test.py").write_text(KERNEL)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-    program = "from kernels_of_test import stepped; print(stepped(0))"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     outputs = []
     for value in (2, 3):
         (tmp_path / "constants_of_test.py").write_text(f"STEP = {value}\n")
-        run = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        )
-        outputs.append(run.stdout.strip())
-    assert outputs == ["2", "3"]
+        for name in ("constants_of_test", "kernels_of_test"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        invalidate_caches()
+        outputs.append(import_module("kernels_of_test").stepped(0))
+    assert outputs == [2, 3]
 
 
 CONSTANTS = """
@@ -105,6 +106,37 @@ def next(x):
 def total(x):
     return next(x) + next(1) + next(2)
 """
+
+
+PARTS = """
+from pebblesim.kernels import kernel, part
+
+@part()
+def doubled(row, x):
+    row[0] = 2 * x
+
+@kernel(allocates=False)
+def total(row, x):
+    doubled(row, x)
+    return row[0] + 1
+"""
+
+
+def test_a_part_of_a_kernel_is_no_entry_for_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when it is compiled, nor when it comes from disk: there is no code that Python could call."""
+    (tmp_path / "with_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    row = np.zeros(1, dtype=np.int64)
+    for on_disk in (False, True):
+        monkeypatch.delitem(sys.modules, "with_parts", raising=False)
+        module = import_module("with_parts")
+        references = sys.getrefcount(row)
+        assert module.total(row, 3) == 7
+        assert sys.getrefcount(row) == references
+        assert bool(module.total.stats.cache_hits) == on_disk
+        for numbers in ((row, 3), (row, 3.0)):
+            with pytest.raises(TypeError, match="doubled is part of kernels, and cannot be called from Python"):
+                module.doubled(*numbers)
 
 
 def called_with_constants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -257,7 +289,7 @@ def loaded(node: ast.AST) -> set[str]:
 
 
 def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
-    """All are made by `kernel`; those that take such constants say so. A file of kernels that are called is watched."""
+    """All are made by `kernel` or `part`; those that take such constants say so. Files of called ones are watched."""
     said = 0
     for path in SOURCES:
         if "kernel" not in (source := path.read_text(encoding="utf-8")) and "njit" not in source:
@@ -267,9 +299,9 @@ def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
         others = foreign(tree)
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             decorators = [each for each in function.decorator_list if isinstance(each, ast.Call)]
-            if any("kernel" in loaded(each.func) for each in decorators):
+            if any({"kernel", "part"} & loaded(each.func) for each in decorators):
                 used = set().union(*map(loaded, function.body)) & others
-                told = any("kernel" in loaded(each.func) and each.args for each in decorators)
+                told = any({"kernel", "part"} & loaded(each.func) and each.args for each in decorators)
                 assert told or not used, f"{path}: {function.name} uses {used}"
                 said += told
     assert said >= 2

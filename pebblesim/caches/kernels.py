@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 READ, WRITE = 1, 2
 ONE = np.uint64(1)
@@ -253,7 +253,8 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
     counts = np.zeros((3, edges + 1), np.int64)  # by how many of the capacities are too small
     furthest = np.full(len(sizes), -1, np.int32)
     for t in range(len(ids)):
-        x, distance = ids[t], distances[t]
+        x = ids[t]
+        distance: Any = np.int64(distances[t])  # of 32 or 64 bits
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
         if distance == 0:
             missed = edges
@@ -340,7 +341,7 @@ def _levels(n: int) -> Any:
             return begins[: depth + 1]
 
 
-@kernel()
+@part()
 def _insert(tree: Any, begins: Any, key: int) -> None:
     for level in range(len(begins) - 1):
         word = begins[level] + (key >> 6)
@@ -351,7 +352,7 @@ def _insert(tree: Any, begins: Any, key: int) -> None:
         key >>= 6
 
 
-@kernel()
+@part()
 def _remove(tree: Any, begins: Any, key: int) -> None:
     for level in range(len(begins) - 1):
         word = begins[level] + (key >> 6)
@@ -361,7 +362,7 @@ def _remove(tree: Any, begins: Any, key: int) -> None:
         key >>= 6
 
 
-@kernel()
+@part()
 def _highest(tree: Any, begins: Any) -> int:
     """The largest key, -1 if there is none."""
     if not tree[begins[-2]]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from pebblesim.dags.order_kernel import IMPOSSIBLE, NEVER, ZERO, Board, Desk, backwards, forget, forwards, judge
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 
-@kernel()
+@part()
 def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     """Whether a step uses a marked vertex."""
     uses = False
@@ -19,13 +19,13 @@ def _depends(start: Any, operands: Any, mark: Any, step: int) -> bool:
     return uses
 
 
-@kernel()
+@part()
 def _copy(to: Any, at: int, source: Any, first: int, size: int) -> None:
     for i in range(size):
         to[at + i] = source[first + i]
 
 
-@kernel()
+@part()
 def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
     """Exchange the adjacent segments order[a:b] and order[b:c]."""
     _copy(room, ZERO, order, a, c - a)
@@ -33,7 +33,7 @@ def _swap(order: Any, a: int, b: int, c: int, room: Any) -> None:
     _copy(order, a + c - b, room, ZERO, b - a)
 
 
-@kernel()
+@part()
 def _put(order: Any, size: int, at: int, step: int) -> None:
     """Insert a step into an order of this size."""
     for i in range(size, at, -1):
@@ -41,14 +41,14 @@ def _put(order: Any, size: int, at: int, step: int) -> None:
     order[at] = step
 
 
-@kernel()
+@part()
 def _take(order: Any, size: int, at: int) -> None:
     """Remove a step from an order of this size."""
     for i in range(at, size - 1):
         order[i] = order[i + 1]
 
 
-@kernel()
+@part()
 def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: float, none: Any) -> Any:
     """Set the desk to the state at `lo` and to the next uses from `stop` on.
 
@@ -84,7 +84,6 @@ def _open(board: Board, desk: Desk, order: Any, lo: int, stop: int, factor: floa
     return first, end + slack, held, slack
 
 
-@kernel()
 def anneal(
     board: Board,
     desk: Desk,
@@ -113,18 +112,49 @@ def anneal(
     Returns:
         The new order, and the expected decrease of its I/O.
     """
+    stop, spare = min(order.size, hi + tail), desk.events.size - order.size
+    spare -= int((board.start[order + 1] - board.start[order]).sum())
+    room, current, best = np.empty((3, stop - lo + spare), dtype=order.dtype)
+    blue, born = desk.blue.copy(), desk.born.copy()
+    size, gain = _anneal(
+        board, desk, order, lo, hi, stop, factor, again, hot, cold, tries, seed, room, current, best
+    )  # fmt: skip
+    desk.blue[:] = desk.blue_before[:] = blue
+    desk.born[:] = desk.born_before[:] = born
+    return np.concatenate([order[:lo], best[:size], order[stop:]]), gain
+
+
+@kernel(allocates=False)
+def _anneal(
+    board: Board,
+    desk: Desk,
+    order: Any,
+    lo: int,
+    hi: int,
+    stop: int,
+    factor: float,
+    again: Any,
+    hot: float,
+    cold: float,
+    tries: int,
+    seed: int,
+    room: Any,
+    current: Any,
+    best: Any,
+) -> Any:
+    """Put the best order found of a segment order[lo:stop] into `best`; return its size and the decrease of its I/O.
+
+    Only steps before `hi` change; `room` and `current` are work space, and the flags of the desk are left as they are
+    after the last try. Other arguments: see `anneal`.
+    """
     np.random.seed(seed)
     start, operands, target = board.start, board.operands, board.target
-    n = order.size
-    stop = min(n, hi + tail)
-    none = np.empty(0, dtype=np.int64)
-    blue_at_start, born_at_start = desk.blue.copy(), desk.born.copy()
+    none = again[:0]
     first, end, held, slack = _open(board, desk, order, lo, stop, factor, none)
     size, movable, spare = stop - lo, hi - lo, slack
-    room = np.empty(size + slack, dtype=order.dtype)
-    current = np.empty(size + slack, dtype=order.dtype)
     _copy(current, ZERO, order, lo, size)
-    best, best_size, start_io = current.copy(), size, np.int64(-1)
+    _copy(best, ZERO, order, lo, size)
+    best_size, start_io = size, np.int64(-1)
     io = best_io = IMPOSSIBLE
     cooling = (cold / hot) ** (1.0 / max(1, tries))
     temperature = hot
@@ -225,13 +255,4 @@ def anneal(
             _put(current, size, a, step)
             size, movable = size + 1, movable + 1
             spare -= start[step + 1] - start[step] + 1
-    vertices = blue_at_start.size
-    _copy(desk.blue, ZERO, blue_at_start, ZERO, vertices)
-    _copy(desk.blue_before, ZERO, blue_at_start, ZERO, vertices)
-    _copy(desk.born, ZERO, born_at_start, ZERO, vertices)
-    _copy(desk.born_before, ZERO, born_at_start, ZERO, vertices)
-    result = np.empty(n - (stop - lo) + best_size, dtype=order.dtype)
-    _copy(result, ZERO, order, ZERO, lo)
-    _copy(result, lo, best, ZERO, best_size)
-    _copy(result, lo + best_size, order, stop, n - stop)
-    return result, start_io - best_io
+    return best_size, start_io - best_io

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
@@ -35,7 +35,7 @@ class BitBoard(NamedTuple):
     once: bool
 
 
-@kernel()
+@part()
 def popcount(x: Any) -> Any:
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -43,17 +43,17 @@ def popcount(x: Any) -> Any:
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@kernel()
+@part()
 def has(row: Any, v: int) -> bool:
     return (row[v >> 6] >> np.uint64(v & 63)) & _ONE != _ZERO
 
 
-@kernel()
+@part()
 def add(row: Any, v: int) -> None:
     row[v >> 6] |= _ONE << np.uint64(v & 63)
 
 
-@kernel()
+@part()
 def of_use(board: BitBoard, undone: Any, computed: Any, worth: Any, useful: Any) -> None:
     """Find the vertices that may have to be computed for these outputs (`worth`), and those with a use (`useful`)."""
     words = undone.size
@@ -70,7 +70,7 @@ def of_use(board: BitBoard, undone: Any, computed: Any, worth: Any, useful: Any)
             worth[place] |= bit
 
 
-@kernel()
+@part()
 def _paths(board: BitBoard, starts: Any, goals: Any, closed: Any, links: Any) -> int:
     """Return the largest number of vertex-disjoint paths from starts up to goals that avoid closed vertices.
 
@@ -139,7 +139,7 @@ def _paths(board: BitBoard, starts: Any, goals: Any, closed: Any, links: Any) ->
     return total
 
 
-@kernel()
+@kernel(allocates=False)
 def to_come(board: BitBoard, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
     """Return a lower bound on the I/O to come.
 
@@ -253,7 +253,7 @@ def to_come(board: BitBoard, undone: Any, red: Any, blue: Any, room: Any, links:
                     dirty[v, k] &= ~counted
 
 
-@kernel()
+@part()
 def to_come_once(board: BitBoard, undone: Any, red: Any, blue: Any, room: Any, links: Any) -> int:
     """Return a lower bound on the I/O to come without recomputation; larger than `to_come`, and slower.
 

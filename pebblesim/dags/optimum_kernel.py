@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pebblesim.dags.optimum_bounds_kernel import BitBoard, add, has, of_use, popcount, to_come, to_come_once
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 FOUND, NONE, FULL, GOES_ON = range(4)  # the result of a call
 
@@ -44,7 +44,28 @@ class Tree(NamedTuple):
     count: Any  # number of states, number of entries, current rank
 
 
-@kernel()
+class Room(NamedTuple):
+    """Work space of the search."""
+
+    sets: Any  # rows: 16 for the state at hand and its follower, then those of the bounds
+    states: Any  # a state and its key
+    hashes: Any  # of the vertices
+    links: Any  # of paths
+    lists: Any  # of vertices
+
+
+def room_for(vertices: int, words: int) -> Room:
+    """Work space for a graph of so many vertices, and sets of so many words."""
+    return Room(
+        sets=np.zeros((23 + 3 * vertices, words), dtype=np.uint64),
+        states=np.zeros((2, 3 * words), dtype=np.uint64),
+        hashes=np.empty((3, vertices), dtype=np.uint64),
+        links=np.empty((5, 2 * vertices), dtype=np.int64),
+        lists=np.empty((4, vertices + 1), dtype=np.int64),
+    )
+
+
+@part()
 def _slot(table: Any, states: Any, state: Any) -> Any:
     """Return the place in the hash table where a state is, or would be inserted."""
     mask = np.uint64(table.size - 1)
@@ -68,7 +89,7 @@ def _slot(table: Any, states: Any, state: Any) -> Any:
     return at
 
 
-@kernel()
+@part()
 def _canonical(board: BitBoard, state: Any, key: Any, hashes: Any, at: Any) -> None:
     """Return the image of a state under some symmetry, usually the same image for all states that are symmetric.
 
@@ -118,7 +139,7 @@ def _canonical(board: BitBoard, state: Any, key: Any, hashes: Any, at: Any) -> N
             key[k * words + place] |= bit << shift
 
 
-@kernel()
+@part()
 def _seen(recent: Any, state: Any, cost: int) -> Any:
     """Whether this state was reached recently with no more I/O; otherwise record it."""
     size = state.size
@@ -134,38 +155,21 @@ def _seen(recent: Any, state: Any, cost: int) -> Any:
     return same
 
 
-@kernel()
+@part()
 def _mixed(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-@kernel()
+@kernel(allocates=False)
 def rehash(table: Any, keys: Any, nodes: int) -> None:
     """Fill an empty hash table with all keys."""
     for node in range(nodes):
         table[_slot(table, keys, keys[node])] = node
 
 
-@kernel()
-def begin(board: BitBoard, tree: Tree) -> None:
-    """Insert the first state: its only pebbles are blue ones on the inputs."""
-    words = board.inputs.size
-    empty = np.zeros(words, dtype=np.uint64)
-    room = np.zeros((7 + 3 * board.degree.size, words), dtype=np.uint64)
-    f = to_come(board, board.outputs, empty, empty, room, np.empty((5, 2 * board.degree.size), dtype=np.int64))
-    tree.states[0, :] = _ZERO
-    tree.parents[0], tree.vias[0], tree.costs[0], tree.closed[0] = -1, -1, 0, 0
-    tree.keys[0, :] = _ZERO
-    tree.table[_slot(tree.table, tree.keys, tree.keys[0])] = 0
-    tree.count[0], tree.count[1], tree.count[2] = 1, 0, f
-    if f < tree.heads.size:
-        tree.entry[0], tree.follows[0], tree.heads[f] = 0, -1, 0
-        tree.count[1] = 1
-
-
-@kernel()
+@part()
 def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     """Return a vertex that can be computed at once without loss, or -1.
 
@@ -209,9 +213,9 @@ def _forced(board: BitBoard, worth: Any, red: Any, blue: Any, held: int) -> int:
     return -1
 
 
-@kernel()
-def search(board: BitBoard, tree: Tree, budget: int) -> Any:
-    """Continue the search for a number of states, expanded or estimated; return (result, last state).
+@kernel(allocates=False)
+def search(board: BitBoard, tree: Tree, room: Room, budget: int) -> Any:
+    """Begin or continue the search for a number of states, expanded or estimated; return (result, last state).
 
     A state may have thousands of followers. If the budget ends among them, the next call expands the state again, and
     skips those that it knows. States of rank `tree.heads.size` or more are ignored. `FULL` means that there is no room
@@ -222,22 +226,28 @@ def search(board: BitBoard, tree: Tree, budget: int) -> Any:
     states, keys, costs, closed, heads = tree.states, tree.keys, tree.costs, tree.closed, tree.heads
     table, limit, entries = tree.table, tree.parents.size, tree.entry.size
     nodes, free, f = tree.count[0], tree.count[1], tree.count[2]
-    row = np.zeros((16, words), dtype=np.uint64)
+    row, rows, links = room.sets, room.sets[16:], room.links
     red, blue, done = row[0], row[1], row[2]
     undone, worth, useful, other_worth = row[3], row[4], row[5], row[6]
     new_undone, new_done, new_blue, kept, spare, gone, stake = (
         row[7], row[8], row[9], row[10], row[11], row[12], row[13],
     )  # fmt: skip
-    b = row[14]
-    state = np.zeros(3 * words, dtype=np.uint64)
-    symmetric = board.base.size > 0
-    key = np.zeros(3 * words, dtype=np.uint64) if symmetric else state
-    hashes, at = np.empty((3, n), dtype=np.uint64), np.empty(n, dtype=np.int64)
-    new_red = row[15]
-    room = np.zeros((7 + 3 * n, words), dtype=np.uint64)
-    links = np.empty((5, 2 * n), dtype=np.int64)
-    members = np.empty(n + 1, dtype=np.int64)
-    chosen, bets = members.copy(), members.copy()
+    b, new_red = row[14], row[15]
+    state, symmetric = room.states[0], board.base.size > 0
+    key = room.states[1] if symmetric else state
+    hashes, at = room.hashes, room.lists[0]
+    members, chosen, bets = room.lists[1], room.lists[2], room.lists[3]
+    if nodes == 0:  # the only pebbles of the first state are blue ones on the inputs
+        for k in range(words):
+            red[k], blue[k], undone[k] = _ZERO, _ZERO, outputs[k]
+        for k in range(3 * words):
+            states[0, k] = keys[0, k] = _ZERO
+        tree.parents[0], tree.vias[0], costs[0], closed[0] = -1, -1, 0, WAITS
+        table[_slot(table, keys, keys[0])] = 0
+        nodes, f = 1, to_come(board, undone, red, blue, rows, links)
+        if f < heads.size:
+            tree.entry[0], tree.follows[0], heads[f] = 0, -1, 0
+            free = 1
     while f < heads.size:
         at_head = heads[f]
         if at_head < 0:
@@ -264,7 +274,7 @@ def search(board: BitBoard, tree: Tree, budget: int) -> Any:
             return FOUND, node
         if once and closed[node] == WAITS:
             closed[node] = LOOKED_AT
-            rank = cost + to_come_once(board, undone, red, blue, room, links)
+            rank = cost + to_come_once(board, undone, red, blue, rows, links)
             if rank > f:
                 heads[f] = tree.follows[at_head]
                 if rank < heads.size:
@@ -354,7 +364,7 @@ def search(board: BitBoard, tree: Tree, budget: int) -> Any:
                     if other >= 0 and costs[other] <= total:
                         continue
                     budget -= 1
-                    rank = max(f, total + to_come(board, new_undone, new_red, b, room, links))
+                    rank = max(f, total + to_come(board, new_undone, new_red, b, rows, links))
                     if rank >= heads.size:
                         continue
                     if nodes == limit or free == entries:

@@ -54,11 +54,11 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
     row = 8 * (3 * words + 1)
     places = min(SEEN, 1 << max(12, (memory // 8 // row).bit_length() - 1))
     tree = _tree(kernel, room, words, run.io, symmetric, places)
-    kernel.begin(board, tree)
+    space = kernel.room_for(len(board.degree), words)
     some = 2
     while True:
         began = time.monotonic()
-        how, last = kernel.search(board, tree, some)
+        how, last = kernel.search(board, tree, space, some)
         some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
         run.states = int(tree.count[0])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 NEVER: Any = np.int64(2**62)
 IMPOSSIBLE: Any = np.int64(2**60)
@@ -65,14 +65,14 @@ class Desk(NamedTuple):
     mark: Any  # for each vertex, a temporary mark; all 0 between uses
 
 
-@kernel()
+@part()
 def _first(word: Any) -> Any:
     """Return the position of the lowest 1 bit of a nonzero word."""
     low = word & (~word + np.uint64(1))
     return _PLACE[np.int64((low * _BRUIJN) >> np.uint64(58))]
 
 
-@kernel()
+@part()
 def _add(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -83,7 +83,7 @@ def _add(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@kernel()
+@part()
 def _drop(bits: Any, levels: Any, number: Any) -> None:
     for level in range(levels.size - 1):
         place = levels[level] + (number >> 6)
@@ -93,7 +93,7 @@ def _drop(bits: Any, levels: Any, number: Any) -> None:
         number >>= 6
 
 
-@kernel()
+@part()
 def _least(bits: Any, levels: Any) -> Any:
     """Return the least number in a set; -1 if it is empty."""
     level = levels.size - 2
@@ -106,7 +106,7 @@ def _least(bits: Any, levels: Any) -> Any:
     return number
 
 
-@kernel()
+@part()
 def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> int:
     """For each event of a segment of an order, find the next event of the same vertex; return the event after the
     segment.
@@ -143,7 +143,7 @@ def backwards(board: Board, desk: Desk, order: Any, size: int, first: int) -> in
     return end
 
 
-@kernel()
+@part()
 def forwards(
     board: Board,
     desk: Desk,
@@ -272,7 +272,7 @@ def forwards(
     return io, count, changed
 
 
-@kernel()
+@part()
 def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, held: int, changed: int) -> Any:
     """Restore the desk to its state before a segment; return the I/O that is certain after the segment.
 
@@ -304,12 +304,12 @@ def clear(board: Board, desk: Desk, order: Any, size: int, events_in_all: int, h
     return cost
 
 
-@kernel()
+@part()
 def _owes(board: Board, desk: Desk, v: int) -> bool:
     return not desk.red[v] or (board.kind == PARTIAL and board.output[v] and not desk.blue[v])
 
 
-@kernel()
+@part()
 def forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
     desk.red[v] = 0
     if desk.at[v] != NEVER:
@@ -318,7 +318,7 @@ def forget(desk: Desk, events_in_all: int, kind: int, v: int) -> None:
         )
 
 
-@kernel()
+@kernel(allocates=False)
 def judge(
     board: Board,
     desk: Desk,
@@ -340,14 +340,13 @@ def judge(
     return io + clear(board, desk, order, size, events_in_all, held, changed), count
 
 
-@kernel()
 def play(board: Board, desk: Desk, order: Any, factors: Any, moves: Any) -> Any:
     """Return (least I/O of a whole order over the factors, index of its factor, number of moves of the last one)."""
-    desk.last[:] = NEVER
-    desk.after[:] = NEVER
-    best, which, count = IMPOSSIBLE, ZERO, ZERO
-    for k in range(factors.size):
-        io, count = judge(board, desk, order, order.size, ZERO, desk.events.size, ZERO, factors[k], IMPOSSIBLE, moves)
+    desk.last.fill(NEVER)
+    desk.after.fill(NEVER)
+    best, which, count = IMPOSSIBLE, 0, 0
+    for k, factor in enumerate(factors):
+        io, count = judge(board, desk, order, order.size, 0, desk.events.size, 0, factor, IMPOSSIBLE, moves)
         if io < best:
             best, which = io, k
     return best, which, count

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 
 @kernel()
@@ -27,7 +27,7 @@ def heights(indptr: Any, preds: Any, order: Any) -> Any:
     return height, low, high
 
 
-@kernel()
+@part()
 def _compute(v: Any, indptr: Any, preds: Any, key: Any, done: Any, stack: Any, out: Any, count: Any) -> Any:
     """Append v after its ancestors, the operand with the largest key first; return the number of vertices in `out`."""
     top = 0
@@ -65,28 +65,25 @@ def depth_first(indptr: Any, preds: Any, is_input: Any, sinks: Any, key: Any) ->
 
 
 @kernel()
-def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sinks: Any, ends: Any) -> Any:
-    """Order groups of sinks one after the other; each group is swept from low to high vertices.
+def members(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sinks: Any, ends: Any) -> Any:
+    """Return vertices, and for each the number of its group: those that its sinks need and earlier groups do not.
 
-    The vertices of a group are ordered by height. But a vertex with a single use comes just before that use, unless it
-    is the highest operand there. So terms are added as soon as they exist, in all sums of the group at about the same
-    time.
+    A vertex with a single use is left out, unless it is the highest operand there.
 
     Args:
         uses: number of computed successors of each vertex.
         sinks, ends: the sinks, and the end of each group of them.
     """
     n = indptr.size - 1
-    done = is_input.copy()
     visited = is_input.copy()
     waits = np.zeros(n, dtype=np.uint8)
-    out = np.empty(n, dtype=np.int64)
     stack = np.empty(n + 1, dtype=np.int64)
+    found = np.empty(n, dtype=np.int64)
     group = np.empty(n, dtype=np.int64)
-    count, begin = np.int64(0), 0
-    for end in ends:
-        number = 0
-        for k in range(begin, end):
+    first, begin = 0, 0
+    for number in range(ends.size):
+        last = first
+        for k in range(begin, ends[number]):
             if visited[sinks[k]]:
                 continue
             top = 0
@@ -95,8 +92,8 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
             while top >= 0:
                 v = stack[top]
                 top -= 1
-                group[number] = v
-                number += 1
+                found[last] = v
+                last += 1
                 highest = -1
                 for e in range(indptr[v], indptr[v + 1]):
                     if highest < 0 or height[preds[e]] > height[highest]:
@@ -108,11 +105,9 @@ def in_groups(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, si
                         visited[u] = 1
                         top += 1
                         stack[top] = u
-        keys = np.empty(number, dtype=np.int64)
-        for k in range(number):
-            keys[k] = height[group[k]] * (number + 1) + k
-        for k in np.argsort(keys):
-            if not done[group[k]] and not waits[group[k]]:
-                count = _compute(group[k], indptr, preds, height, done, stack, out, count)
-        begin = end
-    return out[:count]
+        begin = ends[number]
+        for k in range(first, last):
+            if not waits[found[k]]:
+                found[first], group[first] = found[k], number
+                first += 1
+    return found[:first], group[:first]

@@ -30,14 +30,19 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
     np.add.at(uses, preds[task.needed[targets] == 1], 1)
     written = sinks[is_input[sinks] == 0]
 
-    def walk(name: str, key: Ints) -> tuple[str, Ints]:
-        return name, kernel.depth_first(indptr, preds, is_input, sinks, key)
+    def walk(name: str, key: Ints, last: Ints = sinks) -> tuple[str, Ints]:
+        return name, kernel.depth_first(indptr, preds, is_input, last, key)
 
     def grouped(size: int) -> tuple[str, Ints]:
+        """Sweep each group from low to high vertices.
+
+        A vertex with a single use comes just before that use, unless it is the highest operand there. So terms are
+        added as soon as they exist, in all sums of the group at about the same time.
+        """
         groups = list(_split(written, low, high, size))
         ends = np.cumsum([len(group) for group in groups])
-        order = kernel.in_groups(indptr, preds, is_input, height, uses, np.concatenate(groups), ends)
-        return f"in groups of {size}", order
+        swept, number = kernel.members(indptr, preds, is_input, height, uses, np.concatenate(groups), ends)
+        return walk(f"in groups of {size}", height, swept[np.lexsort((height[swept], number))])
 
     yield walk(*first)
     yield "in halves of halves", _halved(task, (high, -low, height))

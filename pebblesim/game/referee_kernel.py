@@ -16,7 +16,7 @@ NEEDS, FORBIDS, SETS, CLEARS, PREDECESSORS = range(5)
 READS, WRITES, RED, PEAK = range(4)
 
 
-@kernel(nogil=True)
+@kernel(allocates=False, nogil=True)
 def play(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],
@@ -81,7 +81,7 @@ def play(
     return played
 
 
-@kernel(nogil=True)
+@kernel(allocates=False, nogil=True)
 def play_by_term(
     moves: NDArray[np.int64],
     indptr: NDArray[Any],

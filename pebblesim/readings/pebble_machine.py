@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
-from pebblesim.kernels import kernel
+from pebblesim.kernels import kernel, part
 
 KINDS = COMPUTE, DELETE, READ, WRITE  # from another module; a compiled function on disk is valid for these values only
 
@@ -84,28 +84,28 @@ def start() -> Any:
     return np.zeros(7, np.int64)
 
 
-@kernel()
+@kernel(allocates=False)
 def cell(family: int, block: int, terms: int) -> int:
     """Return the cell of a value. `terms` is the number of terms so far for a sum, and 0 for any other value."""
     return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
 
 
-@kernel()
+@kernel(allocates=False)
 def family_of(held: int) -> int:
     return held >> (BLOCK_BITS + TERM_BITS)
 
 
-@kernel()
+@kernel(allocates=False)
 def block_of(held: int) -> int:
     return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
 
 
-@kernel()
+@kernel(allocates=False)
 def terms_of(held: int) -> int:
     return held & ((1 << TERM_BITS) - 1)
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
     """Return (first vertex, number of terms) of an element of a block."""
     if block < 0:
@@ -121,7 +121,7 @@ def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int,
     return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
     """Return the vertex of a sum of 2^layer neighbouring terms (fewer at the end) in a block of the tree."""
     m = min(tree, k - block * tree)
@@ -139,7 +139,7 @@ def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, la
     return sums + position
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
     """Return the vertex of the sum of the first `done` terms; -1 if there is none, or if several vertices hold it."""
     if k == 0:
@@ -159,7 +159,7 @@ def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -
     return first + k + zero + block * tree - (1 - started) + tree - 1
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
     """Make the additions of a tree of blocks that are possible once a term is computed; return the moves used.
 
@@ -192,7 +192,7 @@ def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, starte
     return used
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _merge(
     out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
 ) -> int:
@@ -202,7 +202,7 @@ def _merge(
     return used + 3
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
     """Add term u of a chain to the sum so far; return the number of moves used, and the vertex of the new sum."""
     leaf = first + u
@@ -215,7 +215,7 @@ def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: in
     return used + 3, total
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     """Return the number of terms that the sum of element [i, j] has before an index."""
     if family[BEFORE] < 0:
@@ -224,7 +224,7 @@ def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
     return before[family[BEFORE] + line * family[WIDE] + index]
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     """Whether a loop runs for its current tile under the mask.
 
@@ -239,13 +239,13 @@ def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
     return (some > 0) == (ins[MET] == 1)
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _block(ranges: Any, rng: int, family: Any) -> int:
     """Return the block of a family that contains the range's current tile; 0 without a range, or with one block."""
     return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _latest(family: Any, elements: Any, block: int, element: int) -> int:
     """Return the last block before this one in which an element exists; -1 if there is none."""
     block -= 1
@@ -255,7 +255,7 @@ def _latest(family: Any, elements: Any, block: int, element: int) -> int:
     return block
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
     """Return the vertex of a cell at [i, j]; -1 for a sum that several vertices hold."""
     family = families[family_of(held)]
@@ -263,12 +263,12 @@ def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
     return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
     state[STATUS], state[AT_ROW], state[AT_COLUMN], state[HOLDS], state[MEANT] = MISMATCH, i, j, holds, meant
 
 
-@kernel(*KINDS)
+@part(*KINDS)
 def _script(
     out: Any, used: int, scripts: Any, first: int, last: int, families: Any, elements: Any, ranges: Any, i: int, j: int
 ) -> int:
@@ -284,7 +284,7 @@ def _script(
     return used
 
 
-@kernel(*KINDS, nogil=True)
+@kernel(*KINDS, allocates=False, nogil=True)
 def run(
     code: Any,
     scripts: Any,
