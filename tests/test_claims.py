@@ -51,7 +51,7 @@ NOT_JUDGED = {  # statements that no claim is about, and why
 
 
 class Little(Effort):
-    """Half of what a quick `verify` draws, and a quarter of each problem's schedules; the full profile does as it does."""
+    """Half the draws of a quick `verify`, of a quarter of each problem's schedules; the full profile has all."""
 
     def draws(self, quick: int, full: int) -> int:
         return max(1, quick // 2)
