@@ -391,14 +391,20 @@ def test_what_is_refused() -> None:
             call()
 
 
-@pytest.mark.parametrize("states", [3, 300])
-def test_a_search_out_of_memory_ends_with_an_interval(states: int) -> None:
+@pytest.mark.parametrize(
+    ("states", "rules"),
+    [
+        pytest.param(states, rules, marks=[] if states == few else [pytest.mark.slow])
+        for rules, few in zip(SEARCHED, (300, 3, 300), strict=True)
+        for states in (3, 300)
+    ],
+)
+def test_a_search_out_of_memory_ends_with_an_interval(states: int, rules: str) -> None:
     graph = generate("fft", n=8)
-    for rules in SEARCHED:
-        found = optimum(graph, 4, rules, states=states)
-        assert found.ended == "memory"
-        assert 16 <= found.bound < found.io
-        assert referee(graph, 4, [found.moves], rules).io == found.io
+    found = optimum(graph, 4, rules, states=states)
+    assert found.ended == "memory"
+    assert 16 <= found.bound < found.io
+    assert referee(graph, 4, [found.moves], rules).io == found.io
 
 
 def test_a_search_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,10 +432,13 @@ def test_a_search_looks_at_the_clock_among_the_followers_of_a_state(monkeypatch:
         how, _ = optimum_kernel.search(board, tree, room, 50)
         assert how == optimum_kernel.GOES_ON
         assert before < int(tree.count[0]) <= before + 50
+    cases = [(generate("pyramid", rows=4), 3), (generate("fft", n=4), 3)]
+    searched = {(graph, M, rules): optimum(graph, M, rules).io for graph, M in cases for rules in SEARCHED[:2]}
     monkeypatch.setattr(optimum_states, "AT_ONCE", 3)
-    for rules in ("hong-kung", "no-recompute"):
-        for graph, M in ((generate("pyramid", rows=4), 3), (generate("fft", n=4), 3)):
-            assert optimum(graph, M, rules).io == least_io(graph, M, rules)
+    for (graph, M, rules), io in searched.items():
+        assert optimum(graph, M, rules).io == io
+    graph, M = cases[0]
+    assert all(searched[graph, M, rules] == least_io(graph, M, rules) for rules in SEARCHED[:2])
 
 
 def test_a_graph_that_is_too_large_to_search_gets_an_interval_in_time() -> None:

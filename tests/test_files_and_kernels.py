@@ -175,39 +175,49 @@ IndexDataCacheFile._save_index = save_index
 def halved(x):
     return x / 2
 
-meet("ready", 60)
-print(halved(eval(sys.argv[3])), len(halved.stats.cache_misses))
+@kernels.kernel()
+def tripled(x):
+    return x * 3
+
+for function, number in zip((halved, tripled), sys.argv[3:]):
+    meet(f"ready-{function.__name__}", 60)
+    print(function(eval(number)), len(function.stats.cache_misses))
+    for named in Path(sys.argv[1]).glob(f"named-{sys.argv[2]}"):
+        named.unlink()
 """
 
 
-def halved_at_once(folder: Path, *numbers: str) -> list[list[str]]:
-    """What two processes print that ask for a function at the same time: the result, and how often it was compiled."""
-    program = folder / "halved.py"
+def at_once(folder: Path, *numbers: tuple[str, str]) -> list[list[str]]:
+    """What two processes print that ask for two functions, one after the other, each at the same time.
+
+    Of each function: the result, and how often it was compiled.
+    """
+    program = folder / "functions.py"
     program.write_text(AT_ONCE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "cache")}
     both = [
         subprocess.Popen(
-            [sys.executable, program, folder, str(which), number], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, program, folder, str(which), *each], env=environment, stdout=subprocess.PIPE, text=True
         )
-        for which, number in enumerate(numbers)
+        for which, each in enumerate(numbers)
     ]
     return [each.communicate()[0].split() for each in both]
 
 
-def compiled_in(folder: Path) -> list[str]:
-    return sorted(path.suffix for path in (folder / "cache").rglob("halved*"))
+def compiled_in(folder: Path, function: str) -> list[str]:
+    return sorted(path.suffix for path in (folder / "cache").rglob(f"*.{function}-*"))
 
 
-def test_processes_that_compile_at_once_keep_their_functions_apart(tmp_path: Path) -> None:
-    """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers."""
-    assert halved_at_once(tmp_path, "3.0", "5") == [["1.5", "1"], ["2.5", "1"]]
-    assert compiled_in(tmp_path) == [".nbc", ".nbc", ".nbi"]
+def test_processes_that_compile_at_once_do_it_once_and_keep_their_functions_apart(tmp_path: Path) -> None:
+    """With numba's own cache both results get the name of one file: later one of them is run on the other's numbers.
 
-
-def test_what_two_processes_ask_for_at_once_is_compiled_by_one_of_them(tmp_path: Path) -> None:
-    first, second = halved_at_once(tmp_path, "3.0", "5.0")
-    assert (first[0], second[0], int(first[1]) + int(second[1])) == ("1.5", "2.5", 1)
-    assert compiled_in(tmp_path) == [".nbc", ".nbi"]
+    What two processes ask for at once is compiled by one of them.
+    """
+    first, second = at_once(tmp_path, ("3.0", "3.0"), ("5", "5.0"))
+    assert (first[:2], second[:2]) == (["1.5", "1"], ["2.5", "1"])
+    assert compiled_in(tmp_path, "halved") == [".nbc", ".nbc", ".nbi"]
+    assert (first[2], second[2], int(first[3]) + int(second[3])) == ("9.0", "15.0", 1)
+    assert compiled_in(tmp_path, "tripled") == [".nbc", ".nbi"]
 
 
 OF_A_CLASS = """

@@ -348,16 +348,16 @@ def test_doctor_looks_at_this_machine() -> None:
 def test_crossover_tells_between_which_sizes_the_curves_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measure", lambda cases, output: [synthetic(each) for each in cases])
     picture = tmp_path / "curves.svg"
-    result = run("crossover", "-n", "128", "-d", "16", "--at", "80,4096,256", "--json", "--picture", str(picture))
+    result = run("crossover", "-n", "32", "-d", "8", "--at", "40,1024,90", "--json", "--picture", str(picture))
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
-    assert [point["M"] for point in told["points"]] == [80, 256, 4096]
+    assert [point["M"] for point in told["points"]] == [40, 90, 1024]
     order = [point["small-cache"]["predicted"] < point["flash"]["predicted"] for point in told["points"]]
     crossed = [[told["points"][at]["M"], told["points"][at + 1]["M"]] for at in (0, 1) if order[at] != order[at + 1]]
     assert told["crossings"]["predicted"] == told["crossings"]["measured"] == crossed
     assert len(crossed) == 1
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
-    assert "measured: between" in run("crossover", "-n", "128", "-d", "16", "--at", "80,4096,256").output
+    assert "measured: between" in run("crossover", "-n", "32", "-d", "8", "--at", "40,1024,90").output
 
 
 # -- what was measured -------------------------------------------------------------------------------------------

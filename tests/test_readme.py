@@ -2,7 +2,8 @@
 
 In a `console` block each line that starts with `$ ` is run, and what follows it is the output. A `python` block is run
 as a file of its own; a `text` block right after it is the output. Space at the end of a line does not count. What is
-ours runs in this process, which has imported and compiled everything already; the rest in a shell.
+ours runs in this process, which has imported and compiled everything already, also where only its first lines are
+shown, or none; the rest in a shell.
 
 After a change that is meant, `.venv/bin/python tests/test_readme.py` writes the new outputs into the documents, or into
 those that are named behind it.
@@ -37,6 +38,8 @@ LONG_DOCUMENTS = (  # with examples that take a while
 DOCUMENTS = tuple(name for name in ALL_DOCUMENTS if name not in LONG_DOCUMENTS)
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:(\n\n?)^```text\n.*?^```$)?", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r" (?:\| head -(\d+)|(> /dev/null))$")
+"""The end of a command of which only some lines are shown."""
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -79,10 +82,12 @@ def output_here(run: Callable[[], object], folder: Path) -> str:
 
 def output(command: str, folder: Path) -> str:
     """What a command prints, whatever its exit code: a refused game is an example too."""
-    program, *words = shlex.split(command)
-    if program == "pebblesim" and not set("|<>&;*$`") & set(command):
+    shown = SHOWN.search(command)
+    program, *words = shlex.split(SHOWN.sub("", command))
+    if program == "pebblesim" and not set("|<>&;*$`") & set(SHOWN.sub("", command)):
         with mock.patch.object(sys, "argv", [program, *words]):
-            return output_here(cli.main, folder)
+            printed = output_here(cli.main, folder)
+        return tidy("".join(printed.splitlines(keepends=True)[: int(shown[1] or 0)])) if shown else printed
     scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
     done = subprocess.run(

@@ -23,15 +23,17 @@ class Iterations(Protocol):
         """Move to each kind of iteration in turn; yield how often it is visited for each visit of the loop."""
 
 
-def walk(body: list[ir.Node], at: Iterations) -> Iterator[tuple[ir.Node, Times]]:
-    """Yield each primitive of a body in order, and how often it runs in the current kinds of iterations of `at`."""
+def walk(body: list[ir.Node], at: Iterations, times: Times = 1) -> Iterator[tuple[ir.Node, Times]]:
+    """Yield each primitive of a body in order, and how often it runs in the current kinds of iterations of `at`.
+
+    `times` is how often the body is run.
+    """
     for node in body:
         if isinstance(node, ir.Loop):
-            for times in at.iterations(node):
-                for inner, each in walk(node.body, at):
-                    yield inner, each * times
+            for each in at.iterations(node):
+                yield from walk(node.body, at, times * each)
         else:
-            yield node, 1
+            yield node, times
 
 
 def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) -> int:

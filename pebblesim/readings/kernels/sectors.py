@@ -58,15 +58,17 @@ def moved(launch: Launch, sizes: ir.Sizes, workers: int = 1) -> Moved:
         (tensor,) = launch.copies
         words, sectors = at.touched(tuple(ir.Range(dim) for dim in tensor.shape))
         return Moved(copies * words, words, copies * sectors, sectors)
-    result = Moved()
+    read = written = sectors_read = sectors_written = 0
     for node in launch.body:
         times = 1 if node is launch.split else copies  # each worker executes the statements around the loop
         for inner, each in walk([node], at):
             if isinstance(inner, ir.Read | ir.Write | ir.Init):
                 words, sectors = (int(times * each) * count for count in at.touched(ir.moved_part(inner)))
-                reads = isinstance(inner, ir.Read)
-                result += Moved(words, 0, sectors, 0) if reads else Moved(0, words, 0, sectors)
-    return result
+                if isinstance(inner, ir.Read):
+                    read, sectors_read = read + words, sectors_read + sectors
+                else:
+                    written, sectors_written = written + words, sectors_written + sectors
+    return Moved(read, written, sectors_read, sectors_written)
 
 
 class _Sectors:
