@@ -145,18 +145,19 @@ class Builder:
         self._sum(name, op, (operand,), shape[:1], terms, tree, start, onto, None)
 
     @contextmanager
-    def loop(self, columns: int, block: int, row_block: int | None = None) -> Iterator[None]:
+    def loop(self, columns: int, block: int, row_blocks: tuple[int, ...] = ()) -> Iterator[None]:
         """Declare tensors that are computed again for each block of columns, from those of the previous block.
 
         A sum over the columns has only the terms of the block. "m.prev" is m of the previous block.
 
         Args:
-            row_block: rows of a tile. Under a mask, a tile of rows has only the blocks in which it has an allowed pair.
+            row_blocks: rows of a tile, or of a tile and of the tiles that it is cut into. Under a mask, such a tile of
+                rows has only the blocks in which it has an allowed pair.
         """
         block = min(columns, whole("a loop's block", block))
         blocks = -(-columns // block)
         if self._masking is not None:
-            self._masking.enter(block, row_block)
+            self._masking.enter(block, row_blocks)
         self._loop, self._of_loop, self._unplaced = (blocks, block, columns - (blocks - 1) * block), [], []
         yield
         self._loop = None

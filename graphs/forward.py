@@ -12,7 +12,7 @@ from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 
-SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums")
+SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums", "split-scores")
 
 
 def declare(
@@ -25,6 +25,7 @@ def declare(
     softmax: str = "early",
     column_block: int | None = None,
     row_block: int | None = None,
+    rows_block: int | None = None,
     d: int | None = None,
     outputs: tuple[str, ...] = ("O",),
     mask: Mask = None,
@@ -40,10 +41,12 @@ def declare(
             the online softmax of FlashAttention-1 and -2; "logsumexp" for f = exp(S - L), where L comes from running
             sums as in FlashAttention-2; "split" for a softmax of each block of columns by itself, whose results are
             then merged by their weights, as in FlashDecoding; "split-sums" for "late" with sums of each block of
-            columns by itself, which are then added up.
+            columns by itself, which are then added up; "split-scores" for the probabilities of "split", weighted before
+            the product with V.
         column_block: columns in each step of the online softmax, or in each split.
         row_block: rows of a tile of the online softmax. Under a mask, a tile takes only the steps in which it has an
             allowed pair; without a mask row_block has no effect.
+        rows_block: rows that are cut into tiles of row_block; all if None.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
             (d, d_k), W_V (d, d_v); None where Q, K, V are the inputs.
         outputs: tensors that must be in memory at the end: O, and those kept for a backward pass.
@@ -53,7 +56,7 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_k, d_v = sizes(n_q=n_q, n_k=n_k, d_k=d_k, d_v=d_v)
-    blocks = checked(softmax, column_block, row_block, mask)
+    blocks = checked(softmax, column_block, row_block, rows_block, mask)
     b = Builder(summation, mask)
     b.outputs = outputs
     queries_keys_values(b, n_q, n_k, d_k, d_v, d)
@@ -62,10 +65,12 @@ def declare(
     return b
 
 
-Blocks = tuple[int | None, int | None]  # columns and rows of a tile of an online softmax, if it is one
+Blocks = tuple[int | None, tuple[int, ...]]  # columns and rows of a tile of an online softmax, if it is one
 
 
-def checked(softmax: str, column_block: int | None, row_block: int | None, mask: Mask) -> Blocks:
+def checked(
+    softmax: str, column_block: int | None, row_block: int | None, rows_block: int | None, mask: Mask
+) -> Blocks:
     """A softmax and its blocks, if they go together.
 
     Raises:
@@ -80,19 +85,20 @@ def checked(softmax: str, column_block: int | None, row_block: int | None, mask:
         raise UsageError(
             f"row_block is required under a mask with softmax {', '.join(ONLINE)}, and not allowed with any other."
         )
+    rows = {"rows_block": rows_block, "row_block": row_block}
     return (
         None if column_block is None else whole("column_block", column_block),
-        None if row_block is None else whole("row_block", row_block),
+        tuple(whole(name, size) for name, size in rows.items() if size is not None),
     )
 
 
 def output(b: Builder, softmax: str, n_q: int, n_k: int, d_v: int, blocks: Blocks, values: str) -> None:
     """O from the scores S and the values."""
-    column_block, row_block = blocks
+    column_block, rows = blocks
     if column_block is None:
         _whole_rows(b, softmax, values)
     else:
-        ONLINE[softmax](b, n_q, n_k, d_v, column_block, row_block, values)
+        ONLINE[softmax](b, n_q, n_k, d_v, column_block, rows, values)
 
 
 def _whole_rows(b: Builder, softmax: str, values: str) -> None:
@@ -113,16 +119,16 @@ def _whole_rows(b: Builder, softmax: str, values: str) -> None:
         b.matmul("O", "P", values)
 
 
-def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum;
 
     O is divided by l after each block.
     """
-    with b.loop(n_k, block, row_block):
+    with b.loop(n_k, block, rows):
         b.rowmax("m_block", "S")
     b.elementwise("Sm", "sub", "S", "m_block")
     b.elementwise("A", "exp", "Sm")
-    with b.loop(n_k, block, row_block):
+    with b.loop(n_k, block, rows):
         b.running("m", (n_q,), float("-inf"))
         b.running("l_m", (n_q,), 0.0)
         b.running("O", (n_q, d_v), 0.0)
@@ -142,9 +148,9 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
         b.elementwise("O", "div", "lO", "l_m")
 
 
-def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int | None) -> None:
+def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...]) -> None:
     """Declare m after each block of columns, the factor a that rescales earlier sums, and A relative to m."""
-    with b.loop(n_k, block, row_block):
+    with b.loop(n_k, block, rows):
         b.running("m", (n_q,), float("-inf"))
         b.rowmax("m_block", "S")
         b.elementwise("m", "max", "m.prev", "m_block")
@@ -154,10 +160,10 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, row_block: int 
     b.elementwise("A", "exp", "Sm")
 
 
-def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
-    _running_maximum(b, n_q, n_k, block, row_block)
-    with b.loop(n_k, block, row_block):
+    _running_maximum(b, n_q, n_k, block, rows)
+    with b.loop(n_k, block, rows):
         b.running("l_m", (n_q,), 0.0)
         b.running("lO", (n_q, d_v), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
@@ -169,10 +175,10 @@ def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
     """Compute L from a running maximum and running sums, then compute every score again."""
-    _running_maximum(b, n_q, n_k, block, row_block)
-    with b.loop(n_k, block, row_block):
+    _running_maximum(b, n_q, n_k, block, rows)
+    with b.loop(n_k, block, rows):
         b.running("l_m", (n_q,), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
@@ -183,41 +189,73 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: 
     b.matmul("O", "f", values)
 
 
-def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
-    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
-    with b.loop(n_k, block, row_block):
+def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> None:
+    """Declare A, relative to the maximum of each block of columns."""
+    with b.loop(n_k, block, rows):
         b.rowmax("m_s", "S")
     b.elementwise("Sm", "sub", "S", "m_s")
     b.elementwise("A", "exp", "Sm")
-    with b.loop(n_k, block, row_block):
+
+
+def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+    """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
+    _own_softmax(b, n_k, block, rows)
+    with b.loop(n_k, block, rows):
         b.rowsum("l_s", "A")
         b.matmul("AV", "A", values)
         b.elementwise("O_s", "div", "AV", "l_s")
         b.elementwise("log_l_s", "log", "l_s")
         b.elementwise("L_s", "add", "m_s", "log_l_s")
-    with b.loop(n_k, block, row_block):
-        b.running("top", (n_q,), float("-inf"))
-        b.running("W", (n_q,), 0.0)
+    with b.loop(n_k, block, rows):
+        _weight(b, n_q)
         b.running("WO", (n_q, d_v), 0.0)
-        b.elementwise("top", "max", "top.prev", "L_s")
-        b.elementwise("down_top", "sub", "top.prev", "top")
-        b.elementwise("fade", "exp", "down_top")
-        b.elementwise("down_s", "sub", "L_s", "top")
-        b.elementwise("w", "exp", "down_s")
-        b.elementwise("fadeW", "mul", "fade", "W.prev")
-        b.elementwise("W", "add", "fadeW", "w")
         b.elementwise("fadeO", "mul", "fade", "WO.prev")
         b.elementwise("wO", "mul", "w", "O_s")
         b.elementwise("WO", "add", "fadeO", "wO")
     b.elementwise("O", "div", "WO.last", "W.last")
+    _log_of_weights(b)
+
+
+def _weight(b: Builder, n_q: int) -> None:
+    """Declare the weight of a block of columns relative to the largest so far, and the sum W of the weights so far."""
+    b.running("top", (n_q,), float("-inf"))
+    b.running("W", (n_q,), 0.0)
+    b.elementwise("top", "max", "top.prev", "L_s")
+    b.elementwise("down_top", "sub", "top.prev", "top")
+    b.elementwise("fade", "exp", "down_top")
+    b.elementwise("down_s", "sub", "L_s", "top")
+    b.elementwise("w", "exp", "down_s")
+    b.elementwise("fadeW", "mul", "fade", "W.prev")
+    b.elementwise("W", "add", "fadeW", "w")
+
+
+def _log_of_weights(b: Builder) -> None:
     b.elementwise("log_W", "log", "W.last")
     b.elementwise("L", "add", "top.last", "log_W")
 
 
-def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, row_block: int | None, values: str) -> None:
+def _split_scores(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+    """P_s and L_s of each block of columns; then P = exp(L_s - L) P_s, and O = P V."""
+    _own_softmax(b, n_k, block, rows)
+    with b.loop(n_k, block, rows):
+        b.rowsum("l_s", "A")
+        b.elementwise("log_l_s", "log", "l_s")
+        b.elementwise("L_s", "add", "m_s", "log_l_s")
+    b.elementwise("P_s", "div", "A", "l_s")
+    with b.loop(n_k, block, rows):
+        _weight(b, n_q)
+    _log_of_weights(b)
+    with b.loop(n_k, block, rows):
+        b.elementwise("down_L", "sub", "L_s", "L")
+        b.elementwise("share", "exp", "down_L")
+    b.elementwise("P", "mul", "share", "P_s")
+    b.matmul("O", "P", values)
+
+
+def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
     """A, its row sums and A V for each block of columns, without a maximum; then the sums of these sums."""
     b.elementwise("A", "exp", "S")
-    with b.loop(n_k, block, row_block):
+    with b.loop(n_k, block, rows):
         b.running("l", (n_q,), 0.0)
         b.running("AV", (n_q, d_v), 0.0)
         b.rowsum("l_s", "A")
@@ -233,5 +271,6 @@ ONLINE: Final = {
     "logsumexp": _logsumexp,
     "split": _split,
     "split-sums": _split_sums,
+    "split-scores": _split_scores,
 }
 """The kinds of softmax that go through blocks of columns."""

@@ -30,7 +30,7 @@ def declare(
         UsageError: an argument is not allowed, or the graph does not fit into memory.
     """
     n_q, n_k, d_v, d_r = sizes(n_q=n_q, n_k=n_k, d_v=d_v, d_r=d_r)
-    blocks = checked(softmax, column_block, row_block, mask)
+    blocks = checked(softmax, column_block, row_block, None, mask)
     b = Builder(summation, mask)
     b.outputs = outputs
     for name, shape in {"Q_C": (n_q, d_v), "Q_R": (n_q, d_r), "C": (n_k, d_v), "R": (n_k, d_r)}.items():

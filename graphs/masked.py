@@ -18,6 +18,7 @@ from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
+from pebblesim.sizes import tile_starts
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -118,13 +119,15 @@ class Masking:
         self.pairs: set[str] = set()  # the tensors over pairs
         self.made: Bools | None = None  # in a loop, of shape (blocks, n_q): whether a row has that block
 
-    def enter(self, block: int, row_block: int | None) -> None:
-        """Begin a loop over blocks of columns, with rows in tiles."""
-        if row_block is None:
+    def enter(self, block: int, row_blocks: tuple[int, ...]) -> None:
+        """Begin a loop over blocks of columns, with rows in tiles, in tiles of these, and so on."""
+        if not row_blocks:
             raise UsageError("under a mask, a loop over columns needs a row_block: rows come in tiles there, too.")
-        (n_q, n_k), row_block = self.allowed.shape, min(len(self.allowed), row_block)
-        tall = np.logical_or.reduceat(self.allowed, range(0, n_q, row_block))
-        self.made = np.logical_or.reduceat(tall, range(0, n_k, block), 1).repeat(row_block, axis=0)[:n_q].T
+        n_q, n_k = self.allowed.shape
+        starts = tile_starts(n_q, *row_blocks)
+        tall = np.logical_or.reduceat(self.allowed, starts)
+        met = np.logical_or.reduceat(tall, range(0, n_k, block), 1)
+        self.made = met.repeat(np.diff([*starts, n_q]), axis=0).T
 
     def leave(self) -> None:
         """End it."""

@@ -29,6 +29,21 @@ def listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
 
 
+def tile_starts(length: int, *blocks: int) -> list[int]:
+    """Return where tiles start: of the first block's size, each cut into tiles of the second block's size, and so on.
+
+    >>> tile_starts(10, 5, 2)
+    [0, 2, 4, 5, 7, 9]
+    """
+    if not blocks:
+        return [0]
+    return [
+        first + start
+        for first in range(0, length, blocks[0])
+        for start in tile_starts(min(blocks[0], length - first), *blocks[1:])
+    ]
+
+
 def whole(what: str, value: Any) -> int:
     """Return `value` if it is a whole number, 1 or more.
 

@@ -6,9 +6,10 @@ tiles have their own width e. Under a mask, C rows are multiplied with all keys 
 attend.
 """
 
-from pebblesim.language import exp
+from pebblesim.language import exp, log, maximum, rowmax, rowsum
 from pebblesim.language.registry import schedule
 from pebblesim.schedules.blocked import write_L
+from pebblesim.schedules.flash_forward import INFINITY
 from pebblesim.schedules.row_sums import write_row_sums_of_tiles
 
 LAST = "(n_q - C*(ceiling(n_q/C) - 1))"
@@ -23,7 +24,7 @@ def cut_twice(block):
 def write_scores(m, A, A_1, A_2, r, a, b, c, change):
     """Compute A[i, j] = change(A_1[i] A_2[j]ᵀ) for tiles i of the rows r."""
     for i in m.tiles(r, a, independent=True):
-        for j in m.tiles(A.shape[1], b, independent=True, keys_of=r):
+        for j in m.tiles(A.shape[1], b, independent=True, keys_of=i):
             A_ij = m.zeros(i, j)
             for k in m.tiles(A_1.shape[1], c):
                 A_ij += m.read(A_1[i, k]) @ m.read(A_2[j, k]).T
@@ -36,7 +37,7 @@ def write_rows(m, C, A, B, r, a, e, b, c):
     for i in m.tiles(r, a, independent=True):
         for k in m.tiles(C.shape[1], e, independent=True):
             C_ik = m.zeros(i, k)
-            for j in m.tiles(A.shape[1], b, keys_of=r):  # as A has been written
+            for j in m.tiles(A.shape[1], b, keys_of=i):  # as A has been written
                 for part in m.tiles(j, c):
                     C_ik += m.read(A[i, part]) @ m.read(B[part, k])
             m.write(C[i, k], C_ik)
@@ -47,8 +48,9 @@ def add_rows(m, C, A, B, r, b, a, c):
     for j in m.tiles(C.shape[0], b, independent=True, keys_of=r):
         for k in m.tiles(C.shape[1], a, independent=True):
             C_jk = m.read(C[j, k])
-            for i in m.tiles(r, c):
-                C_jk += m.read(A[i, j]).T @ m.read(B[i, k])
+            for i in m.tiles(r, a, queries_of=j):  # as A has been written
+                for part in m.tiles(i, c):
+                    C_jk += m.read(A[part, j]).T @ m.read(B[part, k])
             m.write(C[j, k], C_jk)
 
 
@@ -79,6 +81,63 @@ def small_cache_forward_in_rows(m, Q, K, V, *, C, a, b, c, e):
 
             write_scores(m, f, Q, K, r, a, b, c, normalised)
             write_rows(m, O, f, V, r, a, e, b, c)
+
+
+@schedule(
+    problem="forward",
+    source="ours: a softmax of each tile of scores through memory, for C rows at a time, and weights of these tiles",
+    io=(
+        f"n_q*d_k*ceiling(n_k/b) + n_k*d_k*{cut_twice('a')} + n_q*n_k + n_q*ceiling(n_k/b)"
+        f" + n_q*ceiling(n_k/b) + n_q"
+        f" + n_q*(n_k + ceiling(n_k/b) + 1)*ceiling(d_v/e) + n_k*d_v*{cut_twice('a')} + n_q*d_v"
+    ),
+    fit=["C", ("a", "b", "e"), "c"],
+    graph={"softmax": "split-scores", "column_block": "b", "rows_block": "C", "row_block": "a"},
+)
+def scores_stored_in_rows(m, Q, K, V, *, C, a, b, c, e):
+    """Scores stored for matrix units with C x n words: a softmax P_s of each tile, weighted by exp(L_s - L) in O = P V.
+
+    As in FlashDecoding, each tile of scores has a softmax of its own, with L_s = log of the sum. So all tiles of C rows
+    are independent of each other, and every score is computed once.
+    """
+    (n_q, _), (n_k, d_v) = Q.shape, V.shape
+    O, L, P_s = m.tensor("O", n_q, d_v), m.tensor("L", n_q), m.tensor("P_s", n_q, n_k)
+    L_s = m.tensor("L_s", m.quotient(n_k, b), n_q)
+
+    with m.phase("P_s, L, O"):
+        for r in m.tiles(n_q, C):
+
+            def normalised(P_ij, i, j):
+                m_i = m.compute(rowmax(P_ij))
+                P_ij[:] = exp(P_ij - m_i)
+                l_i = m.compute(rowsum(P_ij))
+                P_ij[:] = P_ij / l_i
+                m_i[:] = m_i + log(l_i)
+                m.write(L_s[j, i], m_i)
+
+            write_scores(m, P_s, Q, K, r, a, b, c, normalised)
+            for i in m.tiles(r, a, independent=True):
+                W_i, top_i = m.constant(0, i), m.constant(-INFINITY, i)
+                for j in m.tiles(n_k, b, keys_of=i):
+                    w = m.read(L_s[j, i])
+                    top = m.compute(maximum(top_i, w))
+                    top_i[:] = exp(top_i - top)  # the factor that rescales the sum so far
+                    w[:] = exp(w - top)
+                    W_i[:] = top_i * W_i + w
+                    m.move(top, top_i)
+                top_i[:] = top_i + log(W_i)
+                m.write(L[i], top_i)
+            for i in m.tiles(r, a, independent=True):
+                for k in m.tiles(d_v, e, independent=True):
+                    L_i, O_ik = m.read(L[i]), m.zeros(i, k)
+                    for j in m.tiles(n_k, b, keys_of=i):
+                        w = m.read(L_s[j, i])
+                        w[:] = exp(w - L_i)
+                        for part in m.tiles(j, c):
+                            P_ij = m.read(P_s[i, part])
+                            P_ij[:] = w * P_ij
+                            O_ik += P_ij @ m.read(V[part, k])
+                    m.write(O[i, k], O_ik)
 
 
 @schedule(

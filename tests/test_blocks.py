@@ -46,7 +46,7 @@ COMPETING = (
     ),
 )
 """Schedules with several blocks that share a cache and change what is moved."""
-IN_ROWS = ("small-cache-forward-in-rows", "small-cache-backward-in-rows")
+IN_ROWS = ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows")
 """Schedules whose blocks cut rows twice, and that `fit` looks for, too."""
 in_turn = [schedule for schedule in blocked if schedule.name.removeprefix("projected-") not in (*COMPETING, *IN_ROWS)]
 LARGEST = {0: 9, 1: 9, 2: 6, 3: 4, 4: 3, 5: 2}

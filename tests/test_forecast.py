@@ -178,3 +178,45 @@ def test_a_tile_of_which_a_part_is_given_and_cases_without_kernels() -> None:
     partly = ps.advise("H200", n=512, d=64, dtype="bf16", problem_name="backward-qkv", blocks={"B_r": 64, "B_c": 64})
     assert {each.tiling.blocks["B_r"] for each in partly.own_kernels} == {64}
     assert ps.advise("H200", n=64, d=8).kernels == () == ps.advise("A100", n=64, d=8, dtype="bf16").kernels
+
+
+@given(
+    n=st.integers(17, 90),
+    C=st.sampled_from([32, 64]),
+    heads=st.integers(1, 2),
+    mask=st.sampled_from(["causal", "window:20"]),
+)
+def test_the_blocks_of_each_time_that_a_launch_runs(n: int, C: int, heads: int, mask: str) -> None:
+    """One by one: which tiles of a group of rows have an allowed pair, and how many each block goes through."""
+    allowed = masks.of(mask).allowed(n)
+    tiling = Tiling("small-cache-backward-in-rows", {"C": C, "a": 16, "b": 32, "c": 16, "e": 32})
+    costs = {cost.name: cost for cost in launch_costs(tiling, {"n": n, "d": 64}, "bfloat16", heads, masks.of(mask))}
+    groups = [
+        [
+            [bool(allowed[i : min(i + 16, r + C), j : j + 32].any()) for j in range(0, n, 32)]
+            for i in range(r, min(r + C, n), 16)
+        ]
+        for r in range(0, n, C)
+    ]
+    columns = [[list(column) for column in zip(*group, strict=True)] for group in groups]
+    of_blocks = {  # tiles of each block: one; all of a row, for 2 tiles of d; all of a column, for 4
+        "P": [[1] * sum(map(sum, group)) for group in groups],
+        "dQ": [[sum(row) for row in group] * 2 for group in groups],
+        "dK": [[sum(column) for column in group] * 4 for group in columns],
+    }
+    for name, expected in of_blocks.items():
+        tiles = [[each for each in group if each] * heads for group in expected]
+        average = sum(map(sum, tiles)) / sum(map(len, tiles))
+        found = [sorted(time for time, number in each for _ in range(number)) for each in costs[name].rounds]
+        assert [len(group) for group in tiles] == [len(group) for group in found]
+        for group, times in zip(tiles, found, strict=True):
+            assert times == pytest.approx([each / average for each in sorted(group)])
+        assert costs[name].working == sum(map(len, found))
+
+
+def test_a_tile_that_is_read_entry_by_entry_leaves_room_for_a_second_block() -> None:
+    """Triton gives dS 102 registers a thread for 128 x 128, and 236 for 128 x 256; 512 threads have 128 each."""
+    for b, blocks in ((128, 2), (256, 1)):
+        tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": b, "c": 64}, 8, 3)
+        found = forecast(tiling, {"n": 4096, "d": 512}, H200, "bfloat16")
+        assert next(each.resident for each in found.launches if each.cost.name == "dS") == blocks

@@ -605,7 +605,7 @@ def test_sums_of_a_loop_that_are_not_over_pairs_take_all_terms(data: st.DataObje
     allowed = data.draw(strategies.allowed_pairs(n))
     b = Builder(mask=allowed)
     b.input("B", (n, n))
-    with b.loop(n, block, row_block):
+    with b.loop(n, block, (row_block,)):
         b.running("r", (n,), 0.0)
         b.rowsum("s", "B")
         b.elementwise("r", "add", "r.prev", "s")

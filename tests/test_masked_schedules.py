@@ -53,7 +53,10 @@ def played(schedule: Schedule, sizes: dict[str, int], mask: Mask, M: int) -> tup
 @given(data=st.data())
 @strategies.draws(3, 24)
 def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedule, data: st.DataObject) -> None:
-    sizes, mask = drawn(data, schedule)
+    check_game(schedule, *drawn(data, schedule))
+
+
+def check_game(schedule: Schedule, sizes: dict[str, int], mask: Mask) -> None:
     predicted, peak = count(schedule.masked, sizes, mask=mask), masked_peak_red(schedule.masked, sizes, mask)
     game, computed = played(schedule, sizes, mask, peak)
     assert game.complete
@@ -61,6 +64,16 @@ def test_the_game_is_complete_and_does_what_count_and_work_say(schedule: Schedul
     assert game.peak_red == peak
     assert peak <= predicted.peak_red == count(schedule.program, sizes).peak_red
     assert work(schedule.masked, sizes, mask) == {kind: computed[kind] for kind in KINDS if computed[kind]}
+
+
+@pytest.mark.parametrize("name", [name for name in MASKABLE if name.endswith("-in-rows")])
+@given(n=st.integers(3, 9), blocks=st.sampled_from([(5, 2), (5, 3), (4, 3), (6, 4), (4, 2)]), data=st.data())
+@strategies.draws(12, 100)
+def test_so_does_the_game_where_tiles_of_rows_are_cut_from_tiles(
+    name: str, n: int, blocks: tuple[int, int], data: st.DataObject
+) -> None:
+    sizes = {"n": n, "d": 2, "b": data.draw(st.integers(1, 4)), "c": 1, "e": 2} | dict(zip("Ca", blocks, strict=True))
+    check_game(SCHEDULES[name], sizes, from_array(data.draw(strategies.allowed_pairs(n)), size=(1, 1)))
 
 
 @strategies.few(MASKABLE, turn=3)
@@ -111,8 +124,8 @@ def test_a_tile_of_terms_may_have_none_for_a_row_before_others_have_some(mask: s
 
 
 def test_where_rows_are_cut_twice_there_is_no_closed_form_under_a_mask() -> None:
-    for name in ("small-cache-forward-in-rows", "small-cache-backward-in-rows"):
-        with pytest.raises(UsageError, match="a closed form under a mask needs traffic that is linear in the sizes"):
+    for name in ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows"):
+        with pytest.raises(UsageError, match="a closed form under a mask needs tiles of a whole dimension"):
             formula(SCHEDULES[name].masked, of("causal"))
 
 

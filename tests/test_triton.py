@@ -20,6 +20,7 @@ from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language import masks
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.plots.race import crossing, race as draw
 from pebblesim.readings.kernels.triton import triton, workspace
@@ -36,6 +37,7 @@ BLOCKED = [
     "dS-stored-blocked",
     "backward-two-pass-blocked",
     "small-cache-forward-in-rows",
+    "scores-stored-in-rows",
     "small-cache-backward-in-rows",
 ]
 
@@ -46,7 +48,7 @@ def run(
     blocks: dict[str, int],
     dtype: str = "float32",
     heads: int = 2,
-    mask: str | None = None,
+    mask: str | Mask | None = None,
     scale: float | None = None,
 ) -> None:
     schedule, band = get(name).in_dims(dims), masks.of(mask)
@@ -136,6 +138,8 @@ RECTANGLES = [
     "scores-stored-blocked",
     "dS-stored-blocked",
     "backward-two-pass-blocked",
+    "scores-stored-in-rows",
+    "small-cache-backward-in-rows",
 ]
 
 
@@ -156,6 +160,25 @@ def test_the_same_of_rectangles(name: str, sizes: tuple[int, ...], mask: str | N
     else:
         with pytest.raises(UsageError, match="Triton kernels need a key for each query, and a query for each key"):
             run(name, dims, blocks, heads=1, mask=mask)
+
+
+@pytest.mark.parametrize("name", ["scores-stored-in-rows", "small-cache-backward-in-rows"])
+@pytest.mark.parametrize(("n", "several"), [(20, 2), (37, 3)])
+def test_groups_of_rows_under_a_mask_with_several_rows_at_a_position(name: str, n: int, several: int) -> None:
+    """As for heads that share keys; in the last group some tiles do not exist."""
+    band = masks.of("causal:start").grouped(several, (n, n))
+    dims = {"n_q": n * several, "n_k": n, "d_k": 16, "d_v": 20}
+    run(name, dims, {"C": 32, "a": 16, "b": 16, "c": 16, "e": 16}, heads=1, mask=band)
+
+
+def test_predicates_are_only_where_some_pair_is_not_allowed() -> None:
+    """A block with one tile has a branch without; the loop of O = P V needs none, since P is 0 in memory there."""
+    schedule = get("scores-stored-in-rows")
+    sizes = {"n": 64, "d": 16, "C": 32, "a": 16, "b": 16, "c": 16, "e": 16}
+    scores, _, product = triton(schedule.masked, sizes, mask=masks.of("causal")).text.split("@triton.jit")[1:]
+    whole, rest = scores.split("else:")
+    assert "tl.where((at_j" in rest and "tl.where((at_j" not in whole.split("if ")[-1]
+    assert "at_part[None, :] - at_i" not in product
 
 
 def message(name: str, sizes: dict[str, int], dtype: str = "bfloat16", mask: str | None = None) -> str:
@@ -309,6 +332,6 @@ def test_what_the_document_says_of_the_data() -> None:
         assert row["ratio"] < 1.25 or row["kernel"] == "math"
     for row in plain("kernel_bytes"):
         if row["dims"]["n"] % 16 == 0:
-            more = row["measured"]["sm_written"] - row["counted"]["sm_written"]
-            assert more == row["spilled"] or (row["mask"] and 0 < more < row["spilled"])
-            assert abs(row["measured"]["sm_read"] / row["counted"]["sm_read"] - 1) < 0.002
+            read, written = (row["measured"][way] - row["counted"][way] for way in ("sm_read", "sm_written"))
+            assert written == row["spilled"] or (row["mask"] and 0 < written < row["spilled"])
+            assert read / row["counted"]["sm_read"] > -0.0001 and read <= written

@@ -67,6 +67,8 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
     ("small-cache-forward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
+    ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
+    ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
 ]
 METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},

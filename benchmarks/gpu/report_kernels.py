@@ -257,7 +257,8 @@ def workspace() -> str:
             )
             sizes = (f"{row['n']:,}", str(row["d"]), str(row["heads"]))
             lines.append((way, *sizes, mask, f"{whole['tflops']:.0f}", *cells_of))
-    return table(("way", "n", "d", "heads", "mask", "whole tables", "1024 MiB", "512 MiB", "256 MiB"), lines)
+    limits = dict.fromkeys(f"{row['mebibytes']} MiB" for row in found if row["mebibytes"] is not None)
+    return table(("way", "n", "d", "heads", "mask", "whole tables", *limits), lines)
 
 
 def cut(row: dict[str, Any], way: str) -> str:

@@ -22,7 +22,7 @@ CASES = (
     (4096, 512, 16, False),
     (16384, 512, 2, True),
 )
-MEBIBYTES = (None, 1024, 512, 256)
+MEBIBYTES = (None, 1024, 512, 264, 256)
 
 
 def main() -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 from math import ceil
 from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.errors import UsageError
-from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
+from pebblesim.jobs.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.jobs.tiles import TILINGS, Tiling, check, least_room, within
 from pebblesim.language.masks import Mask
 
@@ -134,8 +135,6 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, warps, figure)
     waves = cost.working / cost.times / slots  # of one launch
-    alike = float(ceil(waves)) if waves <= MANY_WAVES else waves
-    rounded = alike if cost.longest == 1 else max(waves, cost.longest)
     products = sum(
         operations / (rate["products"] * width / (width + rate["half_width"]))
         for width, operations in cost.products.items()
@@ -148,9 +147,9 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
     busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
     shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
-    wave = busy + waiting / cost.working
-    if resident > 1:
-        wave = max(wave, shared)
+    alone = busy + waiting / cost.working
+    wave = max(alone, shared) if resident > 1 else alone
+    rounded = sum(_rounded(each, slots, alone / wave) for each in cost.rounds) / cost.times
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,
@@ -164,6 +163,23 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     }
     seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
     return LaunchForecast(cost, parts, seconds, resident)
+
+
+def _rounded(blocks: Round, slots: int, alone: float) -> float:
+    """The waves of average blocks that a launch takes if each next block, longest first, runs where one has ended.
+
+    Those that share a multiprocessor with the longest are shorter, so it is `alone` in the end, in parts of a wave.
+    """
+    waves = sum(time * number for time, number in blocks) / slots
+    if waves > MANY_WAVES:
+        return waves
+    if len(blocks) == 1:
+        return float(sum(time * ceil(number / slots) for time, number in blocks))
+    ends = [0.0] * slots
+    for time, number in blocks:
+        for _ in range(number):
+            heapreplace(ends, ends[0] + time)
+    return max(waves, max(ends) * alone)
 
 
 def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tuple[int, int]:

@@ -72,29 +72,29 @@ def measure(cases: Sequence[Case], output: Path | None = None, timeout: float | 
 
 def _where() -> dict[str, Any]:
     """Everything that defines a measurement, except the case."""
-    found = ncu.require()
-    return {"gpu": describe(), "ncu": ncu.version(found), "metrics": list(ncu.METRICS), "caches": "cold"}
+    path = ncu.require()
+    return {"gpu": describe(), "ncu": ncu.version(path), "metrics": list(ncu.METRICS), "caches": "cold"}
 
 
 def _rows(cases: list[Case], where: Mapping[str, Any], timeout: float | None) -> Iterator[Row]:
     bandwidth = copy_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
-        given, results = Path(folder) / "cases.json", Path(folder) / "results.json"
-        given.write_text(json.dumps([case.to_dict() for case in cases]), encoding="utf-8")
-        done = subprocess.run([*CHILD, given, results], capture_output=True, text=True, check=False, timeout=timeout)
+        to_run, results = Path(folder) / "cases.json", Path(folder) / "results.json"
+        to_run.write_text(json.dumps([case.to_dict() for case in cases]), encoding="utf-8")
+        done = subprocess.run([*CHILD, to_run, results], capture_output=True, text=True, check=False, timeout=timeout)
         if done.returncode:
             raise PebblesimError(f"the kernels did not run: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
         checked = json.loads(results.read_text(encoding="utf-8"))
-        profiled = iter(ncu.profile([*CHILD, str(given)], kernels=f"^{PREFIX}", timeout=timeout))
+        profiled = iter(ncu.profile([*CHILD, str(to_run)], kernels=f"^{PREFIX}", timeout=timeout))
     for case, check in zip(cases, checked, strict=True):
         yield _row(case, where, check, [next(profiled) for _ in case.source.kernels], bandwidth)
 
 
 def _row(
-    case: Case, where: Mapping[str, Any], check: Mapping[str, Any], seen: list[ncu.Profiled], bandwidth: float
+    case: Case, where: Mapping[str, Any], check: Mapping[str, Any], measured: list[ncu.Profiled], bandwidth: float
 ) -> Row:
     launches = []
-    for kernel, profiled, seconds in zip(case.source.kernels, seen, check["seconds"], strict=True):
+    for kernel, profiled, seconds in zip(case.source.kernels, measured, check["seconds"], strict=True):
         if profiled.kernel.partition("(")[0] != kernel.name:
             raise PebblesimError(f"the profiler saw {profiled.kernel}, where {kernel.name} was expected.")
         at_once = check["resident"][kernel.name] * where["gpu"]["multiprocessors"]
@@ -181,14 +181,14 @@ def kernels_of(command: Sequence[str], timeout: float | None = None) -> list[dic
     Raises:
         UsageError: as for `measure`.
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for launch in ncu.profile(command, timeout=timeout):
-        row = found.setdefault(launch.kernel, {"kernel": launch.kernel, "launches": 0, "seconds": 0.0})
+        row = by_name.setdefault(launch.kernel, {"kernel": launch.kernel, "launches": 0, "seconds": 0.0})
         row["launches"] += 1
         row["seconds"] += launch.values[ncu.TIME] / 1e9
         for name, (metric, factor) in _MEASURED_AS.items():
             row[name] = _sum((row.get(name, 0), _whole(launch.values[metric] * factor)))
-    return list(found.values())
+    return list(by_name.values())
 
 
 def error_of(row: Mapping[str, Any], quantity: str) -> int | None:
@@ -203,5 +203,5 @@ def _whole(value: float) -> int | None:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    return None if any(value is None for value in found) else sum(value for value in found if value is not None)
+    counted = list(values)
+    return None if any(value is None for value in counted) else sum(value for value in counted if value is not None)

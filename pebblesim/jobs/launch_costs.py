@@ -5,6 +5,7 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,9 @@ from pebblesim.readings.kernels.triton import word_bytes
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 from pebblesim.units import Bytes
 
+Round = tuple[tuple[float, int], ...]
+"""The blocks of a launch: (time, number of blocks that take it)."""
+
 
 @dataclass(frozen=True)
 class LaunchCost:
@@ -31,10 +35,13 @@ class LaunchCost:
         times: how often it is launched; all other values are totals over these launches.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
-        longest: time of the longest of these, divided by their average.
+        rounds: for each time that it is launched, the thread blocks with work, longest first: (time of a block divided
+            by the average, number of such blocks).
         products: operations of matrix units on padded tiles, by the columns of an instruction.
-        elementwise: operations on elements of padded tiles.
-        beside: whether these are in a loop with products, which other warps execute at the same time.
+        elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
+            to float32 and back.
+        beside: whether these are in a loop with products, which other warps execute at the same time; not where the
+            products wait for a tile that was read.
         dots: products of tiles, one after the other.
         passed: computed operands of these products that go through shared memory.
         moved: bytes into and out of the multiprocessors.
@@ -47,7 +54,7 @@ class LaunchCost:
     times: int
     programs: int
     working: int
-    longest: float
+    rounds: tuple[Round, ...]
     products: Mapping[int, int]
     elementwise: int
     beside: bool
@@ -107,10 +114,10 @@ def _cost(
         times=launched,
         programs=blocks(launch, sizes, 1) * heads,
         working=summed["blocks"] * heads,
-        longest=_longest(launch, sizes, program, mask),
+        rounds=_rounds(launch, sizes, program, mask, heads),
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
-        beside=_beside(launch.block),
+        beside=_beside(launch.block, read),
         dots=summed["dots"] * heads,
         passed=summed["passed"] * heads,
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
@@ -125,20 +132,38 @@ def _last(launch: Launch) -> ir.Node:
     return next(node for node in launch.block if not isinstance(node, ir.Loop))
 
 
-def _longest(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None) -> float:
-    """Longest block divided by the average: under a mask, tiles of a grid have different numbers of allowed tiles."""
-    longest = 1.0
-    tiles = {loop.range for loop in launch.grid}
-    for loop in ir.walk(launch.block):
-        if mask is None or not isinstance(loop, ir.Loop) or loop.when is None:
-            continue
-        ends = (loop.when.rows, loop.when.columns)
-        for axis, end in enumerate(ends):
-            if end in tiles and end.parent is not None:
-                cuts = [TileRange(0, sizes[rng.dim], padded(rng, sizes)) for rng in ends]
-                met = mask.met(program.grid(sizes), cuts[0], cuts[1], axis)
-                longest = max(longest, float(met.max() / met.mean()))
-    return longest
+def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, heads: int) -> tuple[Round, ...]:
+    """The blocks of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
+
+    Where a block has one tile, those that the mask leaves are alike.
+    """
+    launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
+    inner = [each for each in _conditions(block) if grid & {each.rows, each.columns}]
+    outer = [loop.when for loop in launch.grid if loop.when]
+    if mask is None or not (inner or outer):
+        return (((1.0, blocks(launch, sizes, 1) * heads // launched),),) * launched
+    (when, *_), own = (inner, True) if inner else (outer, False)
+    (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
+    axis, step = (
+        int(when.columns in grid),
+        n_q if launch.around is None else ir.length(launch.around.range.block, sizes),
+    )
+    others = [loop.range for loop in launch.grid if loop.range not in (when.rows, when.columns)]
+    alike = heads * prod(-(-sizes[rng.dim] // padded(rng, sizes)) for rng in others)
+    found: list[Counter[int]] = []
+    for start in range(0, n_q, step):
+        rows = TileRange(start, min(start + step, n_q), height)
+        met = mask.met((n_q, n_k), rows, TileRange(0, n_k, padded(when.columns, sizes)), axis).tolist()
+        found.append(Counter(each for each in met if each) if own else Counter({1: sum(met)}))
+    average = sum(work * number for each in found for work, number in each.items()) / sum(map(Counter.total, found))
+    return tuple(
+        tuple((work / average, number * alike) for work, number in sorted(each.items(), reverse=True)) for each in found
+    )
+
+
+def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
+    """The conditions of the loops of a body."""
+    return [loop.when for loop in ir.walk(body) if isinstance(loop, ir.Loop) and loop.when]
 
 
 def _apart(tile: ir.Tile, launch: Launch) -> bool:
@@ -150,14 +175,23 @@ def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:
     return sum(amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind)
 
 
-def _beside(body: list[ir.Node]) -> bool:
-    """Whether some loop itself holds both products and work on elements."""
+def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
+    """Whether some loop itself holds both products and work on elements of other tiles than those that were read."""
     for loop in body:
         if isinstance(loop, ir.Loop):
-            products = [isinstance(each.expr, ir.MatMul) for each in loop.body if isinstance(each, ir.Compute)]
-            if (any(products) and not all(products)) or _beside(loop.body):
+            products = [
+                isinstance(each.expr, ir.MatMul)
+                for each in loop.body
+                if isinstance(each, ir.Compute) and not _changes(each, read)
+            ]
+            if (any(products) and not all(products)) or _beside(loop.body, read):
                 return True
     return False
+
+
+def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
+    """Whether it changes the entries of a tile that was read."""
+    return node.target.tile in read and isinstance(node.expr, ir.Elementwise)
 
 
 def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
@@ -206,9 +240,11 @@ def _amounts(
             yield "passed", len(through_shared(product, read))
             terms = product.left.shape[1]
             yield ("products", _width(product, sizes, warps)), 2 * entries((*product.shape, terms), sizes)
-        case ir.Compute(expr=expr):
+        case ir.Compute(target=target, expr=expr):
             for shape in _operations(expr):
                 yield "elementwise", entries(shape, sizes)
+            if _changes(node, read):
+                yield "elementwise", 2 * entries(target.ranges, sizes)
 
 
 def _operations(expr: ir.Expr) -> Iterator[ir.Ranges]:

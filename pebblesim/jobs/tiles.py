@@ -69,7 +69,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 
 
 IN_ROWS = {
-    "small-cache-forward-blocked": "small-cache-forward-in-rows",
+    "scores-stored-blocked": "scores-stored-in-rows",
     "small-cache-backward-blocked": "small-cache-backward-in-rows",
 }
 """The same kernels for some rows after the others."""

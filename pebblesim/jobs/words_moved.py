@@ -103,12 +103,14 @@ class _Tiles:
 class _Term:
     """Words of one kind: `times` words for each combination of tiles; `tiles` are pairs (dimension, its tiles).
 
-    Under a mask `pairs` are the tiles of rows and of columns with an allowed pair; None is the whole dimension.
+    Under a mask `pairs` are the tiles of rows and of columns with an allowed pair; None is the whole dimension. With
+    `cut_twice` those of rows are cut from other tiles, and so may be shorter than their block anywhere.
     """
 
     dims: tuple[str, ...]
     tiles: tuple[tuple[str, _Tiles], ...]
     pairs: tuple[_Tiles | None, _Tiles | None] | None = None
+    cut_twice: bool = False
 
     @property
     def plain(self) -> bool:
@@ -196,7 +198,7 @@ class Words:
         words = self._plain(high)
         for term, times in (*self._others, *self.bounds.items()):
             rest = times * term.least_rest(self.dims, low, high)
-            words += rest * (self._least_pairs(*term.pairs, low, high) if term.pairs else 1)
+            words += rest * (self._least_pairs(*term.pairs, term.cut_twice, low, high) if term.pairs else 1)
         return words
 
     def _rest(self, body: list[ir.Node], loops: tuple[ir.Loop, ...]) -> list[ir.Node]:
@@ -214,13 +216,12 @@ class Words:
                 ):
                     met = _met(loops) if self.mask else []
                     term = _term(ranges, loops, met[0] if met else None)
-                    if not met or (
-                        len(met) == 1 and not met[0].none and all(t is None or t.flat for t in term.pairs or ())
-                    ):
+                    alone = len(met) == 1 and not met[0].none
+                    if not met or (alone and not term.cut_twice and all(t is None or t.flat for t in term.pairs or ())):
                         self.terms[term] += 1
                         continue
                     kept.append(ir.Init(_ANY, ranges, 0.0, 0))
-                    if len(met) == 1 and not met[0].none:
+                    if alone:
                         self.bounds[term] += 1
                 case _:
                     pass
@@ -252,7 +253,9 @@ class Words:
                 total += met * (width.block if columns and columns.power else 1)
         return total
 
-    def _least_pairs(self, rows: _Tiles | None, columns: _Tiles | None, low: Sizes, high: Sizes) -> int:
+    def _least_pairs(
+        self, rows: _Tiles | None, columns: _Tiles | None, cut_twice: bool, low: Sizes, high: Sizes
+    ) -> int:
         """Return a lower bound on Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
 
@@ -263,9 +266,11 @@ class Words:
 
         tall, wide = span(rows, self._grid[0]), span(columns, self._grid[1])
         of_rows, of_columns = bool(rows and rows.power), bool(columns and columns.power)
+        pairs = self.mask.pairs(*self._grid)
         if of_rows and of_columns:
-            return self.mask.area(self._grid, tall, wide)
-        widths, heights = self.mask.widths(self._grid, *tall), self.mask.heights(self._grid, *wide)
+            return pairs if cut_twice else self.mask.area(self._grid, tall, wide)
+        widths = -(-pairs // tall[1]) if cut_twice else self.mask.widths(self._grid, *tall)
+        heights = self.mask.heights(self._grid, *wide)
         if of_rows:
             return heights
         return widths if of_columns else max(-(-widths // wide[1]), -(-heights // tall[1]))
@@ -278,7 +283,13 @@ def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
     def follows(some: ir.MaskCondition) -> bool:
         sides = {rng for rng in (some.rows, some.columns) if rng.parent is not None}
         return not some.none and any(
-            other is not some and not other.none and sides < {other.rows, other.columns} for other in met
+            other is not some
+            and not other.none
+            and (
+                sides < {other.rows, other.columns}
+                or (other.columns is some.columns and other.rows.parent is some.rows)
+            )
+            for other in met
         )
 
     return [each for each in met if not follows(each)]
@@ -334,13 +345,15 @@ def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition |
         return _Tiles(block, power, tuple(parts), rng.first, rng.after)
 
     meeting = () if met is None else (met.rows, met.columns)
+    outer = [rng.parent for rng in meeting if rng.parent and rng.parent.parent]
     tops = [loop.range for loop in loops if loop.range.parent and loop.range.parent.parent is None]
-    cut = [(rng.dim, tiles(rng)) for rng in tops if rng not in meeting]
+    cut = [(rng.dim, tiles(rng)) for rng in tops if rng not in (*meeting, *outer)]
     dims = [rng.name for rng in ranges if rng.parent is None] + [dim for dim, each in cut if each.adds_up]
     return _Term(
         tuple(sorted(dims)),
         tuple(sorted(((dim, each) for dim, each in cut if not each.adds_up), key=repr)),
         None if met is None else (_if_cut(met.rows, tiles), _if_cut(met.columns, tiles)),
+        bool(outer),
     )
 
 

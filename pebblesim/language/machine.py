@@ -176,11 +176,15 @@ class Machine:
             raise TraceError(f"{where()}: a loop with {option} must run over {tiled}, not over {tiles.dim}.")
         if not isinstance(other, Index) or not other._alive or other._range.dim != wanted:
             raise TraceError(f"{where()}: {option} takes dimension {wanted} or an open loop over it.")
-        if any(rng.parent and rng.parent.parent for rng in (tiles, other._range)):
-            raise TraceError(f"{where()}: a mask applies to tiles of a dimension, not to tiles of tiles.")
+        rows, columns = (other._range, tiles) if queries_of is None else (tiles, other._range)
+        if _depth(rows) > 2 or _depth(columns) > 1:
+            raise TraceError(
+                f"{where()}: a mask applies to tiles of {queries}, to tiles of these, and to tiles of {keys}; not to "
+                "smaller tiles."
+            )
         if not self._program.pairs:
             return None
-        return ir.MaskCondition(tiles, other._range) if keys_of is None else ir.MaskCondition(other._range, tiles)
+        return ir.MaskCondition(rows, columns)
 
     def _left_out(self, loop: ir.Loop, values: Mapping[Tensor, float]) -> ir.Loop:
         """Return the loop over the skipped tiles, which writes constants."""
@@ -503,6 +507,11 @@ def trace(
 def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
     """Whether two parts of a tensor overlap in every iteration: in each dimension, one contains the other."""
     return all(is_part_of(x, y) or is_part_of(y, x) for x, y in zip(a, b, strict=True))
+
+
+def _depth(rng: ir.Range) -> int:
+    """0 for a whole dimension, 1 for its tiles, 2 for tiles of these."""
+    return 0 if rng.parent is None else 1 + _depth(rng.parent)
 
 
 def _whole_range(dim: str, problem: Problem) -> ir.Range:

@@ -199,6 +199,11 @@ class _Sums:
         is summed.
         """
         assert loop.when
+        if loop.when.rows.parent is not None and loop.when.rows.parent.parent is not None:
+            raise UsageError(
+                f"a closed form under a mask needs tiles of a whole dimension; those of {loop.when.rows.name} are cut "
+                f"from tiles of {loop.when.rows.parent.block}. `count` takes any size."
+            )
         inner_rows = loop.when.rows is loop.range
         other = loop.when.columns if inner_rows else loop.when.rows
         if other.parent is not None:

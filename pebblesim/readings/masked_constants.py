@@ -14,7 +14,7 @@ from typing import Any
 
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.totals import tile_of_whole
+from pebblesim.sizes import tile_starts
 
 Lines = Any  # a set of rows or columns: one boolean for all, or an array of booleans
 State = dict[float, Lines]  # for each constant, 0 or -inf: the rows or columns that hold it
@@ -140,21 +140,37 @@ class Constants:
         """Return the rows or columns in tiles that the enclosing loops visit."""
         import numpy as np
 
-        top = tile_of_whole(rng)
         visited: Lines = np.ones((), bool)
-        for each in self.conditions:
-            if top in (each.rows, each.columns):
-                empty = self.mask.empty(ir.grid(top.pairs, self.sizes), self._block(top), int(each.columns is top))
-                other = each.columns if each.rows is top else each.rows
-                if not each.none:
-                    visited = visited & ~empty
-                elif other.parent is None:
-                    visited = visited & empty
+        line: ir.Range | None = rng
+        while line is not None:
+            for each in self.conditions:
+                if line in (each.rows, each.columns):
+                    empty = self._empty(line, int(each.columns is line))
+                    other = each.columns if each.rows is line else each.rows
+                    if not each.none:
+                        visited = visited & ~empty
+                    elif other.parent is None:
+                        visited = visited & empty
+            line = line.parent
         return visited
 
-    def _block(self, rng: ir.Range) -> int:
-        whole = self.sizes[rng.dim]
-        return min(whole, ir.length(rng.block, self.sizes)) if rng.parent else whole
+    def _empty(self, rng: ir.Range, axis: int) -> Lines:
+        """Return the rows (axis 0) or columns (1) in tiles of the range without an allowed pair."""
+        import numpy as np
+
+        blocks: list[int] = []
+        top = rng
+        while top.parent is not None:
+            blocks.insert(0, ir.length(top.block, self.sizes))
+            top = top.parent
+        grid, whole = ir.grid(rng.pairs, self.sizes), self.sizes[rng.dim]
+        if len(blocks) < 2:
+            return self.mask.empty(grid, min([whole, *blocks]), axis)
+        alone = self.mask.empty(grid, 1, axis)
+        if not alone.ndim:
+            return alone
+        starts = tile_starts(whole, *blocks)
+        return np.logical_and.reduceat(alone, starts).repeat(np.diff([*starts, whole]))
 
     def _elementwise(self, expr: ir.Expr) -> State:
         """Return the constant part of an expression: where all its operands are constant."""

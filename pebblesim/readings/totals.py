@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.language.tile_ranges import TileRange
+from pebblesim.language.tile_ranges import MOST_TILES, TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any
@@ -37,6 +39,7 @@ class LoopContext:
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
         self.cuts: dict[ir.Range, TileRange] = {}  # the tiles of that kind
+        self.everywhere: dict[ir.Range, list[TileRange]] = {}  # of tiles of a tile: those of each tile, if a mask asks
         self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
         self.conditions: dict[ir.Range, ir.MaskCondition] = {}  # of the loops around
 
@@ -51,7 +54,7 @@ class LoopContext:
         """Return the mean number of allowed elements for a tile over pairs; for any other tile, all elements."""
         if self.mask is None or not ir.over_pairs(ranges):
             return self.words(ranges)
-        rows, columns = map(tile_of_whole, ranges)
+        rows, columns = map(self._top, ranges)
         pairs, visits = self._met(rows, columns, singles=(True, True))
         return Fraction(pairs * self.words(ranges), 1) / (visits * self.words((rows, columns)))
 
@@ -59,7 +62,7 @@ class LoopContext:
         """Mean number of rows (axis 0) or columns (1) in the tile `line` that have an allowed pair in `index`."""
         if self.mask is None:
             return self._length(line)
-        top, index = tile_of_whole(line), tile_of_whole(index)
+        top, index = self._top(line), self._top(index)
         ends = (top, index) if axis == 0 else (index, top)
         lines, visits = self._met(*ends, singles=(axis == 0, axis == 1))
         return Fraction(lines * self._length(line), 1) / (visits * self._length(top))
@@ -70,9 +73,13 @@ class LoopContext:
             return self._length(rng) * int(lines)
         import numpy as np
 
-        top = tile_of_whole(rng)
-        cut = self._cut(top)
-        each = np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
+        top = self._top(rng)
+        each = np.concatenate(
+            [
+                np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
+                for cut in self._cuts(top)
+            ]
+        )
         visits = self._visited(top)
         return Fraction(int(each @ visits) * self._length(rng), int(visits.sum()) * self._length(top))
 
@@ -84,11 +91,17 @@ class LoopContext:
         """Whether a loop over that range is around."""
         return rng in self.cuts
 
-    def _enter(self, loop: ir.Loop, cut: TileRange) -> bool:
-        """Go into the tiles of that kind; whether there are any."""
+    def iterations(self, loop: ir.Loop) -> Iterator[Times]:
         rng = loop.range
-        self.cuts[rng] = cut
-        tiles = -(-(cut.stop - cut.start) // cut.block)
+        for tiles in self._kinds(loop):
+            if self._enter(loop, tiles):
+                yield self.times[rng]
+        for kept in (self.cuts, self.everywhere, self.times, self.conditions):
+            kept.pop(rng, None)
+
+    def _enter(self, loop: ir.Loop, tiles: int) -> bool:
+        """Go into this number of tiles of the current kind, for each visit of what is around; whether any runs."""
+        rng = loop.range
         if loop.when is None or self.mask is None:
             self.times[rng] = tiles
             return tiles > 0
@@ -100,33 +113,55 @@ class LoopContext:
         self.times[rng] = Fraction(met, 1) / visits if met else 0
         return met > 0
 
-    def iterations(self, loop: ir.Loop) -> Iterator[Times]:
+    def _kinds(self, loop: ir.Loop) -> Iterator[int]:
+        """Go through the full tiles of a range, if there are any, and the last; yield how many there are of each."""
         rng = loop.range
-        for cut in self._kinds(rng):
-            if self._enter(loop, cut):
-                yield self.times[rng]
-        for kept in (self.cuts, self.times, self.conditions):
-            kept.pop(rng, None)
-
-    def _kinds(self, rng: ir.Range) -> Iterator[TileRange]:
-        """The full tiles of a range, if there are any, and the last."""
         assert rng.parent is not None
         whole, block = self._length(rng.parent), ir.length(rng.block, self.sizes)
         start, stop = ir.stretch(rng, whole, self.sizes)
         if start == stop:
             return
         full = start + (stop - start - 1) // block * block
+        kinds = [TileRange(full, stop, stop - full)]
         if full > start:
-            yield TileRange(start, full, block)
-        yield TileRange(full, stop, stop - full)
+            kinds.insert(0, TileRange(start, full, block))
+        if rng.parent.parent is None or self.mask is None or not _under_a_mask(loop):
+            for kind in kinds:
+                self.cuts[rng] = kind
+                yield -(-(kind.stop - kind.start) // kind.block)
+            return
+        outer = self.cuts[rng.parent]
+        if whole % block == 0:  # all alike, and one after the other
+            self.cuts[rng], self.everywhere[rng] = TileRange(0, whole, block), [outer._replace(block=block)]
+            yield whole // block
+            return
+        if (outer.stop - outer.start) // whole > MOST_TILES:
+            raise UsageError(
+                f"under a mask, {(outer.stop - outer.start) // whole:,} tiles of {rng.parent.block} are too many to be "
+                f"cut by a {rng.block} that does not divide them; take larger tiles, or a divisor."
+            )
+        for kind in kinds:
+            self.cuts[rng] = kind
+            self.everywhere[rng] = [
+                TileRange(at + kind.start, at + kind.stop, kind.block) for at in range(outer.start, outer.stop, whole)
+            ]
+            yield -(-(kind.stop - kind.start) // kind.block)
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
 
-    def _cut(self, rng: ir.Range) -> TileRange:
-        if rng in self.cuts:
-            return self.cuts[rng]
-        return TileRange(0, self.sizes[rng.dim], self.sizes[rng.dim])
+    def _top(self, rng: ir.Range) -> ir.Range:
+        """The tiles that a mask is asked about, of which a range is a part: of a dimension, or of tiles of one."""
+        top = rng
+        while top.parent is not None and top.parent.parent is not None and top not in self.everywhere:
+            top = top.parent
+        return top
+
+    def _cuts(self, top: ir.Range) -> list[TileRange]:
+        """The tiles of that kind, among all indices of the dimension."""
+        if top in self.everywhere:
+            return self.everywhere[top]
+        return [self.cuts.get(top, TileRange(0, self.sizes[top.dim], self.sizes[top.dim]))]
 
     def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
         """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
@@ -134,40 +169,58 @@ class LoopContext:
         `singles`: whether tiles are of one row, and of one column.
         """
         assert self.mask is not None
-        ends, cuts = (rows, columns), (self._cut(rows), self._cut(columns))
-        of_rows, of_columns = (cut._replace(block=1) if one else cut for cut, one in zip(cuts, singles, strict=True))
+        ends = (rows, columns)
         partners = [self._partners(rows, columns), self._partners(columns, rows)]
-        visits = prod(self.times.get(each, 1) for each in {*ends, *partners[0], *partners[1]})
+        around = {end.parent for end in ends if end in self.everywhere}
+        visits = prod(self.times.get(each, 1) for each in {*ends, *around, *partners[0], *partners[1]} if each)
         if not any(partners):
-            return self.mask.tiles(self.grid(ends), of_rows, of_columns), visits
+            cuts = (
+                [cut._replace(block=1) if one else cut for cut in self._cuts(end)]
+                for end, one in zip(ends, singles, strict=True)
+            )
+            return sum(self.mask.tiles(self.grid(ends), *pair) for pair in product(*cuts)), visits
         if all(partners):
             raise UsageError(TANGLED)
         axis = int(bool(partners[1]))
-        met = self.mask.met(self.grid(ends), of_rows, of_columns, axis)
-        if singles[axis]:
-            import numpy as np
+        return int(self._tiles_met(ends, axis, singles) @ self._visited(ends[axis], ends[1 - axis])), visits
 
-            met = np.add.reduceat(met, range(0, len(met), cuts[axis].block))
-        return int(met @ self._visited(ends[axis], ends[1 - axis])), visits
+    def _tiles_met(
+        self, ends: tuple[ir.Range, ir.Range], axis: int, singles: tuple[bool, bool] = (False, False)
+    ) -> Array:
+        """For each tile of rows (axis 0) or of columns (1), the number of tiles of the others with an allowed pair.
+
+        For `singles` on that axis the sum over the lines of the tile.
+        """
+        import numpy as np
+
+        assert self.mask is not None
+        own, others = self._cuts(ends[axis]), self._cuts(ends[1 - axis])
+        found, grid = [], self.grid(ends)
+        for cut in own:
+            met = np.zeros((), np.int64)
+            for other in others:
+                pair = [cut, other] if axis == 0 else [other, cut]
+                of_rows, of_columns = (x._replace(block=1) if one else x for x, one in zip(pair, singles, strict=True))
+                met = met + self.mask.met(grid, of_rows, of_columns, axis)
+            found.append(np.add.reduceat(met, range(0, len(met), cut.block)) if singles[axis] else met)
+        return np.concatenate(found)
 
     def _visited(self, top: ir.Range, *besides: ir.Range) -> Array:
         """How often each tile is visited for each visit of what is around, as conditions say, some ranges aside."""
         import numpy as np
 
-        assert self.mask is not None
-        cut = self._cut(top)
-        visits = np.ones(-(-(cut.stop - cut.start) // cut.block), np.int64)
+        def tiles(rng: ir.Range) -> int:
+            return sum(-(-(cut.stop - cut.start) // cut.block) for cut in self._cuts(rng))
+
+        visits = np.ones(tiles(top), np.int64)
         for each in self._conditions_of(top):
             other = each.columns if each.rows is top else each.rows
-            if other in besides:
+            if other in besides or self._parts_of(other, *besides):
                 continue
             if self._partners(other, top):
                 raise UsageError(TANGLED)
-            met = self.mask.met(
-                self.grid((top,)), self._cut(each.rows), self._cut(each.columns), int(each.columns is top)
-            )
-            others = self._cut(other)
-            visits *= -(-(others.stop - others.start) // others.block) - met if each.none else met
+            met = self._tiles_met((each.rows, each.columns), int(each.columns is top))
+            visits *= tiles(other) - met if each.none else met
         return visits
 
     def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
@@ -176,7 +229,22 @@ class LoopContext:
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
         """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
         ends = [end for each in self._conditions_of(top) for end in (each.rows, each.columns)]
-        return [end for end in ends if end in self.cuts and end is not top and end not in besides]
+        return [
+            end
+            for end in ends
+            if end in self.cuts and end is not top and end not in besides and not self._parts_of(end, *besides)
+        ]
+
+    def _parts_of(self, outer: ir.Range, *inner: ir.Range) -> bool:
+        """Whether one of these is over tiles of the tile `outer`, so that a condition on it says more."""
+        return any(each in self.everywhere and each.parent is outer for each in inner)
+
+
+@lru_cache(maxsize=4096)
+def _under_a_mask(loop: ir.Loop) -> bool:
+    """Whether the mask is asked about the tiles of a loop, by itself or by a loop in it."""
+    asked = (each.when for each in (loop, *ir.walk(loop.body)) if isinstance(each, ir.Loop) and each.when)
+    return any(loop.range in (each.rows, each.columns) for each in asked)
 
 
 TANGLED = (

@@ -23,8 +23,9 @@ class Storage:
     Attributes:
         shared: bytes of shared memory.
         registers: peak bytes of tiles (not of vectors) in registers, counted twice for tiles that pass through shared
-            memory; plus the 64-bit addresses of the entries that a loop writes while it holds other tiles, without
-            which a tile is written part by part.
+            memory, and not for tiles that are only an operand entry by entry, which are read part by part; plus the
+            64-bit addresses of the entries that a loop writes while it holds other tiles, without which a tile is
+            written part by part.
     """
 
     shared: int
@@ -62,13 +63,13 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     )
     passed = {ref.tile for product in products for ref in through_shared(product, read)}
     largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
+    changed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
     held_in_registers = {
         tile: life
         for tile, life in lifetimes_of(launch.block).items()
-        if len(tile.ranges) == 2 and tile not in read & operands
+        if len(tile.ranges) == 2 and tile not in read - changed
     }
-    summed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
-    room = {tile: (width if tile in read - summed else 4) * entries(tile.ranges, sizes) for tile in held_in_registers}
+    room = {tile: 4 * entries(tile.ranges, sizes) for tile in held_in_registers}
     at, lives = {node: number for number, node in enumerate(nodes)}, held_in_registers.items()
     peak = max(
         sum(room[tile] for tile, (enters, leaves) in lives if enters <= time < leaves)

@@ -34,6 +34,9 @@ WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 LEAST_SIDE = 16
 """Shortest side of a tile that matrix units support."""
 
+LARGE_TILE = 2**15
+"""Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
+
 GROUP = 8
 """Rows of tiles that are launched together, column by column, so that shared tiles are still in L2."""
 
@@ -172,7 +175,7 @@ def triton(
         depth, first = ("    ", "") if repeated is None else ("        ", "start, ")
         launched = f"({writer.programs}, heads)"
         calls.append(f"{depth}{kernel.name}[{launched}]({first}{arguments}, num_warps={warps}, num_stages={stages})")
-    given = [name for name in program.tensors if name in program.inputs]
+    read_from = [name for name in program.tensors if name in program.inputs]
     made_here = [tensor for name, tensor in program.tensors.items() if name not in program.inputs]
     listed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks))
     lines = [
@@ -185,10 +188,10 @@ def triton(
         "\n\n".join(["", *texts]).strip("\n"),
         "",
         "",
-        f"def run({', '.join(of[program.tensors[name]] for name in given)}):",
+        f"def run({', '.join(of[program.tensors[name]] for name in read_from)}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
-        f"    heads = {of[program.tensors[given[0]]]}.shape[0]",
-        f"    device = {of[program.tensors[given[0]]]}.device",
+        f"    heads = {of[program.tensors[read_from[0]]]}.shape[0]",
+        f"    device = {of[program.tensors[read_from[0]]]}.device",
     ]
     for tensor in made_here:
         if tensor in places:
@@ -333,6 +336,10 @@ class _Writer:
             for node in nodes
             if isinstance(node, ir.Compute) and node.mode == "add" and scale and self._makes_scores(node.expr)
         } & {node.tile for node in nodes if isinstance(node, ir.Read)}
+        changed = [node.target.tile for node in nodes if isinstance(node, ir.Compute) and not _multiplies(node)]
+        self._zero = {  # 0 where memory is: for pairs that are not allowed
+            node.tile for node in nodes if isinstance(node, ir.Read) and node.tile not in changed
+        }
         for node in nodes:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
                 self._tensors.setdefault(node.tensor.name, node.tensor)
@@ -364,8 +371,39 @@ class _Writer:
         for tensor in self._tensors.values():
             self._say(1, f"{self._of[tensor]} += head * {prod(stored(tensor, self._sizes, self._parts_of))}")
         self._grid()
-        self._body(self._launch.block, 1)
+        self._block()
         return "\n".join(self._lines)
+
+    def _block(self) -> None:
+        """The statements of a block; those that need predicates are written without them, too, for tiles in which all
+        pairs are allowed. In a group of rows both versions together take more registers than two blocks have: not for a
+        single predicate of a small tile.
+        """
+        body, tile = self._launch.block, self._tile_of_pairs()
+        differ = [at for at, node in enumerate(body) if self._differs(node)]
+        small = self._around is not None and tile is not None and prod(map(self._length, tile)) < LARGE_TILE
+        if tile is None or not differ or (small and len(differ) == 1):
+            self._body(body, 1)
+            return
+        assert self._mask is not None and self._mask.after is not None
+        self._body(body[: differ[0]], 1)
+        kept = (self._loaded, self._unscaled, self._empty)
+        before = [set(each) for each in kept]
+        condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._mask.after + 1}"
+        for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
+            for each, earlier in zip(kept, before, strict=True):
+                each.clear()
+                each.update(earlier)
+            self._say(1, line)
+            self._body(body[differ[0] :], 2)
+
+    def _tile_of_pairs(self) -> ir.Ranges | None:
+        """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
+        tiles = [loop.range for loop in self._launch.grid]
+        if self._mask is None or self._mask.after is None or self._mask.before is not None:
+            return None
+        asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
+        return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
 
     def _say(self, depth: int, line: str) -> None:
         self._lines.append("    " * depth + line)
@@ -449,7 +487,7 @@ class _Writer:
             (rows, columns), first = counts, loops[0].range
             height = str(GROUP) if rows % GROUP == 0 else f"tl.minimum({rows} - group * {GROUP}, {GROUP})"
             if self._within(first) and self._sizes[first.dim] % self._length_around:  # as many as there are
-                self._say(1, f"rows = {self._bounds(loops[0])[1]}")
+                self._say(1, f"rows = {self._tile_count(first)}")
                 height = f"tl.minimum(rows - group * {GROUP}, {GROUP})"
             self._say(1, f"group, rank = tl.program_id(0) // {GROUP * columns}, tl.program_id(0) % {GROUP * columns}")
             self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
@@ -457,7 +495,7 @@ class _Writer:
             raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
         for loop, number in zip(loops, numbers, strict=True):
             if longest_last(self._launch, loop, self._mask):
-                self._say(1, f"{number} = {self._count(loop.range) - 1} - {number}  # the longest first")
+                self._say(1, f"{number} = {self._tile_count(loop.range)} - 1 - {number}  # the longest first")
             self._enter(loop, 1, number)
             self._numbers[loop.range] = number
         for loop in loops:
@@ -487,8 +525,10 @@ class _Writer:
             block = self._length_around
             return "start", f"tl.minimum(start + {block}, {size})" if size % block else f"(start + {block})"
         number, block = self._numbers[rng], self._length(rng)
-        last = f"({number} + 1) * {block}"
-        return f"{number} * {block}", f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+        first, last = f"{number} * {block}", f"({number} + 1) * {block}"
+        if self._within(rng):
+            first, last = f"(start + {first})", f"(start + {last})"
+        return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 
     def _positions(self, rng: ir.Range) -> tuple[str, str]:
         """The same of rows, of which a mask may have several at a position."""
@@ -499,23 +539,20 @@ class _Writer:
 
     def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
         """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
-        small = self._length(inner.range)
-        parts, last = self._parts(inner), -(-self._sizes[inner.range.dim] // small)
+        small, parts = self._length(inner.range), self._parts(inner)
+        first, last = ("start + ", self._tiles_within(small)) if self._within(outer.range) else ("", "")
+        last = last or str(-(-self._sizes[inner.range.dim] // small))
         low, high = self._bounds(outer)
         start = "" if low == "0" else f"({low}) * {parts}, "
-        ends = start + (str(last) if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
+        ends = start + (last if high.isdecimal() else f"tl.minimum(({high}) * {parts}, {last})")
         number = self._names.new(inner.range.name)
         self._say(depth, f"for {number} in range({ends}):")
         self._indices[inner.range] = self._names.new(f"at_{inner.range.name}")
-        self._say(depth + 1, f"{self._indices[inner.range]} = {number} * {small} + tl.arange(0, {small})")
+        self._say(depth + 1, f"{self._indices[inner.range]} = {first}{number} * {small} + tl.arange(0, {small})")
         self._body(inner.body, depth + 1)
 
     def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
         """The number of the first tile that a loop runs over, and the one after that of the last."""
-        if self._within(loop.range):
-            block, around, size = self._length(loop.range), self._length_around, self._sizes[loop.range.dim]
-            rows = f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
-            return "0", rows if size % around else str(-(-around // block))
         if self._cut(loop.range):
             assert loop.range.parent is not None
             if loop.range.parent not in self._numbers or loop.when is not None:
@@ -526,9 +563,9 @@ class _Writer:
             parts, size, block = self._parts(loop), self._sizes[loop.range.dim], self._length(loop.range)
             left = f"{-(-size // block)} - {self._numbers[loop.range.parent]} * {parts}"
             return "0", f"tl.minimum({left}, {parts})" if self._ragged(loop.range.parent) else str(parts)
-        count, block = self._count(loop.range), self._length(loop.range)
+        block, within, count = self._length(loop.range), self._within(loop.range), self._tile_count(loop.range)
         if loop.when is None or self._mask is None:
-            return "0", str(count)
+            return "0", count
         if loop.when.none:
             raise UsageError(
                 f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
@@ -538,11 +575,26 @@ class _Writer:
         before, after, several = self._mask.before, self._mask.after, 1 if of_columns else self._mask.rows
         back, forth = (before, after) if of_columns else (after, before)
         rows = "" if several == 1 else f" * {several}"
-        low = "0" if back is None else f"tl.maximum({start} - {back}, 0){rows} // {block}"
+        low = "0"
+        if back is not None:
+            first = f"tl.maximum({start} - {back}, 0){rows}"
+            low = f"tl.maximum({first} - start, 0) // {block}" if within else f"{first} // {block}"
         if forth is None:
-            return low, str(count)
+            return low, count
         last = f"{stop} + {forth + block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
-        return low, f"tl.minimum(({last}) // {block}, {count})"
+        return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
+
+    def _tile_count(self, rng: ir.Range) -> str:
+        """The number of tiles of a dimension, or of the rows that launches are repeated for, as text."""
+        return self._tiles_within(self._length(rng)) if self._within(rng) else str(self._count(rng))
+
+    def _tiles_within(self, block: int) -> str:
+        """The number of tiles of this length of the rows that launches are repeated for, as text."""
+        assert self._around is not None
+        around, size = self._length_around, self._sizes[self._around.dim]
+        if size % around == 0:
+            return str(-(-around // block))
+        return f"tl.cdiv(tl.minimum({around}, {size} - start), {block})"
 
     def _pieces(self, loop: ir.Loop) -> list[tuple[str, str, bool]]:
         """The tiles that a loop runs over, first and after the last, and whether all pairs in them are allowed.
@@ -553,6 +605,8 @@ class _Writer:
         mask = self._mask
         if loop.when is None or mask is None or mask.after is None or mask.before is not None:
             return [(low, high, False)]
+        if not any(map(self._differs, ir.walk(loop.body))):
+            return [(low, high, False)]
         block, several = self._length(loop.range), mask.rows
         if loop.when.columns is loop.range:
             start, _ = self._positions(loop.when.rows)
@@ -560,8 +614,21 @@ class _Writer:
             return [(low, middle, True), (middle, high, False)]
         _, stop = self._ends(loop.when.columns)
         first = f"tl.maximum({stop} - {mask.after + 1}, 0)" + (f" * {several}" if several > 1 else "")
+        if self._within(loop.range):
+            first = f"tl.maximum({first} - start, 0)"
         middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
         return [(low, middle, False), (middle, high, True)]
+
+    def _differs(self, node: ir.Node) -> bool:
+        """Whether a primitive needs a predicate where some pairs are not allowed."""
+        match node:
+            case ir.Write(tile=tile):
+                return ir.over_pairs(tile.ranges)
+            case ir.Compute(expr=ir.RowReduction(operand=operand)):
+                return ir.over_pairs(operand.shape)
+            case ir.Compute(expr=ir.MatMul(left=left, right=right)):
+                return any(ir.over_pairs(ref.ranges) and ref.tile not in self._zero for ref in (left, right))
+        return False
 
     def _pairs(self, ranges: ir.Ranges) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
@@ -731,6 +798,8 @@ class _Writer:
                 for operand in expr.operands:
                     text = self._expr(operand, line)
                     operands.append(f"{text}[:, None]" if len(operand.shape) < len(expr.shape) else text)
+                if expr.op == "div" and len(expr.operands[1].shape) < len(expr.shape):  # one division for each row
+                    return f"({operands[0]} * {self._reciprocal(self._expr(expr.operands[1], line))}[:, None])"
                 made = _OPERATIONS[expr.op].format(*operands)
                 if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
                     return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
@@ -750,6 +819,11 @@ class _Writer:
             case ir.MatMul():
                 return self._dot(expr, line, None)
 
+    def _reciprocal(self, vector: str) -> str:
+        """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
+        made = f"(1.0 / {vector})"
+        return made if self._mask is None else f"tl.where({vector} == 0.0, 0.0, {made})"
+
     def _dot(self, expr: ir.MatMul, line: int, onto: str | None) -> str:
         terms = expr.left.shape[1]
         for rng in (*expr.left.shape, *expr.right.shape):
@@ -766,7 +840,7 @@ class _Writer:
     def _operand(self, ref: ir.Ref, line: int, terms: ir.Range, axis: int) -> str:
         """An operand of a product, in the words of memory; what no index stands for adds nothing."""
         text, loaded = self._ref(ref, line), ref.tile in self._loaded
-        if not loaded:
+        if ref.tile not in self._zero:
             text = self._only(text, self._pairs(ref.ranges), "0.0")
         text = f"tl.trans({text})" if ref.transposed else text
         if loaded:
@@ -775,6 +849,15 @@ class _Writer:
             along = "[None, :]" if axis else "[:, None]"
             text = self._only(text, f"{self._index(terms)}{along} < {self._sizes[terms.dim]}", "0.0")
         return f"{text}.to(tl.{self._dtype})"
+
+
+def _multiplies(node: ir.Compute) -> bool:
+    """Whether an operation only multiplies the entries of its target."""
+    return (
+        isinstance(node.expr, ir.Elementwise)
+        and node.expr.op == "mul"
+        and any(isinstance(each, ir.Ref) and each.tile is node.target.tile for each in node.expr.operands)
+    )
 
 
 def _constant(value: float) -> str:
