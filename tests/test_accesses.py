@@ -178,7 +178,7 @@ def check(name: str, values: dict[str, int], mask: masks.Mask | None) -> None:
     assert {name[0] for name, *_ in words - touched} <= ({"~"} if mask is not None else set())
 
 
-@few(SCHEDULES, "name", turn=1, of=2)
+@few(SCHEDULES, "name", turn=1, of=3)
 @draws(2, 20)
 @given(data=st.data())
 def test_requests_are_those_of_an_interpreter(name: str, data: st.DataObject) -> None:

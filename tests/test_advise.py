@@ -286,7 +286,7 @@ def test_no_schedule_fits() -> None:
 # -- The explanation -------------------------------------------------------------------------------------------------
 
 
-@strategies.draws(3, 8)
+@strategies.draws(2, 8)
 @given(st.data())
 def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(BUILT_IN))
@@ -317,7 +317,7 @@ def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize(
-    "schedule", strategies.some([each for each in BUILT_IN if not each.alike], 6), ids=lambda each: each.name
+    "schedule", strategies.some([each for each in BUILT_IN if not each.alike], 4), ids=lambda each: each.name
 )
 def test_the_terms_of_a_schedule_with_a_part_that_stays(schedule: Schedule) -> None:
     """Its peak is a minimum of a size and a number, or a difference, which have no name."""

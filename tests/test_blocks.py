@@ -85,7 +85,7 @@ def at(schedule: Schedule, blocks: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(blocks.values())
 
 
-@strategies.draws(8, 500)
+@strategies.draws(6, 500)
 @given(schedule=any_schedule, data=st.data())
 def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, _, least, _ = drawn(schedule, data)
@@ -98,7 +98,7 @@ def test_the_least_m_is_the_least(schedule: Schedule, data: st.DataObject) -> No
         choose(schedule, dims, least, rule, summation)
 
 
-@strategies.draws(8, 500)
+@strategies.draws(6, 500)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
     schedule: Schedule, data: st.DataObject
@@ -119,7 +119,7 @@ def test_fit_takes_the_largest_feasible_sizes_one_group_after_the_other(
     assert table[at(schedule, fit)][1] <= M
 
 
-@strategies.draws(8, 500)
+@strategies.draws(6, 500)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -129,7 +129,7 @@ def test_the_last_block_to_grow_cannot_grow_further(schedule: Schedule, data: st
     assert same or table[at(schedule, one_more)][1] > M
 
 
-@strategies.draws(8, 500)
+@strategies.draws(6, 500)
 @given(schedule=any_blocked, data=st.data())
 def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -140,7 +140,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks(schedule: Schedule, data: 
         assert io == min(io for io, peak in table.values() if peak <= M)
 
 
-@strategies.draws(8, 400)
+@strategies.draws(6, 400)
 @given(schedule=st.sampled_from(in_turn), data=st.data())
 def test_blocks_that_are_given_stay_and_the_others_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims, summation, table, _, M = drawn(schedule, data)
@@ -428,7 +428,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: 
     assert io(program, chosen, mask) == least and peak_red(schedule.program, chosen) <= M
 
 
-@strategies.draws(8, 600)
+@strategies.draws(6, 600)
 @given(schedule=st.sampled_from(blocked + OWN), data=st.data())
 def test_no_larger_M_moves_more_and_best_no_more_than_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(ANY, label=dim) for dim in schedule.problem.dims}

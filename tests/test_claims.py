@@ -51,10 +51,10 @@ NOT_JUDGED = {  # statements that no claim is about, and why
 
 
 class Little(Effort):
-    """A quarter of what a quick `verify` draws, and of each problem's schedules; the full profile judges as it does."""
+    """Half the draws of a quick `verify`, of a quarter of each problem's schedules; the full profile has all."""
 
     def draws(self, quick: int, full: int) -> int:
-        return max(1, quick // 4)
+        return max(1, quick // 2)
 
     def among(self, schedules: Iterable[Schedule]) -> list[Schedule]:
         chosen = super().among(schedules)

@@ -64,8 +64,9 @@ def no_room() -> None:
     ],
 )
 def test_a_file_without_room_is_not_written_at_all(line: str, tmp_path: Path) -> None:
+    """Without writing compiled modules, too (-B): what is left of one without room breaks every later import."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pebblesim", *line.replace("FILE", str(tmp_path / "full")).split()],
+        [sys.executable, "-B", "-m", "pebblesim", *line.replace("FILE", str(tmp_path / "full")).split()],
         capture_output=True, text=True, preexec_fn=no_room,
     )  # fmt: skip
     assert ran.returncode == 2

@@ -98,7 +98,7 @@ FORMED = [schedule for schedule in CORES if not schedule.name.endswith("-in-rows
 OTHER_BANDS = [("flash2-forward", "window:1"), ("flash2-backward", "band:2"), ("row-stationary-forward", "band:2")]
 BANDS = [
     pytest.param(schedule.name, mask, marks=[pytest.mark.slow] * bool(number % few))
-    for mask, few in (("causal", 4), ("window:4", 9))
+    for mask, few in (("causal", 5), ("window:4", 9))
     for number, schedule in enumerate(FORMED)
 ]
 

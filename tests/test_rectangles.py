@@ -69,7 +69,7 @@ def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
     return schedule.program if mask is None else schedule.masked
 
 
-@strategies.few(RECTANGULAR, of=2)
+@strategies.few(RECTANGULAR, of=3)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st.DataObject) -> None:
@@ -94,7 +94,7 @@ def test_game_count_closed_form_peak_and_work_agree(schedule: Schedule, data: st
     assert int(stream.sizes[stream.ids].sum()) == predicted.total.io
 
 
-@strategies.few(RECTANGULAR, turn=1)
+@strategies.few(RECTANGULAR, turn=1, of=8)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
@@ -132,7 +132,7 @@ def test_bands_have_closed_forms_on_rectangles(name: str, band: str, data: st.Da
             assert closed.evaluate_peak_words(**sizes) == counted.peak_words
 
 
-@strategies.few(RECTANGULAR, of=2)
+@strategies.few(RECTANGULAR, turn=1, of=3)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedule, data: st.DataObject) -> None:
@@ -146,7 +146,7 @@ def test_the_critical_path_is_that_of_the_blocks_that_move_most(schedule: Schedu
     assert [tuple(stage) for stage in path(schedule.program, sizes)] == found
 
 
-@strategies.few(RECTANGULAR, of=2)
+@strategies.few(RECTANGULAR, turn=2, of=3)
 @given(data=st.data())
 @strategies.draws(2, 100)
 def test_no_word_is_moved_that_the_source_does_not_state(schedule: Schedule, data: st.DataObject) -> None:

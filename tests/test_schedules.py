@@ -126,7 +126,7 @@ def test_the_game_is_complete_and_moves_and_holds_what_count_says(schedule: Sche
     assert game.peak_red == predicted.peak_red
 
 
-@strategies.few(TESTED, of=2)
+@strategies.few(TESTED, of=3)
 @given(data=st.data())
 @strategies.draws(2, 50)
 def test_the_closed_form_is_the_count(schedule: Schedule, data: st.DataObject) -> None:
@@ -193,7 +193,7 @@ def test_a_balanced_tree_needs_more_pebbles_and_the_same_words(schedule: Schedul
     assert balanced.peak_red >= chain.peak_red
 
 
-@strategies.few(TESTED, turn=1, of=2)
+@strategies.few(TESTED, turn=3)
 def test_no_move_of_a_tight_game_can_be_left_out(schedule: Schedule) -> None:
     """Deleting any single read, compute or write makes the game illegal or incomplete."""
     dims = dict(zip(schedule.problem.dims, (3, 2, 2), strict=False))

@@ -143,7 +143,7 @@ def test_the_peak_is_that_of_a_game_under_partial(name: str, data: st.DataObject
         referee(graph, counted.peak_red - 1, [np.array(stream)], "partial")
 
 
-@strategies.few(SCHEDULES, of=2)
+@strategies.few(SCHEDULES, turn=2)
 @given(data=st.data())
 @strategies.draws(2, 30)
 def test_every_game_is_as_predicted_and_needs_at_most_two_pebbles_less(schedule: Schedule, data: st.DataObject) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: rows against the commands they stand for, files, and sweeps that are stopped, on one machine and on two."""
 
+import contextlib
 import csv
 import json
 import os
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import example, given, strategies as st
+from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim import tables
+from pebblesim.cli.main import app
 from pebblesim.errors import Infeasible, UsageError
 from pebblesim.jobs import sweep_rows
 from pebblesim.jobs.heads import Heads
@@ -380,14 +383,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(ps.__file__).parent.parent)]))}
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(exist_ok=True)
-    command = [*COMMAND, *GAMES, "-o", "games.csv", *options]
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, check=True, timeout=300
-    )
-
-
 def uninterrupted(output: Path) -> None:
     """The same sweep in one go, on one core."""
     names, M = ["small-cache", "row-stationary"], (40, 80, 160)
@@ -411,8 +406,9 @@ def killed_after(folder: Path, rows: int, *options: str) -> dict[str, dict[str, 
 def test_a_sweep_that_is_killed_goes_on_and_ends_in_the_same_file(jobs: str, tmp_path: Path) -> None:
     kept = killed_after(tmp_path / "killed", 3, "--jobs", jobs)
     assert 3 <= len(kept) < 18
-    resumed = run(tmp_path / "killed", "--jobs", jobs)
-    assert (resumed.stdout, resumed.stderr) == ("written games.csv: 18 rows\n", "")  # no progress bar in a pipe
+    with contextlib.chdir(tmp_path / "killed"):
+        resumed = CliRunner().invoke(app, [*COMMAND[3:], *GAMES, "-o", "games.csv", "--jobs", jobs])
+    assert (resumed.stdout, resumed.stderr) == ("written games.csv: 18 rows\n", "")  # no progress bar
     uninterrupted(tmp_path / "whole.csv")
     whole = stored(tmp_path / "whole.sqlite")
     assert kept.items() <= whole.items()

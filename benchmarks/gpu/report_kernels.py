@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,22 @@ def best(rows: Sequence[Row], ours: bool) -> Row | None:
     return min(fine, key=lambda row: row["seconds"], default=None)
 
 
+@cache
+def forecast_of(schedule: str, n: int, d: int, mask: str | None, dtype: str, heads: int, *tile: Any) -> Forecast:
+    """The forecast of a kernel; many tables name the same ones. `tile`: its blocks, as pairs, then warps and stages."""
+    *blocks, warps, stages = tile
+    tiling = Tiling(schedule, dict(blocks), warps, stages)
+    return forecast(tiling, {"n": n, "d": d}, cards.card("H200"), dtype, heads, masks.of(mask))
+
+
 def tried(row: Row) -> list[tuple[Forecast, float]]:
     """Forecast and measured time of each kernel of a row."""
     found = []
     for each in row.get("tried", ()):
         if "seconds" in each:
-            tiling = Tiling(row["contender"], each["blocks"], each["warps"], each["stages"])
+            case = (row[key] for key in ("contender", "n", "d", "mask", "dtype", "heads"))
             try:
-                sizes, mask = {"n": row["n"], "d": row["d"]}, masks.of(row["mask"])
-                made = forecast(tiling, sizes, cards.card("H200"), row["dtype"], row["heads"], mask)
+                made = forecast_of(*case, *each["blocks"].items(), each["warps"], each["stages"])
                 found.append((made, each["seconds"]))
             except UsageError:
                 continue  # is held to spill

@@ -144,7 +144,7 @@ def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     """Return the number of indices after a first part."""
     assert rng.parent is not None and rng.after is not None
     whole = _length(rng.parent, lengths)
-    return whole - sympy.Min(whole, symbol(rng.after) if isinstance(rng.after, str) else sympy.Integer(rng.after))
+    return whole - _smaller(whole, symbol(rng.after) if isinstance(rng.after, str) else sympy.Integer(rng.after))
 
 
 def _words(ranges: ir.Ranges, lengths: Lengths) -> sympy.Expr:
