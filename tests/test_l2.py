@@ -314,7 +314,7 @@ def test_backwards_is_backwards() -> None:
 def test_orders(order: str, expected: list[tuple[int, int]]) -> None:
     """A grid of 3 rows and 2 columns, for two heads."""
     stream = Stream(*(np.zeros(0, np.int32),) * 4, (), np.zeros(7, np.int64), np.arange(6), np.zeros(0))
-    block, head = l2.launched(l2.Kernel(stream, None, 2), 2, l2.order_of(order))
+    block, head = l2.launched(l2.Accesses(stream, None, 2), 2, l2.order_of(order))
     assert list(zip(block.tolist(), head.tolist(), strict=True))[:8] == expected
 
 

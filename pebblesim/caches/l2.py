@@ -92,7 +92,7 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Accesses:
     """The accesses of a kernel's thread blocks for one head, with loops forwards and, for a sawtooth, backwards."""
 
     forth: Stream
@@ -104,17 +104,17 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class L2Bytes:
     """Bytes: `requested` of L2, and `read` and `written` behind it."""
 
     requested: int
     read: int
     written: int
 
-    def __add__(self, other: Traffic) -> Traffic:
-        if not isinstance(other, Traffic):
+    def __add__(self, other: L2Bytes) -> L2Bytes:
+        if not isinstance(other, L2Bytes):
             return NotImplemented
-        return Traffic(self.requested + other.requested, self.read + other.read, self.written + other.written)
+        return L2Bytes(self.requested + other.requested, self.read + other.read, self.written + other.written)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class HeadsAtOnce:
         return np.where(common[ids], head // self.sharing * self.sharing, head)
 
 
-def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip) -> Traffic:
+def traffic(kernels: Sequence[Accesses], heads: HeadsAtOnce, width: int, order: Order, chip: Chip) -> L2Bytes:
     """Simulate the traffic of all kernels, one after the other, for all heads, through L2, with words of `width` bytes.
 
     Raises:
@@ -148,15 +148,15 @@ def traffic(kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Or
             "heads."
         )
     chiplets = order.number if order.kind == "swizzled" else chip.chiplets
-    found = Traffic(0, 0, 0)
+    total = L2Bytes(0, 0, 0)
     for chiplet in range(chiplets):
-        found += _chiplet(kernels, heads, width, order, chip, chiplets, chiplet)
-    return found
+        total += _chiplet(kernels, heads, width, order, chip, chiplets, chiplet)
+    return total
 
 
 def _chiplet(
-    kernels: Sequence[Kernel], heads: HeadsAtOnce, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
-) -> Traffic:
+    kernels: Sequence[Accesses], heads: HeadsAtOnce, width: int, order: Order, chip: Chip, chiplets: int, chiplet: int
+) -> L2Bytes:
     made = []
     for kernel in kernels:
         at_once = max(1, (kernel.at_once or chip.at_once) // chiplets)
@@ -176,7 +176,7 @@ def _chiplet(
     kept = np.tile(kernels[0].forth.kept, heads.number)
     ids, kinds, sides = map(np.concatenate, zip(*made, strict=True))
     read, written = behind_tiles(Requests(ids, kinds, sides), sizes, kept, chip.l2, chip.partitions)
-    return Traffic(int(sizes[ids].sum()), read, written)
+    return L2Bytes(int(sizes[ids].sum()), read, written)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Requests:
     sides: Any
 
 
-def launched(kernel: Kernel, heads: int, order: Order) -> tuple[Any, Any]:
+def launched(kernel: Accesses, heads: int, order: Order) -> tuple[Any, Any]:
     """Yield (block, head) in the order of launching; a block is given by its place in the kernel's stream."""
     number = _blocks(kernel.forth)
     row, column = np.divmod(number, kernel.columns)
@@ -288,8 +288,8 @@ def replay(
     lines = np.arange(sectors * SECTOR // LINE)
     home, group = _dealt_lines(lines, partitions)
     pieces = home, group, np.full(len(lines), LINE), np.full(len(lines), SECTOR), np.zeros(len(lines), bool)
-    found = through(ids, asked, each, sides, *pieces, *_rooms(l2_bytes, partitions))
-    return int(found[0]), int(found[1])
+    moved = through(ids, asked, each, sides, *pieces, *_rooms(l2_bytes, partitions))
+    return int(moved[0]), int(moved[1])
 
 
 def behind_tiles(requests: Requests, sizes: Any, kept: Any, capacity: int, partitions: int) -> tuple[int, int]:
@@ -305,9 +305,9 @@ def behind_tiles(requests: Requests, sizes: Any, kept: Any, capacity: int, parti
     home = np.tile((piece % partitions).astype(np.uint8), len(sizes))
     group = np.tile(np.stack(_groups(piece // partitions), 1).astype(np.uint8), (len(sizes), 1))
     whole = np.ones(len(requests.ids), np.uint8)
-    given = requests.ids, whole, requests.kinds, requests.sides, home, group, size, size, kept
-    found = through(*given, *_rooms(capacity, partitions))
-    return int(found[0]), int(found[1])
+    arguments = requests.ids, whole, requests.kinds, requests.sides, home, group, size, size, kept
+    moved = through(*arguments, *_rooms(capacity, partitions))
+    return int(moved[0]), int(moved[1])
 
 
 def _rooms(capacity: int, partitions: int) -> tuple[Any, Any]:

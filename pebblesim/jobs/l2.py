@@ -161,7 +161,7 @@ def l2(
 
 def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
     """The launches of a program, as `pebblesim.caches.l2` takes them."""
-    from pebblesim.caches.l2 import Kernel
+    from pebblesim.caches.l2 import Accesses
     from pebblesim.readings.accesses import accesses_of_blocks
     from pebblesim.readings.kernels.launches import grids
 
@@ -173,5 +173,5 @@ def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, ma
         if len(grid) > 1:
             inner = grid[-1].range
             columns = -(-sizes[inner.dim] // ir.length(inner.block, sizes))
-        made.append(Kernel(forth, back, columns))
+        made.append(Accesses(forth, back, columns))
     return made
