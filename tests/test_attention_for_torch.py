@@ -269,3 +269,14 @@ def test_a_plan_says_which_and_why() -> None:
     assert wide.backward[0].tiling.schedule == "small-cache-backward-blocked"
     assert str(wide).count("most of it") >= 2
     assert ours.plan(64, 3, d_v=20, n_k=9).dims == {"n_q": 64, "n_k": 9, "d_k": 16, "d_v": 20}
+
+
+@pytest.mark.parametrize(("n", "n_k"), [(300, 1024), (1024, 300), (1, 500), (500, 1), (65, 64)])
+@pytest.mark.parametrize("d", [64, 256])
+def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> None:
+    """Keys without any query: a launch of its own fills their gradients with zeros, and takes as good as no time."""
+    plan = ours.plan(n, d, 16, n_k=n_k, causal=True)
+    for made in (*plan.forward, *plan.backward):
+        assert 0 < made.seconds < 1
+        for launch in made.launches:
+            assert sum(number for each in launch.cost.rounds for _, number in each) == launch.cost.working

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
 from pebblesim.language import masks
-from pebblesim.language.tile_ranges import TileRange
+from pebblesim.language.tile_ranges import Copies, TileRange
 
 
 @given(data=st.data())
@@ -167,6 +167,22 @@ def test_packed_sequences_pair_by_pair(data: st.DataObject) -> None:
     if all(cut.start < cut.stop for cut in cuts):
         assert mask.met(grid, *cuts).tolist() == [sum(row) for row in seen]
         assert mask.met(grid, *cuts, axis=1).tolist() == [sum(column) for column in zip(*seen, strict=True)]
+
+
+@given(data=st.data())
+def test_tiles_of_copies_are_those_of_each(data: st.DataObject) -> None:
+    rows, n = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40))
+    grid = rows * n, data.draw(st.just(n) | st.integers(1, 40))
+    mask = data.draw(strategies.masks(n)) if grid == (n, n) else masks.of("window:3").grouped(rows, grid)
+
+    def copies(n: int) -> Copies:
+        step, block = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
+        tiles = TileRange(*sorted(data.draw(st.tuples(*2 * [st.integers(0, min(n, step))]))), block)
+        return Copies(tiles, step, data.draw(st.integers(1, (n - tiles.stop) // step + 1)))
+
+    both = copies(grid[0]), data.draw(st.just(Copies(TileRange(0, grid[1], 3)))) if n % 2 else copies(grid[1])
+    each = [[TileRange(t.start + k * step, t.stop + k * step, t.block) for k in range(m)] for t, step, m in both]
+    assert mask.tiles_of_copies(grid, *both) == sum(mask.tiles(grid, a, b) for a in each[0] for b in each[1])
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:

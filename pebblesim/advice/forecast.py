@@ -149,7 +149,7 @@ def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mappi
     shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
     alone = busy + waiting / cost.working
     wave = max(alone, shared) if resident > 1 else alone
-    rounded = sum(_rounded(each, slots, alone / wave) for each in cost.rounds) / cost.times
+    rounded = sum(_rounded(each, slots, alone / wave) for each in cost.rounds) / cost.times if wave else waves
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,

@@ -15,7 +15,7 @@ from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
-from pebblesim.language.tile_ranges import TileRange
+from pebblesim.language.tile_ranges import TileRange, tiles_of
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
@@ -153,9 +153,15 @@ def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | N
     found: list[Counter[int]] = []
     for start in range(0, n_q, step):
         rows = TileRange(start, min(start + step, n_q), height)
-        met = mask.met((n_q, n_k), rows, TileRange(0, n_k, padded(when.columns, sizes)), axis).tolist()
-        found.append(Counter(each for each in met if each) if own else Counter({1: sum(met)}))
-    average = sum(work * number for each in found for work, number in each.items()) / sum(map(Counter.total, found))
+        columns = TileRange(0, n_k, padded(when.columns, sizes))
+        met = mask.met((n_q, n_k), rows, columns, axis).tolist()
+        if own:
+            found.append(Counter(each for each in met if each or not outer))
+        else:
+            tiles = len(tiles_of(rows)[0]) * len(tiles_of(columns)[0])
+            found.append(Counter({1: tiles - sum(met) if when.none else sum(met)}))
+    work = sum(each * number for blocks in found for each, number in blocks.items())
+    average = work / sum(map(Counter.total, found)) if work else 1.0
     return tuple(
         tuple((work / average, number * alike) for work, number in sorted(each.items(), reverse=True)) for each in found
     )

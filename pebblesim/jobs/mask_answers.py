@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pebblesim.language.masks import Band, Mask
-from pebblesim.language.tile_ranges import Grid, TileRange
+from pebblesim.language.tile_ranges import Copies, Grid, TileRange
 
 
 class RememberedMask(Mask):
@@ -14,6 +14,7 @@ class RememberedMask(Mask):
     def __init__(self, mask: Mask) -> None:
         self.mask, self.name = mask, mask.name
         self._tiles: dict[tuple[Grid, TileRange, TileRange], int] = {}
+        self._copies: dict[tuple[Grid, Copies, Copies], int] = {}
         self._pairs: dict[tuple[int, int | None], int] = {}
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
@@ -21,6 +22,12 @@ class RememberedMask(Mask):
         if key not in self._tiles:
             self._tiles[key] = self.mask.tiles(grid, rows, columns)
         return self._tiles[key]
+
+    def tiles_of_copies(self, grid: Grid, rows: Copies, columns: Copies) -> int:
+        key = grid, rows, columns
+        if key not in self._copies:
+            self._copies[key] = self.mask.tiles_of_copies(grid, rows, columns)
+        return self._copies[key]
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Any:
         return self.mask.met(grid, rows, columns, axis)

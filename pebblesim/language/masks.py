@@ -10,14 +10,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import gcd
 from pathlib import Path
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.files import load_numpy
-from pebblesim.language.tile_ranges import Grid, TileRange, against_whole_side, covered, cut_by, tiles_in_band, tiles_of
+from pebblesim.language.tile_ranges import (
+    Copies,
+    Grid,
+    TileRange,
+    against_whole_side,
+    covered,
+    cut_by,
+    tiles_in_band,
+    tiles_of,
+)
 from pebblesim.sizes import parse_size
 
 Array = Any
@@ -44,6 +53,10 @@ class Mask(ABC):
         Raises:
             UsageError: the mask does not fit the grid.
         """
+
+    def tiles_of_copies(self, grid: Grid, rows: Copies, columns: Copies) -> int:
+        """Return the same as `tiles`, summed over all copies of the rows and of the columns."""
+        return sum(self.tiles(grid, *pair) for pair in product(rows.each(), columns.each()))
 
     @abstractmethod
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
@@ -131,8 +144,20 @@ class Band(Mask):
             tiles += tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
         return tiles
 
-    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
+    def tiles_of_copies(self, grid: Grid, rows: Copies, columns: Copies) -> int:
+        start, stop, block = rows.tiles
+        if columns.number > 1 or rows.number <= -(-(stop - start) // block) or rows.step % self.rows:
+            return super().tiles_of_copies(grid, rows, columns)
+        # The copies of a tile are alike, too, and there are fewer tiles than copies.
+        before, after = self.limits(grid)
+        tiles = 0
+        for at in range(start, stop, block):
+            first, last = at // self.rows, (min(at + block, stop) - 1) // self.rows
+            step, height = rows.step // self.rows, last + 1 - first
+            tiles += tiles_in_band(first, step, height, rows.number, columns.tiles, before, after)
+        return tiles
 
+    def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         before, after = self.limits(grid)
         if axis == 0:
             starts, stops = tiles_of(rows)

@@ -23,6 +23,19 @@ class TileRange(NamedTuple):
     block: int
 
 
+class Copies(NamedTuple):
+    """The same tiles in several places: `number` times, each `step` indices further on than the one before."""
+
+    tiles: TileRange
+    step: int = 0
+    number: int = 1
+
+    def each(self) -> list[TileRange]:
+        """Each of the copies."""
+        start, stop, block = self.tiles
+        return [TileRange(start + at, stop + at, block) for at in (self.step * k for k in range(self.number))]
+
+
 def against_whole_side(grid: Grid, block: int, axis: int) -> tuple[TileRange, TileRange]:
     """Tiles of rows (axis 0) or of columns (1), against the whole other side."""
     cuts = [TileRange(0, n, n) for n in grid]

@@ -12,14 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any
 
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.language.tile_ranges import MOST_TILES, TileRange
+from pebblesim.language.tile_ranges import MOST_TILES, Copies, TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any
@@ -39,7 +38,7 @@ class LoopContext:
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
         self.cuts: dict[ir.Range, TileRange] = {}  # the tiles of that kind
-        self.everywhere: dict[ir.Range, list[TileRange]] = {}  # of tiles of a tile: those of each tile, if a mask asks
+        self.everywhere: dict[ir.Range, Copies] = {}  # of tiles of a tile: those of each tile, if a mask asks
         self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
         self.conditions: dict[ir.Range, ir.MaskCondition] = {}  # of the loops around
 
@@ -77,7 +76,7 @@ class LoopContext:
         each = np.concatenate(
             [
                 np.add.reduceat(lines[cut.start : cut.stop].astype(np.int64), range(0, cut.stop - cut.start, cut.block))
-                for cut in self._cuts(top)
+                for cut in self._cuts(top).each()
             ]
         )
         visits = self._visited(top)
@@ -132,19 +131,19 @@ class LoopContext:
             return
         outer = self.cuts[rng.parent]
         if whole % block == 0:  # all alike, and one after the other
-            self.cuts[rng], self.everywhere[rng] = TileRange(0, whole, block), [outer._replace(block=block)]
+            self.cuts[rng], self.everywhere[rng] = TileRange(0, whole, block), Copies(outer._replace(block=block))
             yield whole // block
             return
-        if (outer.stop - outer.start) // whole > MOST_TILES:
+        copies = (outer.stop - outer.start) // whole
+        if copies > MOST_TILES:
             raise UsageError(
-                f"under a mask, {(outer.stop - outer.start) // whole:,} tiles of {rng.parent.block} are too many to be "
+                f"under a mask, {copies:,} tiles of {rng.parent.block} are too many to be "
                 f"cut by a {rng.block} that does not divide them; take larger tiles, or a divisor."
             )
         for kind in kinds:
             self.cuts[rng] = kind
-            self.everywhere[rng] = [
-                TileRange(at + kind.start, at + kind.stop, kind.block) for at in range(outer.start, outer.stop, whole)
-            ]
+            place = TileRange(outer.start + kind.start, outer.start + kind.stop, kind.block)
+            self.everywhere[rng] = Copies(place, whole, copies)
             yield -(-(kind.stop - kind.start) // kind.block)
 
     def _length(self, rng: ir.Range) -> int:
@@ -157,11 +156,11 @@ class LoopContext:
             top = top.parent
         return top
 
-    def _cuts(self, top: ir.Range) -> list[TileRange]:
+    def _cuts(self, top: ir.Range) -> Copies:
         """The tiles of that kind, among all indices of the dimension."""
         if top in self.everywhere:
             return self.everywhere[top]
-        return [self.cuts.get(top, TileRange(0, self.sizes[top.dim], self.sizes[top.dim]))]
+        return Copies(self.cuts.get(top, TileRange(0, self.sizes[top.dim], self.sizes[top.dim])))
 
     def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
         """(tiles with an allowed pair, visits of them, had they one or not), over all visits of rows and columns.
@@ -175,10 +174,10 @@ class LoopContext:
         visits = prod(self.times.get(each, 1) for each in {*ends, *around, *partners[0], *partners[1]} if each)
         if not any(partners):
             cuts = (
-                [cut._replace(block=1) if one else cut for cut in self._cuts(end)]
-                for end, one in zip(ends, singles, strict=True)
+                cuts._replace(tiles=cuts.tiles._replace(block=1)) if one else cuts
+                for cuts, one in zip(map(self._cuts, ends), singles, strict=True)
             )
-            return sum(self.mask.tiles(self.grid(ends), *pair) for pair in product(*cuts)), visits
+            return self.mask.tiles_of_copies(self.grid(ends), *cuts), visits
         if all(partners):
             raise UsageError(TANGLED)
         axis = int(bool(partners[1]))
@@ -194,7 +193,7 @@ class LoopContext:
         import numpy as np
 
         assert self.mask is not None
-        own, others = self._cuts(ends[axis]), self._cuts(ends[1 - axis])
+        own, others = self._cuts(ends[axis]).each(), self._cuts(ends[1 - axis]).each()
         found, grid = [], self.grid(ends)
         for cut in own:
             met = np.zeros((), np.int64)
@@ -210,7 +209,8 @@ class LoopContext:
         import numpy as np
 
         def tiles(rng: ir.Range) -> int:
-            return sum(-(-(cut.stop - cut.start) // cut.block) for cut in self._cuts(rng))
+            cuts = self._cuts(rng)
+            return -(-(cuts.tiles.stop - cuts.tiles.start) // cuts.tiles.block) * cuts.number
 
         visits = np.ones(tiles(top), np.int64)
         for each in self._conditions_of(top):
