@@ -115,7 +115,7 @@ def l2(
     >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
     >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
     >>> round(back.read / forth.read, 1)
-    0.8
+    0.7
 
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`; or the order is not known, or there are too many tiles.

@@ -56,6 +56,9 @@ problem(
         "a_block": ("exp(m_block − m)", "factor that rescales the block's sums to the running maximum"),
         "al_block": ("a_block ∘ l_block", "the block's row sums, rescaled to the running maximum"),
         "aAV": ("diag(a_block) A_block V_block", "the block's output, rescaled to the running maximum"),
+        "P_s": ("diag(l_s)⁻¹ A_block", "probabilities of each query among the keys of one split alone"),
+        "down_L": ("L_s − L", "logarithm of a split's share of all row sums, ≤ 0"),
+        "share": ("exp(L_s − L)", "a split's share of all row sums"),
         "alO": ("diag(a ∘ l_m_prev) O_prev", "the older output, with its division by the row sums undone"),
     },
 )
