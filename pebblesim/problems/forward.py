@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT, softmax
+from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT, SPLIT_SCORES, softmax
 from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
@@ -47,6 +47,7 @@ problem(
     | OF_SOFTMAX
     | ONLINE
     | SPLIT
+    | SPLIT_SCORES
     | {
         "O": ("P V", "the result: for each query, the mean of the values under its probabilities"),
         "f": ("exp(S − L 1ᵀ)", "probabilities, computed from the scores once more when L is known"),
@@ -56,9 +57,6 @@ problem(
         "a_block": ("exp(m_block − m)", "factor that rescales the block's sums to the running maximum"),
         "al_block": ("a_block ∘ l_block", "the block's row sums, rescaled to the running maximum"),
         "aAV": ("diag(a_block) A_block V_block", "the block's output, rescaled to the running maximum"),
-        "P_s": ("diag(l_s)⁻¹ A_block", "probabilities of each query among the keys of one split alone"),
-        "down_L": ("L_s − L", "logarithm of a split's share of all row sums, ≤ 0"),
-        "share": ("exp(L_s − L)", "a split's share of all row sums"),
         "alO": ("diag(a ∘ l_m_prev) O_prev", "the older output, with its division by the row sums undone"),
     },
 )

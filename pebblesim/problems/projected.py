@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.language.problems import Array, problem
+from pebblesim.problems.softmax import SPLIT_SCORES
 from pebblesim.theory.theta import OF_PROJECTED, repaired
 
 
@@ -59,5 +60,5 @@ for core in (problem(name).rectangle for name in THEOREMS):
             OF_PROJECTED,
         ),
         bounds=core.bounds,
-        glossary=dict(core.glossary) | GLOSSARY,
+        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES} | GLOSSARY,
     )

@@ -71,5 +71,12 @@ SPLIT = {
 }
 """The same for splits of keys, each with its own softmax, that are merged at the end."""
 
+SPLIT_SCORES = {
+    "P_s": ("diag(l_s)⁻¹ A_block", "probabilities of each query among the keys of one split alone"),
+    "down_L": ("L_s − L", "logarithm of a split's share of all row sums, ≤ 0"),
+    "share": ("exp(L_s − L)", "a split's share of all row sums"),
+}
+"""The same for splits whose probabilities are weighted before the product with V."""
+
 SPLIT_SUMS = {name: SPLIT[name] for name in ("l_s", "AV_s")}
 """The same for splits whose sums are only added."""
