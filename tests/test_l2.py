@@ -395,7 +395,7 @@ def test_a_block_of_ragged_tiles_takes_as_long_as_others() -> None:
 
 
 def test_advice_on_the_order_of_launch() -> None:
-    line = "advise --gpu A100 -n 512 -d 32 --problem forward --heads 16 --dtype float16 --orders"
+    line = "advise --gpu A100 -n 256 -d 16 --problem forward --heads 16 --dtype float16 --orders"
     orders = json.loads(CliRunner().invoke(app, [*line.split(), "--json"]).output)["orders"]
     assert [row["order"] for row in sorted(orders, key=lambda row: row["read"] + row["written"])] == [
         row["order"] for row in orders

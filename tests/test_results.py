@@ -153,6 +153,7 @@ def test_latex_has_no_signs_that_latex_does_not_know() -> None:
     assert [each.title for each in STATEMENTS if each.expr and text_in_latex(each.title) not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     head = r"\documentclass{article}\usepackage{amsmath}\begin{document}"

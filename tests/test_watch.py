@@ -377,6 +377,7 @@ def says(tab: Any) -> str:
     return str(tab.text_content("#says"))
 
 
+@pytest.mark.slow
 def test_the_tour(opened: Any, game: Recording) -> None:
     """It comes first, has a sentence for each kind of move, and ends with a board to play on."""
     tab = opened(game)
@@ -396,6 +397,7 @@ def test_the_tour(opened: Any, game: Recording) -> None:
     assert tab.is_visible("#do-read") and not tab.is_visible("#tour-next")
 
 
+@pytest.mark.slow
 def test_watching_a_game(opened: Any, game: Recording) -> None:
     """Play, pause, step, scrub to the end: the counters are those of `play`; step, back and scrub pause the game."""
     tab = opened(game, place="#watch")
@@ -445,6 +447,7 @@ def test_watching_a_game(opened: Any, game: Recording) -> None:
     assert tab.text_content("#tensors li.now b") == "h"
 
 
+@pytest.mark.slow
 def test_what_is_drawn_changes_with_the_pebbles(opened: Any, game: Recording) -> None:
     """A word in cache is a disc in the tile of its tensor, and only there."""
     tab = opened(game, place="#watch-190")
@@ -473,6 +476,7 @@ def test_what_is_drawn_changes_with_the_pebbles(opened: Any, game: Recording) ->
     assert any((name, j, i) not in here for name, i, j in here)  # rows are rows, and columns columns
 
 
+@pytest.mark.slow
 def test_tiles_open_and_close(opened: Any, game: Recording) -> None:
     """A graph of many vertices starts as tiles; a click opens one, and its vertices can be told apart."""
     tab = opened(game, place="#watch-190")
@@ -502,6 +506,7 @@ def test_tiles_open_and_close(opened: Any, game: Recording) -> None:
     assert set(tab.evaluate(are_open)) == {"A1"}
 
 
+@pytest.mark.slow
 def test_two_games_race(opened: Any) -> None:
     """The clock is the words that have moved: who moves fewer is done first; the counters are those of `count`."""
     slow, fast = (record(name, n=4, d=2, M=24) for name in ("small-cache", "row-stationary"))
@@ -526,6 +531,7 @@ def test_two_games_race(opened: Any) -> None:
     assert counters(tab, 0)["io"] == counters(tab, 1)["io"] == at(tab)
 
 
+@pytest.mark.slow
 def test_there_is_nothing_to_compare_with_one_game(opened: Any, tiny: Recording) -> None:
     tab = opened(tiny, place="#race")
     assert not tab.is_visible("#modes button[data-mode=race]")
@@ -545,6 +551,7 @@ def choose(tab: Any, vertex: int, again: bool = False) -> None:
     }""", vertex))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["buttons", "keys"])
 def test_a_game_is_won(by: str, opened: Any, tiny: Recording) -> None:
     """The moves of the best game, made by hand, win it at par; nothing is won before the last write."""
@@ -566,6 +573,7 @@ def test_a_game_is_won(by: str, opened: Any, tiny: Recording) -> None:
     assert counters(tab)["io"] == 7
 
 
+@pytest.mark.slow
 def test_rules_are_kept_and_moves_taken_back(opened: Any, tiny: Recording) -> None:
     tab = opened(tiny, place="#play-0")
     product = 4  # the first product of C[0,0]
@@ -600,6 +608,7 @@ def test_rules_are_kept_and_moves_taken_back(opened: Any, tiny: Recording) -> No
     assert counters(tab)["io"] == 0 and tab.is_disabled("#undo")
 
 
+@pytest.mark.slow
 def test_a_board_is_played_by_the_keyboard_alone(opened: Any, tiny: Recording) -> None:
     """Arrows go from vertex to vertex, and Enter does what is likely; each step is said."""
     tab = opened(tiny, place="#play-0")
@@ -618,6 +627,7 @@ def test_a_board_is_played_by_the_keyboard_alone(opened: Any, tiny: Recording) -
     assert tab.evaluate("document.activeElement.dataset.mode") == "watch" and tab.is_visible("#play")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["hong-kung", "partial"])
 def test_any_graph_is_watched_and_played(rules: str, opened: Any) -> None:
     """A graph without tensors, under rules of both kinds: its game replays, and can be played by hand to the end."""
@@ -638,6 +648,7 @@ def test_any_graph_is_watched_and_played(rules: str, opened: Any) -> None:
     assert f"Done, with {found.io} words of I/O" in says(tab)
 
 
+@pytest.mark.slow
 def test_an_illegal_game_tells_its_story(opened: Any) -> None:
     tab = opened(record("small-cache", n=8, d=4, M=24, rules="replace"), place="#watch")
     tab.keyboard.press("End")
@@ -647,6 +658,7 @@ def test_an_illegal_game_tells_its_story(opened: Any) -> None:
     assert in_words("replace")[0].removeprefix("read     ") in tab.text_content("#rules")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["#learn", "#watch-100", "#race-20", "#play-2"])
 @pytest.mark.parametrize("width", [360, 800, 1400])
 def test_everything_is_in_its_place_at_any_width(width: int, place: str, opened: Any, tiny: Recording) -> None:
@@ -671,6 +683,7 @@ def test_everything_is_in_its_place_at_any_width(width: int, place: str, opened:
         assert small == 0
 
 
+@pytest.mark.slow
 def test_a_board_is_played_with_a_finger(opened: Any, tiny: Recording) -> None:
     tab = opened(tiny, place="#play-0", **PHONE)
     drawn(tab)
@@ -683,6 +696,7 @@ def test_a_board_is_played_with_a_finger(opened: Any, tiny: Recording) -> None:
     assert counters(tab)["reads"] == 1
 
 
+@pytest.mark.slow
 def test_a_game_of_a_hundred_thousand_moves(opened: Any) -> None:
     long = record("small-cache", n=24, d=8, M=80)
     assert len(long.moves) > 10**5
