@@ -8,6 +8,7 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim.errors import UsageError
+from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import masks
 from pebblesim.language.tile_ranges import Copies, TileRange
 
@@ -183,6 +184,22 @@ def test_tiles_of_copies_are_those_of_each(data: st.DataObject) -> None:
     both = copies(grid[0]), data.draw(st.just(Copies(TileRange(0, grid[1], 3)))) if n % 2 else copies(grid[1])
     each = [[TileRange(t.start + k * step, t.stop + k * step, t.block) for k in range(m)] for t, step, m in both]
     assert mask.tiles_of_copies(grid, *both) == sum(mask.tiles(grid, a, b) for a in each[0] for b in each[1])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_copies_are_counted_and_remembered_one_by_one(rows: int, step: int) -> None:
+    """Tiles of rows that stand together, some at a step that they do not divide; and the same tiles at other steps."""
+    grid, columns = (24, 24 // rows), Copies(TileRange(0, 24 // rows, 2))
+    mask = masks.of("window:3").grouped(rows, grid)
+    remembered = RememberedMask(mask)
+    for number in (3, 6):
+        each = [TileRange(1 + k * step, 3 + k * step, 2) for k in range(number)]
+        expected = sum(mask.tiles(grid, tiles, columns.tiles) for tiles in each)
+        copies = Copies(TileRange(1, 3, 2), step, number)
+        assert (
+            mask.tiles_of_copies(grid, copies, columns) == remembered.tiles_of_copies(grid, copies, columns) == expected
+        )
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:
