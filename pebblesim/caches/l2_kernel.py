@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel
-
-READ, WRITE = 1, 2
+from pebblesim.kernels import kernel, part
+from pebblesim.readings.requests import READ, WRITE
 
 
 @kernel()
@@ -78,14 +77,14 @@ def lines_of(order: Any, sides: Any, first: Any, rows: Any, units: Any, stride: 
     return ids, sectors, each, on
 
 
-@kernel()
+@part()
 def _take(links: Any, x: int) -> None:
     """Take an entry out of its queue."""
     before, after = links[x, 0], links[x, 1]
     links[before, 1], links[after, 0] = after, before
 
 
-@kernel()
+@part()
 def _append(links: Any, end: int, x: int) -> None:
     """Put an entry at the end of a queue; links[end] leads to its last and first."""
     last = links[end, 0]
@@ -93,12 +92,12 @@ def _append(links: Any, end: int, x: int) -> None:
     links[x, 0], links[x, 1] = last, end
 
 
-@kernel()
+@part()
 def _bits(parts: int) -> int:
     return (parts & 1) + (parts >> 1 & 1) + (parts >> 2 & 1) + (parts >> 3 & 1)
 
 
-@kernel()
+@kernel(READ, WRITE)
 def through(
     ids: Any,
     parts: Any,

@@ -15,7 +15,7 @@ from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
-from pebblesim.language.tile_ranges import TileRange, tiles_of
+from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
@@ -158,8 +158,7 @@ def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | N
         if own:
             found.append(Counter(each for each in met if each or not outer))
         else:
-            tiles = len(tiles_of(rows)[0]) * len(tiles_of(columns)[0])
-            found.append(Counter({1: tiles - sum(met) if when.none else sum(met)}))
+            found.append(Counter({1: rows.number * columns.number - sum(met) if when.none else sum(met)}))
     work = sum(each * number for blocks in found for each, number in blocks.items())
     average = work / sum(map(Counter.total, found)) if work else 1.0
     return tuple(

@@ -146,7 +146,7 @@ class Band(Mask):
 
     def tiles_of_copies(self, grid: Grid, rows: Copies, columns: Copies) -> int:
         start, stop, block = rows.tiles
-        if columns.number > 1 or rows.number <= -(-(stop - start) // block) or rows.step % self.rows:
+        if columns.number > 1 or rows.number <= rows.tiles.number or rows.step % self.rows:
             return super().tiles_of_copies(grid, rows, columns)
         # The copies of a tile are alike, too, and there are fewer tiles than copies.
         before, after = self.limits(grid)

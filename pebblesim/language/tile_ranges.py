@@ -22,6 +22,11 @@ class TileRange(NamedTuple):
     stop: int
     block: int
 
+    @property
+    def number(self) -> int:
+        """How many tiles there are."""
+        return -(-(self.stop - self.start) // self.block)
+
 
 class Copies(NamedTuple):
     """The same tiles in several places: `number` times, each `step` indices further on than the one before."""

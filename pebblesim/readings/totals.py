@@ -127,7 +127,7 @@ class LoopContext:
         if rng.parent.parent is None or self.mask is None or not _under_a_mask(loop):
             for kind in kinds:
                 self.cuts[rng] = kind
-                yield -(-(kind.stop - kind.start) // kind.block)
+                yield kind.number
             return
         outer = self.cuts[rng.parent]
         if whole % block == 0:  # all alike, and one after the other
@@ -144,7 +144,7 @@ class LoopContext:
             self.cuts[rng] = kind
             place = TileRange(outer.start + kind.start, outer.start + kind.stop, kind.block)
             self.everywhere[rng] = Copies(place, whole, copies)
-            yield -(-(kind.stop - kind.start) // kind.block)
+            yield kind.number
 
     def _length(self, rng: ir.Range) -> int:
         return self.sizes[rng.name] if rng.parent is None else self.cuts[rng].block
@@ -210,7 +210,7 @@ class LoopContext:
 
         def tiles(rng: ir.Range) -> int:
             cuts = self._cuts(rng)
-            return -(-(cuts.tiles.stop - cuts.tiles.start) // cuts.tiles.block) * cuts.number
+            return cuts.tiles.number * cuts.number
 
         visits = np.ones(tiles(top), np.int64)
         for each in self._conditions_of(top):
