@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 from pebblesim.dags.own import OWN
 from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
+from pebblesim.jobs.claimed import hold_bound, hold_theta
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted
 from pebblesim.jobs.heads import Heads
@@ -170,7 +171,8 @@ def bounds(
     'D3'
 
     Raises:
-        UsageError: a name or size is not allowed.
+        UsageError: a name or size is not allowed; or a user's bound exceeds the words of a schedule, or a user's Θ is
+            not one.
     """
     solves, pattern, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
     M = whole("M", M)
@@ -201,6 +203,10 @@ def _bounds(
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
     pairs = None if allowed is None else Pairs.of(allowed, *solves.grid(sizes)).number
+    hold_theta(solves)
+    for claimed in own if solves.ships else [*own, *ways.values()]:
+        if not claimed.way and not isinstance(allowed, int):
+            hold_bound(solves, sizes, M, allowed, claimed)
     theta = solves.theta.of_pairs() if solves.theta and allowed is not None else solves.theta
     return Bounds(
         problem=solves.name,
