@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 from pebblesim.graphs.projections import queries_keys_values
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Ids = NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
 from pebblesim.graphs.projections import queries_keys_values
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from pebblesim.results import Result
+from pebblesim.core.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,18 +3,20 @@ from . import claims as claims
 from .advice.advise import advise as advise
 from .advice.result import Advice as Advice
 from .claims import verify as verify
+from .core.errors import (
+    Infeasible as Infeasible,
+    PebblesimError as PebblesimError,
+    TraceError as TraceError,
+    UsageError as UsageError,
+)
+from .core.notation import parse as parse
+from .core.results import Result as Result
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
 from .dags.own import OwnBound as OwnBound
 from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
-from .errors import (
-    Infeasible as Infeasible,
-    PebblesimError as PebblesimError,
-    TraceError as TraceError,
-    UsageError as UsageError,
-)
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
 from .growth.overtaking import bound_exponent as bound_exponent
@@ -50,9 +52,7 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
-from .notation import parse as parse
 from .planning.search import Found as Found, search as search
-from .results import Result as Result
 from .sparsity.backward import backlite as backlite
 from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
 from .sparsity.result import BackLite as BackLite

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from strategies import draws, few, masks as any_masks, sizes
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import masks, program as ir
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings import accesses

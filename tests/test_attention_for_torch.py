@@ -12,7 +12,7 @@ import triton_interpreter
 
 import pebblesim.gpu.torch as ours
 from pebblesim.advice import forecast
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.jobs import tiles
 from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get

@@ -11,7 +11,7 @@ import sympy
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.jobs import cache_needed
 from pebblesim.jobs.arguments import problem_dims
 from pebblesim.jobs.blocks import _BlockSearch, _parts, choose

@@ -14,7 +14,7 @@ import pebblesim as ps
 from pebblesim.caches import kernels, policies, traces
 from pebblesim.caches.streams import of_graph, of_ids
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.language.registry import get
 from pebblesim.readings.requests import Stream
 

@@ -35,7 +35,7 @@ from pebblesim.claims.sparse import (
     sparse_forward_game,
 )
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import exp
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.schedules.matmul import gemm

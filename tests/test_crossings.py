@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossover import Curve, crossover, regimes, sweep

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pebblesim.errors import UsageError
-from pebblesim.files import load_numpy
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import load_numpy
 from pebblesim.language.masks import from_text
 from pebblesim.sparsity.inputs import load_head
 

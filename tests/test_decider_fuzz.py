@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.growth.tropical import Undecided, decide
 from pebblesim.growth.verdicts import Witness
 

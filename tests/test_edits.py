@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pebblesim import graphs
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.game.referee import IllegalMove, Referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.masks import Mask, from_array

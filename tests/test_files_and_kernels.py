@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 from pebblesim.graphs import memory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,7 +72,7 @@ def test_files_are_written_whole_in_one_place() -> None:
 
 KERNEL = """
 from constants_of_test import STEP
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 @kernel(STEP)
 def stepped(x):
@@ -96,7 +96,7 @@ def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path, m
 
 
 CONSTANTS = """
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 @kernel()
 def next(x):
@@ -109,7 +109,7 @@ def total(x):
 
 
 PARTS = """
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 @part()
 def doubled(row, x):
@@ -222,7 +222,7 @@ def test_processes_that_compile_at_once_do_it_once_and_keep_their_functions_apar
 
 OF_A_CLASS = """
 from typing import NamedTuple
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 class NAME(NamedTuple):
     x: int
@@ -252,7 +252,7 @@ def test_a_function_is_compiled_anew_if_the_file_of_one_that_it_calls_changes(
 ) -> None:
     """Also if that one is called by way of a third file: of each the machine code is part of the caller's."""
     monkeypatch.syspath_prepend(tmp_path)
-    head = "from pebblesim.kernels import kernel\n"
+    head = "from pebblesim.core.jit import kernel\n"
     middle = "from inner_one import next\n@kernel()\ndef twice(x): return 2 * next(x)"
     (tmp_path / "outer_one.py").write_text(f"{head}from middle_one import twice\n@kernel()\ndef f(x): return twice(x)")
     (tmp_path / "middle_one.py").write_text(head + middle)

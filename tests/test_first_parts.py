@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from strategies import draws
 
 import pebblesim as ps
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.jobs.blocks import choose
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine

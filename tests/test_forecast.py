@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import can_forecast, forecast, forecasts
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.results import load
 from pebblesim.jobs.launch_costs import launch_costs
 from pebblesim.jobs.tiles import TILINGS, Tiling

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.dags.formats import FORMATS, load_graph, save_graph
 from pebblesim.dags.generators import generate
-from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.graphs.cdag import Cdag
 
 NAMED = [name for name, each in FORMATS.items() if each.named]

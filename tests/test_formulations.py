@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 
 import pebblesim as ps
-from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
+from pebblesim.core.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossover import sweep
 from pebblesim.jobs.crossover_result import Crossing, Crossover

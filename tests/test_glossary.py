@@ -12,7 +12,7 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 from pebblesim.game.moves import KINDS
 from pebblesim.game.referee import RULES
 from pebblesim.game.words import MOVES, in_words

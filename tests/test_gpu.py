@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pebblesim.caches import l2
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.gpu import crossings, doctor, measure, ncu, results
 from pebblesim.gpu.cases import Case, case
 from pebblesim.language.registry import SCHEDULES, get

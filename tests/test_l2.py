@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim.caches import l2, l2_kernel
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
 from pebblesim.readings.accesses import accesses, accesses_of_blocks
 from pebblesim.readings.kernels.launches import grids

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.jobs.derive import show
 from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, program as ir, rowmax, rowsum
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule

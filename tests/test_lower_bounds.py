@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags.optimum import optimum
-from pebblesim.errors import Infeasible, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.blocks import choose
 from pebblesim.language.masks import from_array, from_text

@@ -11,7 +11,7 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.problems.activation import ACTIVATIONS
 

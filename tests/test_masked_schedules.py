@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.operations import Op

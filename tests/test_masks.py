@@ -7,7 +7,7 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import masks
 from pebblesim.language.tile_ranges import Copies, TileRange

@@ -21,7 +21,7 @@ from strategies import SUMMATIONS
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from strategies import SUMMATIONS, allowed_pairs, few, sizes
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.jobs.play import set_up
 from pebblesim.jobs.recording import Recording, record

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op

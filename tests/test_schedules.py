@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag

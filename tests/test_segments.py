@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pebblesim import graphs
+from pebblesim.core.errors import Infeasible
 from pebblesim.dags.optimum import optimum
-from pebblesim.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 import pebblesim.schedules  # registers them
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.readings.numbers import numbers

@@ -17,7 +17,7 @@ import strategies
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, chunks, moves as packed, unpack
 from pebblesim.game.referee import IllegalMove, referee
 from pebblesim.graphs.builder import Builder

@@ -15,7 +15,7 @@ import triton_interpreter
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.jobs.tiles import TILINGS, Tiling

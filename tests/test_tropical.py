@@ -12,7 +12,7 @@ import strategies
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.growth.cones import Cone, dot
 from pebblesim.growth.tropical import Undecided, decide
 from pebblesim.growth.verdicts import Verdict

@@ -17,7 +17,7 @@ from strategies import some, unregistered
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import PebblesimError, TraceError, UsageError
+from pebblesim.core.errors import PebblesimError, TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
 from pebblesim.jobs.play import set_up, smaller

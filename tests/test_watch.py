@@ -17,7 +17,7 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
 from pebblesim.game.referee import BY_TERM, RULES
 from pebblesim.game.words import MOVES, in_words

@@ -12,7 +12,7 @@ from test_segments import Moves, of_use, random_game
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import Infeasible
+from pebblesim.core.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, READ, WRITE, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import PROBLEMS

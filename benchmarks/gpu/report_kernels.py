@@ -10,7 +10,7 @@ from typing import Any
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecast
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.gpu.results import Row, load
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks

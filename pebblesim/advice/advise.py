@@ -15,7 +15,8 @@ from pebblesim.advice import cards
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts
 from pebblesim.advice.result import Advice, Boundary
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import dtype_of
 from pebblesim.jobs.arguments import AnyMask
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import count
@@ -26,7 +27,6 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import of_problem
-from pebblesim.sizes import dtype_of
 
 
 def _binary(size: int) -> str:

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.sizes import BYTES, dtype_of
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import BYTES, dtype_of
 
 FIGURES = {
     "multiprocessors": "multiprocessors",

@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any
 
 from pebblesim.advice.cards import Card
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.jobs.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.jobs.tiles import TILINGS, Tiling, check, least_room, within
 from pebblesim.language.masks import Mask

@@ -15,16 +15,16 @@ from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, pasted
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import BYTES, listed
+from pebblesim.core.tables import Sheet
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get
 from pebblesim.readings import terms
-from pebblesim.results import Result
-from pebblesim.sizes import BYTES, listed
-from pebblesim.tables import Sheet
 
 LEFT_OUT = (
     "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "

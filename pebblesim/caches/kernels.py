@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 READ, WRITE = 1, 2
 ONE = np.uint64(1)

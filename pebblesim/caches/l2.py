@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
 from pebblesim.readings.kernels.launches import Launch

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 from pebblesim.readings.requests import READ, WRITE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.readings.requests import READ, Stream
 
 POLICIES = ("lru", "opt", "fifo")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pebblesim.caches.streams import of_ids
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 from pebblesim.readings.requests import READ, UPDATE, WRITE, Stream
 
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.notation import parse, written
+from pebblesim.core.notation import parse, written
 from pebblesim.theory.literature import Erratum, Statement, region_in_words
 
 if TYPE_CHECKING:

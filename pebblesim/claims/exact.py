@@ -18,7 +18,7 @@ from pebblesim.claims.claim import (
     refuted,
     shown,
 )
-from pebblesim.errors import PebblesimError
+from pebblesim.core.errors import PebblesimError
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
 from pebblesim.theory.literature import OUTSIDE, UNCLEAR, Erratum, statement

@@ -18,13 +18,13 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
-from pebblesim.errors import Infeasible
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.sizes import evaluate_rule
 from pebblesim.jobs.count import count
 from pebblesim.jobs.derive import formula
 from pebblesim.jobs.play import play
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.sizes import evaluate_rule
 from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
 
 

@@ -30,13 +30,13 @@ from pebblesim.claims.claim import (
     tried,
 )
 from pebblesim.claims.games import drawn, in_sizes
-from pebblesim.errors import Infeasible
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.notation import parse
 from pebblesim.jobs.blocks import smallest
 from pebblesim.jobs.count import count
 from pebblesim.jobs.graph import optimum
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.notation import parse
 from pebblesim.readings.peak import peak_red
 from pebblesim.theory.capacities import Cube
 from pebblesim.theory.certificates import private_families

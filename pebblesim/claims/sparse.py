@@ -23,9 +23,9 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
+from pebblesim.core.notation import parse
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import Game, referee
-from pebblesim.notation import parse
 from pebblesim.theory.literature import FALSE, MISPRINT, Erratum, statement
 
 

@@ -19,7 +19,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, say, show
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 app = family()
 
@@ -59,7 +59,7 @@ def advise(
 ) -> None:
     """Find the schedule and blocks that move the fewest words on a real card, and the time the roofline allows."""
     from pebblesim.advice.advise import advise as ask
-    from pebblesim.sizes import parse_bytes
+    from pebblesim.core.sizes import parse_bytes
 
     if backward and problem:
         raise UsageError(

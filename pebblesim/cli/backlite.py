@@ -11,9 +11,9 @@ import typer
 
 from pebblesim.cli.options import command, family, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
-from pebblesim.sizes import listed, parse_size, parse_words
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import listed, parse_size, parse_words
 
 app = family()
 

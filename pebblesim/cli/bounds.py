@@ -24,7 +24,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, say, show
-from pebblesim.sizes import listed, parse_size, parse_words
+from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.jobs.bounding import Bounds
@@ -225,7 +225,7 @@ def theorems(
     """List the statements of the literature, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.notation import parse, written
+    from pebblesim.core.notation import parse, written
     from pebblesim.theory.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
 
     one_way(latex, as_json)

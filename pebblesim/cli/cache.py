@@ -19,8 +19,8 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_table, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import parse_bytes, parse_words, several
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_bytes, parse_words, several
 
 app = family()
 

@@ -71,7 +71,7 @@ def rules_of_optima() -> Iterable[str]:
 
 
 def types() -> Iterable[str]:
-    from pebblesim.sizes import BYTES
+    from pebblesim.core.sizes import BYTES
 
     return BYTES
 

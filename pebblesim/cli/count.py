@@ -26,8 +26,8 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import bytes_of, listed, parse_bytes
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import bytes_of, listed, parse_bytes
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted
@@ -290,7 +290,7 @@ def formula(
     if latex:
         print(closed.latex())
         return
-    from pebblesim.notation import written
+    from pebblesim.core.notation import written
 
     say(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
     say(*(f"  {line}" for line in str(closed).split("\n")))

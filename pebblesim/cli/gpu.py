@@ -26,9 +26,9 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_table, say
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.files import whole_file
-from pebblesim.sizes import dtype_of, listed, parse_size, parse_words
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case

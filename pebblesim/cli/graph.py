@@ -10,8 +10,8 @@ import typer
 from pebblesim.cli.dags import GraphChoice, SourceName, literature
 from pebblesim.cli.options import AsJson, command, family, option_value, pairs
 from pebblesim.cli.printing import print_json, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import listed
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
 
 app = family()
 

@@ -18,7 +18,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from pebblesim.jobs.recording import Recording

@@ -28,9 +28,9 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import dtype_of, parse_size, parse_words, several
 from pebblesim.plots.style import check, save
-from pebblesim.sizes import dtype_of, parse_size, parse_words, several
 
 if TYPE_CHECKING:
     from pebblesim.jobs.count import Counted

@@ -11,8 +11,8 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UsageError
-from pebblesim.tables import Sheet
+from pebblesim.core.errors import UsageError
+from pebblesim.core.tables import Sheet
 
 if TYPE_CHECKING:
     from pebblesim.jobs.glossary import Glossary

@@ -22,8 +22,8 @@ from pebblesim.cli.options import (
     pairs,
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
-from pebblesim.errors import UsageError
-from pebblesim.sizes import parse_words, several
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_words, several
 
 app = family()
 

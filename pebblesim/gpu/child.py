@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import PebblesimError
+from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu.cases import Case
 from pebblesim.gpu.device import Runner
 from pebblesim.readings.rounding import rounding

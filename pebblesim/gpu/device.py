@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu.cases import BYTES, Case
 from pebblesim.gpu.host import rows
 from pebblesim.readings.kernels.cuda import Kernel, memory

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.cuda import Kernel, memory, prelude
 from pebblesim.readings.kernels.sectors import Moved, pitch

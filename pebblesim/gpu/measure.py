@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pebblesim.caches.l2 import replay
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from pebblesim.advice.cards import card
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
 from pebblesim.jobs.count import count

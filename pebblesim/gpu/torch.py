@@ -14,14 +14,14 @@ from typing import Any
 
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecasts
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
 from pebblesim.gpu.module import module_of
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
-from pebblesim.sizes import listed
 
 LARGEST = 1024
 """Largest head dimension."""

@@ -11,8 +11,8 @@ from pebblesim.language.registry import Schedule
 from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
+    from pebblesim.core.notation import Expression
     from pebblesim.growth.cones import Cone, Vector
-    from pebblesim.notation import Expression
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 

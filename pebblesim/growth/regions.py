@@ -17,7 +17,7 @@ from math import gcd, lcm
 
 import sympy
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.growth.cones import Cone, Vector, dot
 
 Sum = dict[Vector, Fraction]

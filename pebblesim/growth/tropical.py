@@ -21,11 +21,11 @@ from fractions import Fraction
 
 import sympy
 
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.notation import Expression, comparisons_in, parse, written
 from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
 from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
 from pebblesim.growth.verdicts import Piece, Verdict, Witness
-from pebblesim.notation import Expression, comparisons_in, parse, written
 
 Cells = list[tuple[Region, Vector | None]]
 """A bound on a function: parts of a region, each with a linear function of the exponents, or None for no bound."""

@@ -14,15 +14,15 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 from math import isqrt, prod
 
-from pebblesim.bisection import last_that
-from pebblesim.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.bisection import last_that
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.sizes import LARGEST, evaluate_rule, whole
 from pebblesim.jobs.cache_needed import Room
 from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
 from pebblesim.readings.peak import CHAINS, peak_red
-from pebblesim.sizes import LARGEST, evaluate_rule, whole
 
 RULES = ("fit", "paper", "best")
 

@@ -9,8 +9,11 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any, SupportsIndex
 
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import listed, whole
+from pebblesim.core.tables import Sheet
 from pebblesim.dags.own import OWN
-from pebblesim.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted
@@ -18,9 +21,6 @@ from pebblesim.jobs.heads import Heads
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
-from pebblesim.results import Result
-from pebblesim.sizes import listed, whole
-from pebblesim.tables import Sheet
 from pebblesim.theory.lower_bounds import (
     Formulation,
     LowerBound,
@@ -107,7 +107,7 @@ class Bounds(Result):
 
     def latex(self) -> str:
         """Return Θ and each bound's closed form, domain and way of computing, as an `align*` environment."""
-        from pebblesim.notation import align, domain_in_latex, in_latex, text_in_latex
+        from pebblesim.core.notation import align, domain_in_latex, in_latex, text_in_latex
 
         rows = [] if self.theta is None else [("Q", rf"= \Theta\left({in_latex(self.theta.expr)}\right)", "")]
         for each in self.lower:
@@ -319,7 +319,7 @@ class Gaps(Result):
 
     def latex(self) -> str:
         """Return a row for each M, as a LaTeX `tabular` environment."""
-        from pebblesim.notation import text_in_latex
+        from pebblesim.core.notation import text_in_latex
 
         head = "$M$ & schedule & $Q$ & lower bound & gap"
         rows = [

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import bytes_of, several, whole
+from pebblesim.core.tables import aligned
+from pebblesim.core.units import Traffic
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.jobs.count import Counted, of_heads
 from pebblesim.jobs.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
-from pebblesim.results import Result
-from pebblesim.sizes import bytes_of, several, whole
-from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound
-from pebblesim.units import Traffic
 
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses
@@ -281,7 +281,7 @@ def cache(
     """
     from pebblesim.caches.policies import POLICIES, in_lines
     from pebblesim.caches.streams import one_after_another
-    from pebblesim.errors import UnknownName
+    from pebblesim.core.errors import UnknownName
 
     sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
     policies = [policy] if isinstance(policy, str) else list(dict.fromkeys(policy))

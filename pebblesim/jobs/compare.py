@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, overload
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import listed, whole
+from pebblesim.core.tables import aligned
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, of_heads
 from pebblesim.jobs.heads import Heads
@@ -16,9 +19,6 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.results import Result
-from pebblesim.sizes import listed, whole
-from pebblesim.tables import aligned
 from pebblesim.theory.lower_bounds import LowerBound, added_up, best
 
 

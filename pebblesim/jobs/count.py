@@ -9,7 +9,10 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pebblesim.errors import BelowBound, Infeasible
+from pebblesim.core.errors import BelowBound, Infeasible
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import whole
+from pebblesim.core.units import Traffic
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.heads import Heads
@@ -21,10 +24,7 @@ from pebblesim.readings.count import count as count_program
 from pebblesim.readings.path import Stage, path
 from pebblesim.readings.peak import IN_PLACE, spared
 from pebblesim.readings.work import work
-from pebblesim.results import Result
-from pebblesim.sizes import whole
 from pebblesim.theory.lower_bounds import Formulation, LowerBound, added_up, best
-from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)

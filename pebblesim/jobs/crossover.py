@@ -14,8 +14,9 @@ from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
 
-from pebblesim.bisection import last_that
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.bisection import last_that
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import LARGEST, axis, whole
 from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
@@ -24,7 +25,6 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
-from pebblesim.sizes import LARGEST, axis, whole
 from pebblesim.theory.lower_bounds import best
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))

@@ -11,9 +11,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from pebblesim.core.results import Result
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.registry import get
-from pebblesim.results import Result
 
 RATIO = 64
 """The ratio n/d at which crossings are measured over many d."""

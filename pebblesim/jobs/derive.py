@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
 from pebblesim.language import masks
 from pebblesim.language.problems import Scale

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pebblesim.core.results import Result
 from pebblesim.language.problems import Problem, problem
-from pebblesim.results import Result
 
 WORD: Final = re.compile(r"[^\W\d]\w*")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.jobs.arguments import AnyMask, problem_dims
 from pebblesim.language import masks
 from pebblesim.language.problems import problem

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import whole
 from pebblesim.jobs.arguments import problem_dims
 from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
 from pebblesim.language.problems import Problem
-from pebblesim.sizes import whole
 
 
 class Cases(NamedTuple):

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
 from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule, get
-from pebblesim.results import Result
-from pebblesim.sizes import bytes_of, whole
 
 AT_ONCE = 132
 """Default number of thread blocks that run at once: one on each multiprocessor of an H200."""

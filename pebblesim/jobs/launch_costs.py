@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
+from pebblesim.core.units import Bytes
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
@@ -20,7 +21,6 @@ from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
-from pebblesim.units import Bytes
 
 Round = tuple[tuple[float, int], ...]
 """The blocks of a launch: (time, number of blocks that take it)."""

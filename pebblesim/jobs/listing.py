@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.core.results import Result
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import Schedule, of_problem
-from pebblesim.results import Result
 
 
 @dataclass(frozen=True)

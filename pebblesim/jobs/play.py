@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.core.results import Result
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
@@ -15,7 +16,6 @@ from pebblesim.language.source import where_is
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.peak import IN_PLACE
 from pebblesim.readings.totals import totals
-from pebblesim.results import Result
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game

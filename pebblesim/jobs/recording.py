@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
 from pebblesim.graphs.cdag import Cdag
@@ -24,7 +25,6 @@ from pebblesim.language.registry import Schedule
 from pebblesim.readings.peak import IN_PLACE
 from pebblesim.readings.pebbles import steps
 from pebblesim.readings.text import numbered
-from pebblesim.sizes import listed
 
 Ints = NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 APPLICATION = 0x70656262
 """Application id that marks our SQLite files: "pebb"."""

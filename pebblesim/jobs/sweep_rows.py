@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.count import count
 from pebblesim.jobs.heads import Heads

@@ -15,7 +15,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import axis, bytes_of
+from pebblesim.core.tables import Table, format_of
 from pebblesim.jobs.arguments import AnyMask, dims_meant
 from pebblesim.jobs.derive import formula
 from pebblesim.jobs.heads import Heads, shared
@@ -24,8 +26,6 @@ from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.sizes import axis, bytes_of
-from pebblesim.tables import Table, format_of
 
 MOST_POINTS = 10_000_000
 

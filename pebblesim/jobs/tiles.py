@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import get

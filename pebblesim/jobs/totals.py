@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.core.tables import aligned
 from pebblesim.jobs.count import Counted
 from pebblesim.jobs.heads import Heads
-from pebblesim.tables import aligned
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import UsageError
-from pebblesim.files import load_numpy
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import load_numpy
+from pebblesim.core.sizes import parse_size
 from pebblesim.language.tile_ranges import (
     Copies,
     Grid,
@@ -27,7 +28,6 @@ from pebblesim.language.tile_ranges import (
     tiles_in_band,
     tiles_of,
 )
-from pebblesim.sizes import parse_size
 
 Array = Any
 

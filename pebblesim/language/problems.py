@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.arithmetic import Arithmetic, function_of
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.arithmetic import Arithmetic, function_of
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
 
@@ -49,7 +49,7 @@ class Theta:
     @property
     def sympy(self) -> Expr:
         """Return the expression as a `sympy.Expr`; its symbols have no assumptions."""
-        from pebblesim.notation import parse
+        from pebblesim.core.notation import parse
 
         return parse(self.expr)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Array = Any
 

@@ -9,7 +9,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, permutations, product
 
-from pebblesim.bisection import last_that
+from pebblesim.core.bisection import last_that
 from pebblesim.planning.equations import System
 from pebblesim.planning.passes import Impossible, Pass
 from pebblesim.planning.rows import rows

@@ -8,16 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.bisection import first_that
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.bisection import first_that
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import LARGEST, listed, whole
 from pebblesim.jobs.arguments import problem_dims
 from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 from pebblesim.readings.peak import CHAINS, IN_PLACE, spared
-from pebblesim.results import Result
-from pebblesim.sizes import LARGEST, listed, whole
 
 if TYPE_CHECKING:
     from pebblesim.jobs.play import Played

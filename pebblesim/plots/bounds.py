@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pebblesim.core.sizes import listed
 from pebblesim.plots.style import BLUE, EVERY_WAY, HATCHES, RED
-from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

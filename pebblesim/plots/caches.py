@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pebblesim.core.sizes import listed
 from pebblesim.plots.style import line
-from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

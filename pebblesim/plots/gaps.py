@@ -7,9 +7,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
 from pebblesim.plots.style import BLUE, RED
-from pebblesim.sizes import listed
 from pebblesim.theory.lower_bounds import largest, lower_bounds
 
 if TYPE_CHECKING:

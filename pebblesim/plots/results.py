@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.optimum import Optimum
 from pebblesim.dags.search import Pebbling
-from pebblesim.errors import UsageError
 from pebblesim.jobs.bounding import Bounds, Gaps
 from pebblesim.jobs.cache import CacheTable
 from pebblesim.jobs.compare import Comparison

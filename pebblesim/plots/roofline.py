@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.core.sizes import bytes_of
 from pebblesim.jobs.useful import useful_operations
 from pebblesim.plots.style import line
-from pebblesim.sizes import bytes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
+from pebblesim.core.sizes import listed
 from pebblesim.plots.style import COLOURS, HATCHES
-from pebblesim.sizes import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.loops import operations

@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 from sympy.printing.pycode import PythonCodePrinter
 
-from pebblesim.arithmetic import function_of
-from pebblesim.errors import UsageError
-from pebblesim.sizes import whole
+from pebblesim.core.arithmetic import function_of
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import whole
 
 LARGEST = 2**62
 """Values up to this bound are computed in int64; larger values in Python integers."""

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pebblesim.core.units import Traffic
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.readings.loops import walk
 from pebblesim.readings.peak import peak_red
 from pebblesim.readings.totals import LoopContext, totals
-from pebblesim.units import Traffic
 
 
 @dataclass(frozen=True)

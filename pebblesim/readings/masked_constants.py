@@ -12,9 +12,9 @@ from math import inf
 from operator import and_, or_
 from typing import Any
 
+from pebblesim.core.sizes import tile_starts
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.sizes import tile_starts
 
 Lines = Any  # a set of rows or columns: one boolean for all, or an array of booleans
 State = dict[float, Lines]  # for each constant, 0 or -inf: the rows or columns that hold it

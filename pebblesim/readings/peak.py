@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.numbering import Family
 from pebblesim.language import program as ir

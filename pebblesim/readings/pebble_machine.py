@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.core.jit import kernel, part
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
-from pebblesim.kernels import kernel, part
 
 KINDS = COMPUTE, DELETE, READ, WRITE  # from another module; a compiled function on disk is valid for these values only
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import sympy
 
+from pebblesim.core.notation import written
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
-from pebblesim.notation import written
 from pebblesim.readings.compiled import compile_exact
 from pebblesim.readings.formula import formula
 from pebblesim.readings.masked_sums import in_integers, symbol

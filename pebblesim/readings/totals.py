@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import MOST_TILES, Copies, TileRange

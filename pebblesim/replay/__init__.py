@@ -14,8 +14,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 from pebblesim.jobs.recording import Recording
 from pebblesim.replay.content import of_game, words
 from pebblesim.replay.lessons import boards, par, tour

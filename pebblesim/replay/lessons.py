@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from pebblesim.core.errors import Infeasible
 from pebblesim.dags.search import pebble
-from pebblesim.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.jobs.count import count
 from pebblesim.jobs.graph import graph, optimum

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
-from pebblesim.files import load_numpy, reading
-from pebblesim.sizes import whole
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import load_numpy, reading
+from pebblesim.core.sizes import whole
 
 Array = NDArray[Any]
 

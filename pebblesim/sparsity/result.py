@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
+from pebblesim.core.results import Result
 from pebblesim.jobs.count import Counted
-from pebblesim.results import Result
 from pebblesim.sparsity.similarity import Similarity
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Array = NDArray[Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.theory.capacities import Box
 from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.theory.instances import Product

@@ -14,7 +14,7 @@ from functools import cache
 from math import floor, isqrt
 from typing import ClassVar, Protocol
 
-from pebblesim.bisection import first_that
+from pebblesim.core.bisection import first_that
 
 
 class Capacity(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule

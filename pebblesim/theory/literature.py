@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 
 if TYPE_CHECKING:
     from sympy import Expr
@@ -91,14 +91,14 @@ class Statement:
 
         None if it is not an expression in sizes.
         """
-        from pebblesim.notation import parse
+        from pebblesim.core.notation import parse
 
         return None if self.expr is None else parse(self.expr)
 
     @property
     def latex(self) -> str:
         r"""The bound in LaTeX's mathematics, such as `\Omega\left(d^{2}\right)`; empty if it is no expression."""
-        from pebblesim.notation import in_latex
+        from pebblesim.core.notation import in_latex
 
         if self.expr is None:
             return ""
@@ -316,7 +316,7 @@ def statement(title: str) -> Statement:
 
 def latex(statements: Iterable[Statement]) -> str:
     """Format the expressions of statements, each with its title and domain, as an `align*` environment of LaTeX."""
-    from pebblesim.notation import align, domain_in_latex, text_in_latex
+    from pebblesim.core.notation import align, domain_in_latex, text_in_latex
 
     return align(
         (

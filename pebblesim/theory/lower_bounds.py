@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
@@ -60,7 +60,7 @@ class Form:
     @property
     def sympy(self) -> Expr:
         """Return the closed form as a `sympy.Expr`; its symbols have no assumptions."""
-        from pebblesim.notation import parse
+        from pebblesim.core.notation import parse
 
         return parse(self.expr)
 

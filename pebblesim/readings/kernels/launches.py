@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.readings.totals import words
 

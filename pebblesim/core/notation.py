@@ -9,8 +9,8 @@ from typing import TypeAlias
 import sympy
 from sympy.printing.str import StrPrinter
 
-from pebblesim.arithmetic import function_of, names_in
-from pebblesim.errors import UsageError
+from pebblesim.core.arithmetic import function_of, names_in
+from pebblesim.core.errors import UsageError
 
 Expression: TypeAlias = "str | int | sympy.Expr"
 

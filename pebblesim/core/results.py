@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Final
 
-PLAIN: Final = "pebblesim.plain"
+PLAIN: Final = "pebblesim.cli.ascii_fallback"
 """Name of the error handler for encoding that does this; importing this module registers it."""
 
 RAISED: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ", "0123456789-T")

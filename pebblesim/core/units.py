@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pebblesim.sizes import bytes_of
+from pebblesim.core.sizes import bytes_of
 
 
 @dataclass(frozen=True, slots=True)

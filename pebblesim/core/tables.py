@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
-from pebblesim.results import Result, pandas
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.results import Result, pandas
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any
 
-from pebblesim.arithmetic import Arithmetic, function_of
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.arithmetic import Arithmetic, function_of
+from pebblesim.core.errors import UnknownName, UsageError
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 """Bytes in a word of each data type."""
