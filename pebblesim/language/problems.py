@@ -1,4 +1,4 @@
-"""The declaration of a problem; the built-in problems are in `pebblesim.problems`.
+"""The declaration of a problem; the built-in problems are in `pebblesim.catalogue`.
 
 Schedules are compared only within one problem. The references are written for clarity, in float64 and without blocking.
 They are the definition against which every schedule and every graph is tested.
@@ -286,7 +286,7 @@ class Problem:
         return inputs
 
 
-PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
+PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.catalogue")
 
 
 def problem(name: str, **declared: Any) -> Problem:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from pebblesim.catalogue.softmax import SPLIT_SCORES
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import SPLIT_SCORES
 from pebblesim.theory.theta import OF_PROJECTED, repaired
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.catalogue.softmax import softmax
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems.softmax import softmax
 from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, repaired
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from pebblesim.catalogue import backward, forward
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems import backward, forward
 from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 
 ACTIVATIONS = ("relu", "sigmoid")

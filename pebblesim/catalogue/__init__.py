@@ -5,13 +5,13 @@ Each problem is declared in one place: shapes, numpy reference, graph, Θ, and b
 
 # In the order in which they are listed.
 # isort: off
-from pebblesim.problems import backward
-from pebblesim.problems import forward
-from pebblesim.problems import backward_qkv
-from pebblesim.problems import activation
-from pebblesim.problems import latent
-from pebblesim.problems import linear
-from pebblesim.problems import matmul
-from pebblesim.problems import projected
+from pebblesim.catalogue import backward
+from pebblesim.catalogue import forward
+from pebblesim.catalogue import backward_qkv
+from pebblesim.catalogue import activation
+from pebblesim.catalogue import latent
+from pebblesim.catalogue import linear
+from pebblesim.catalogue import matmul
+from pebblesim.catalogue import projected
 
 __all__ = ["activation", "backward", "backward_qkv", "forward", "latent", "linear", "matmul", "projected"]

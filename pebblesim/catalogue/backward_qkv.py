@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.catalogue import forward, softmax
 from pebblesim.language.problems import Array, problem
-from pebblesim.problems import forward, softmax
 from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 

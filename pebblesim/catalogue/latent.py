@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.catalogue.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT_SUMS, softmax
 from pebblesim.language.problems import Array, Theta, problem
-from pebblesim.problems.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT_SUMS, softmax
 from pebblesim.theory.theta import OF_LATENT
 
 
