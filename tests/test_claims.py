@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 import pebblesim.claims
+from pebblesim.catalogue.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, STATEMENTS, TABLE_1, UNCLEAR, statement
 from pebblesim.claims import (
     AGREES,
     COMPUTED,
@@ -39,7 +40,6 @@ from pebblesim.core.errors import UsageError
 from pebblesim.language import exp
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.schedules.matmul import gemm
-from pebblesim.theory.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, STATEMENTS, TABLE_1, UNCLEAR, statement
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -19,10 +19,10 @@ from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overt
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossover import Curve, crossover, regimes, sweep
 from pebblesim.language.registry import SCHEDULES, get, of_problem
+from pebblesim.lower_bounds.bounds import best
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.style import save
 from pebblesim.readings.count import io
-from pebblesim.theory.lower_bounds import best
 
 
 def words(name: str, M: int, n: int, d: int) -> float:

@@ -17,10 +17,10 @@ from pebblesim.jobs.crossover_result import Crossing, Crossover
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
+from pebblesim.lower_bounds.bounds import Formulation, best, best_of_ways, lower_bounds
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.skislope import skislope
 from pebblesim.readings.count import count
-from pebblesim.theory.lower_bounds import Formulation, best, best_of_ways, lower_bounds
 
 EVERY = "every way of computing"
 

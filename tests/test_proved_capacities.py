@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pebblesim.theory.capacities import Gradients
+from pebblesim.lower_bounds.capacities import Gradients
 
 z3 = pytest.importorskip("z3")
 

@@ -17,8 +17,8 @@ from pebblesim.game.moves import COMPUTE, READ, WRITE, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import of_problem
+from pebblesim.lower_bounds.bounds import LowerBound, lower_bounds
 from pebblesim.readings.pebbles import moves
-from pebblesim.theory.lower_bounds import LowerBound, lower_bounds
 
 PAIR = {"S", "Sm", "A", "P"}
 

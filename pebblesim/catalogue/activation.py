@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.catalogue import backward, forward
+from pebblesim.catalogue.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import COMPULSORY, OF_BACKWARD, OF_QKV, repaired
 
 ACTIVATIONS = ("relu", "sigmoid")
 """Elementwise activations in the place of exp, without normalisation."""

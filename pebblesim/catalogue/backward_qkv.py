@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.catalogue import forward, softmax
+from pebblesim.catalogue.theta import COMPULSORY, OF_QKV, repaired
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import COMPULSORY, OF_QKV, repaired
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pebblesim.catalogue.softmax import GLOSSARY as OF_SOFTMAX, ONLINE, SPLIT_SUMS, softmax
+from pebblesim.catalogue.theta import OF_LATENT
 from pebblesim.language.problems import Array, Theta, problem
-from pebblesim.theory.theta import OF_LATENT
 
 
 def reference(x: Mapping[str, Array], allowed: Array | None = None) -> dict[str, Array]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.catalogue.theta import repaired
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import repaired
 
 
 def reference(x: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pebblesim.catalogue.softmax import SPLIT_SCORES
+from pebblesim.catalogue.theta import OF_PROJECTED, repaired
 from pebblesim.language.problems import Array, problem
-from pebblesim.theory.theta import OF_PROJECTED, repaired
 
 
 def projected(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pebblesim.catalogue.literature import OUTSIDE, UNCLEAR, Erratum, statement
 from pebblesim.claims.claim import (
     AGREES,
     FAILS,
@@ -21,7 +22,6 @@ from pebblesim.claims.claim import (
 from pebblesim.core.errors import PebblesimError
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
-from pebblesim.theory.literature import OUTSIDE, UNCLEAR, Erratum, statement
 
 _GEMM = "({m})*({k})*ceiling(({n})/b) + ({k})*({n})*ceiling(({m})/a) + ({m})*({n})"
 

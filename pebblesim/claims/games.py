@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from pebblesim.catalogue.literature import FALSE, UNCLEAR, Erratum
 from pebblesim.claims import fused  # noqa: F401 - what plays the game that is shown
 from pebblesim.claims.claim import (
     AGREES,
@@ -25,7 +26,6 @@ from pebblesim.jobs.derive import formula
 from pebblesim.jobs.play import play
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
 
 
 @claim(

@@ -28,7 +28,7 @@ from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.jobs.bounding import Bounds
-    from pebblesim.theory.lower_bounds import LowerBound
+    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -225,8 +225,8 @@ def theorems(
     """List the statements of the literature, with domain and source."""
     from dataclasses import asdict
 
+    from pebblesim.catalogue.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
     from pebblesim.core.notation import parse, written
-    from pebblesim.theory.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
 
     one_way(latex, as_json)
     if latex:

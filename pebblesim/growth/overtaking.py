@@ -7,8 +7,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pebblesim.catalogue.literature import statement
 from pebblesim.language.registry import Schedule
-from pebblesim.theory.literature import statement
 
 if TYPE_CHECKING:
     from pebblesim.core.notation import Expression

@@ -21,7 +21,7 @@ from pebblesim.jobs.heads import Heads
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
-from pebblesim.theory.lower_bounds import (
+from pebblesim.lower_bounds.bounds import (
     Formulation,
     LowerBound,
     Pairs,

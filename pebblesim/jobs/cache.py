@@ -17,7 +17,7 @@ from pebblesim.jobs.count import Counted, of_heads
 from pebblesim.jobs.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
-from pebblesim.theory.lower_bounds import LowerBound
+from pebblesim.lower_bounds.bounds import LowerBound
 
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses

@@ -19,7 +19,7 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.theory.lower_bounds import LowerBound, added_up, best
+from pebblesim.lower_bounds.bounds import LowerBound, added_up, best
 
 
 @dataclass(frozen=True)

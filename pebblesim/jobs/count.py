@@ -20,11 +20,11 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best
 from pebblesim.readings.count import count as count_program
 from pebblesim.readings.path import Stage, path
 from pebblesim.readings.peak import IN_PLACE, spared
 from pebblesim.readings.work import work
-from pebblesim.theory.lower_bounds import Formulation, LowerBound, added_up, best
 
 
 @dataclass(frozen=True)

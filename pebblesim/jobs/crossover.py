@@ -23,9 +23,9 @@ from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Cros
 from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.lower_bounds.bounds import best
 from pebblesim.readings.count import io
 from pebblesim.readings.peak import peak_red
-from pebblesim.theory.lower_bounds import best
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """Pairs that are compared by default: the paper's two algorithms, and ours."""

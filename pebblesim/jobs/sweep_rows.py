@@ -106,7 +106,9 @@ def _allowed(mask: AnyHeads | None) -> object:
 @cache
 def _bounds() -> str:
     """The version of the bounds: a hash of the text that states them."""
-    stated = {file.name: file.read_bytes() for file in files("pebblesim.theory").iterdir() if file.name.endswith(".py")}
+    stated = {
+        file.name: file.read_bytes() for file in files("pebblesim.lower_bounds").iterdir() if file.name.endswith(".py")
+    }
     return hashlib.sha256(repr(sorted(stated.items())).encode()).hexdigest()
 
 

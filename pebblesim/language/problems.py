@@ -93,8 +93,8 @@ class Problem:
         graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or its location as
             "module:name"; None if games cannot be played.
         theta: the expression inside Θ; None if it is not known.
-        bounds: the lower bounds besides the compulsory one: a `pebblesim.theory.cutting.Bounding`, or its name in
-            `pebblesim.theory.lower_bounds.BOUNDS`; None if there are none.
+        bounds: the lower bounds besides the compulsory one: a `pebblesim.lower_bounds.cutting.Bounding`, or its name in
+            `pebblesim.lower_bounds.bounds.BOUNDS`; None if there are none.
         totals: alternative sizes. Each is the sum of two dimensions, and may be given instead of the second one, with
             the first.
         scaled: inputs and outputs that are multiplied by s if all scores are. Attention with scores s Q Kᵀ is computed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
+from pebblesim.lower_bounds.bounds import largest, lower_bounds
 from pebblesim.plots.style import BLUE, RED
-from pebblesim.theory.lower_bounds import largest, lower_bounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from pebblesim.theory.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
-from pebblesim.theory.certificates import private_families
-from pebblesim.theory.closed_forms import (
+from pebblesim.lower_bounds.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
+from pebblesim.lower_bounds.certificates import private_families
+from pebblesim.lower_bounds.closed_forms import (
     FormBetween,
     divided,
     doubled,
@@ -25,7 +25,7 @@ from pebblesim.theory.closed_forms import (
     subtracted,
     summed,
 )
-from pebblesim.theory.instances import Formulation, Instance, Lines, Product
+from pebblesim.lower_bounds.instances import Formulation, Instance, Lines, Product
 
 
 class CuttingBound(NamedTuple):

@@ -1,8 +1,8 @@
 """Lower bounds with constants on the I/O of any schedule of a problem, exact for every n, d and M.
 
 They are statements about the graph of a computation, and hold with recomputation and for every shape of the summation
-trees. The proofs are in docs/lower-bounds.md, the arithmetic is in `pebblesim.theory.capacities`, and the counted
-products of each problem are in `pebblesim.theory.bounds_*`. If a problem can be computed in several ways, each way has
+trees. The proofs are in docs/lower-bounds.md, the arithmetic is in `pebblesim.lower_bounds.capacities`, and the counted
+products of each problem are in `pebblesim.lower_bounds.bounds_*`. If a problem can be computed in several ways, each way has
 its own bounds. The bound for all ways is the minimum, over the ways, of the largest bound for each way.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
-from pebblesim.theory import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
-from pebblesim.theory.capacities import Cube, least_words, least_words_of_light_trees
-from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Instance, Pairs
+from pebblesim.lower_bounds import bounds_backward, bounds_backward_qkv, bounds_forward, bounds_products
+from pebblesim.lower_bounds.capacities import Cube, least_words, least_words_of_light_trees
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Instance, Pairs
 
 if TYPE_CHECKING:
     from sympy import Expr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Lines, Product
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.theory.bounds_forward import PROJECTED, PROJECTIONS
-from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTIONS
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Lines, Product
 
 DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [

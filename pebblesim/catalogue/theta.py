@@ -1,9 +1,9 @@
-"""The expressions inside Θ of the literature; lower bounds with constants are in `pebblesim.theory.lower_bounds`."""
+"""The expressions inside Θ of the literature; lower bounds with constants are in `pebblesim.lower_bounds.bounds`."""
 
 from __future__ import annotations
 
+from pebblesim.catalogue.literature import statement
 from pebblesim.language.problems import Theta
-from pebblesim.theory.literature import statement
 
 COMPULSORY = "with the compulsory n·d added (for n ≥ d)"
 

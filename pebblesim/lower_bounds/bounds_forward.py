@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pebblesim.theory import bounds_products
-from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds import bounds_products
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Lines, Product
 
 SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d_v"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pebblesim.core.errors import UsageError
-from pebblesim.theory.capacities import Box
-from pebblesim.theory.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.theory.instances import Product
+from pebblesim.lower_bounds.capacities import Box
+from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Product
 
 
 def matrix_product(case: Cutting) -> Iterator[CuttingBound]:

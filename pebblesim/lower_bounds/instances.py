@@ -16,7 +16,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.theory.closed_forms import monomial, summed
+from pebblesim.lower_bounds.closed_forms import monomial, summed
 
 
 class Pairs(NamedTuple):
