@@ -2,6 +2,8 @@
 from . import claims as claims
 from .advice.advise import advise as advise
 from .advice.result import Advice as Advice
+from .api.overtaking import bound_exponent as bound_exponent
+from .asymptotics.tropical import decide as decide
 from .claims import verify as verify
 from .core.errors import (
     Infeasible as Infeasible,
@@ -19,8 +21,6 @@ from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
 from .graphs.cdag import Cdag as Cdag
-from .growth.overtaking import bound_exponent as bound_exponent
-from .growth.tropical import decide as decide
 from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
 from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
 from .jobs.compare import Comparison as Comparison, compare as compare

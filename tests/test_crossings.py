@@ -13,9 +13,9 @@ from hypothesis import assume, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.api.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossover import Curve, crossover, regimes, sweep
 from pebblesim.language.registry import SCHEDULES, get, of_problem

@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
+from pebblesim.asymptotics.tropical import Undecided, decide
+from pebblesim.asymptotics.verdicts import Witness
 from pebblesim.core.errors import UsageError
-from pebblesim.growth.tropical import Undecided, decide
-from pebblesim.growth.verdicts import Witness
 
 NAMES = ("n", "d", "M")
 BITS = (20, 40, 80, 160)

@@ -14,10 +14,10 @@ from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
 
+from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, whole
-from pebblesim.growth.overtaking import bound_exponent, crossing_exponent
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
 from pebblesim.jobs.heads import Heads

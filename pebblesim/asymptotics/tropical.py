@@ -7,7 +7,7 @@ only if the exponent of f nowhere exceeds the exponent of g.
 
 Terms that may cancel are bounded, never guessed. |P - N| is at most max(P, N), and at most P where P ≥ N. It is at
 least a constant part of P where P exceeds N by a constant factor. ⌊y⌋ is at least y/2 where y ≥ 1. Each of these
-conditions is either proved for every size of the region, with its constants (`pebblesim.growth.regions`), or used to
+conditions is either proved for every size of the region, with its constants (`pebblesim.asymptotics.regions`), or used to
 divide the region into parts. In parts where neither is possible, curves such as n = d = t are tried; on a curve, terms
 cancel exactly. If no curve gives a counterexample, `Undecided` is raised. Its message names the conditions that would
 have to be added to the region.
@@ -21,11 +21,11 @@ from fractions import Fraction
 
 import sympy
 
+from pebblesim.asymptotics.cones import Cone, Ray, Vector, dot, primitive
+from pebblesim.asymptotics.regions import Limit, NotComparable, Region, minus, plus
+from pebblesim.asymptotics.verdicts import Piece, Verdict, Witness
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.core.notation import Expression, comparisons_in, parse, written
-from pebblesim.growth.cones import Cone, Ray, Vector, dot, primitive
-from pebblesim.growth.regions import Limit, NotComparable, Region, minus, plus
-from pebblesim.growth.verdicts import Piece, Verdict, Witness
 
 Cells = list[tuple[Region, Vector | None]]
 """A bound on a function: parts of a region, each with a linear function of the exponents, or None for no bound."""

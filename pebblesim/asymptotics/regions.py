@@ -17,8 +17,8 @@ from math import gcd, lcm
 
 import sympy
 
+from pebblesim.asymptotics.cones import Cone, Vector, dot
 from pebblesim.core.errors import UsageError
-from pebblesim.growth.cones import Cone, Vector, dot
 
 Sum = dict[Vector, Fraction]
 """A sum of monomials, by exponents."""

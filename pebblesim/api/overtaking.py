@@ -11,8 +11,8 @@ from pebblesim.catalogue.literature import statement
 from pebblesim.language.registry import Schedule
 
 if TYPE_CHECKING:
+    from pebblesim.asymptotics.cones import Cone, Vector
     from pebblesim.core.notation import Expression
-    from pebblesim.growth.cones import Cone, Vector
 
     Cell = tuple[Cone, Vector | None, Vector | None]
 
@@ -72,8 +72,8 @@ def overtakes(
 def _overtakes(
     a: Expression, b: Expression, region: str, rules: tuple[tuple[str, Expression], ...], called: tuple[str, str]
 ) -> tuple[Fraction | None, str]:
-    from pebblesim.growth.tropical import growths
-    from pebblesim.growth.verdicts import monomial
+    from pebblesim.asymptotics.tropical import growths
+    from pebblesim.asymptotics.verdicts import monomial
 
     names, cells = growths(a, b, region, dict(rules))
     above: list[Cell] = []  # where b grows faster

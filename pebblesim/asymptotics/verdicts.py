@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import sympy
 
+from pebblesim.asymptotics.cones import Cone, Ray, Vector
 from pebblesim.core.notation import written
-from pebblesim.growth.cones import Cone, Ray, Vector
 
 
 @dataclass(frozen=True)
