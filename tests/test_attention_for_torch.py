@@ -13,10 +13,10 @@ import triton_interpreter
 import pebblesim.gpu.torch as ours
 from pebblesim.advice import forecast
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.triton import workspace
 from pebblesim.jobs import tiles
 from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import workspace
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),

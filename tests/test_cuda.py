@@ -17,14 +17,14 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
+from pebblesim.gpu.emit.cuda import WORKERS, Source, cuda, prelude
 from pebblesim.gpu.host import Simulated, compiler
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
+from pebblesim.launches.accesses import block_accesses, number_of_blocks
+from pebblesim.launches.launches import launches, layout, shares
+from pebblesim.launches.sectors import Moved, moved, sectors_of
 from pebblesim.readings.count import count
-from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
-from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude
-from pebblesim.readings.kernels.launches import launches, layout, shares
-from pebblesim.readings.kernels.sectors import Moved, moved, sectors_of
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.rounding import rounding
 

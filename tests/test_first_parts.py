@@ -12,15 +12,15 @@ from strategies import draws
 
 import pebblesim as ps
 from pebblesim.core.errors import TraceError, UsageError
+from pebblesim.gpu.emit.cuda import cuda
+from pebblesim.gpu.emit.triton import triton
 from pebblesim.jobs.blocks import choose
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
+from pebblesim.launches.launches import grids
 from pebblesim.readings.accesses import accesses
 from pebblesim.readings.count import io
-from pebblesim.readings.kernels.cuda import cuda
-from pebblesim.readings.kernels.launches import grids
-from pebblesim.readings.kernels.triton import triton
 from pebblesim.readings.peak import peak_red
 from pebblesim.readings.text import text
 

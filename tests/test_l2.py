@@ -15,8 +15,8 @@ from pebblesim.caches import l2, l2_kernel
 from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
+from pebblesim.launches.launches import grids
 from pebblesim.readings.accesses import accesses, accesses_of_blocks
-from pebblesim.readings.kernels.launches import grids
 from pebblesim.readings.requests import READ, WRITE, Stream
 
 BLOCKS = {"B_r": 64, "B_c": 64}

@@ -22,10 +22,10 @@ from pebblesim.language.masks import Mask, from_array, of
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.language.tile_ranges import TileRange
+from pebblesim.launches.launches import launches
 from pebblesim.readings.accesses import accesses, accesses_of_blocks
 from pebblesim.readings.count import count
 from pebblesim.readings.formula import formula
-from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.masked_peak import masked_peak_red
 from pebblesim.readings.numbers import numbers
 from pebblesim.readings.path import path

@@ -24,9 +24,9 @@ import numpy as np
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
-from pebblesim.readings.kernels.launches import Launch
-from pebblesim.readings.kernels.sectors import WORDS
+from pebblesim.launches.accesses import block_accesses, number_of_blocks
+from pebblesim.launches.launches import Launch
+from pebblesim.launches.sectors import WORDS
 from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, Stream
 
 SPREAD, GROUPS = 0.08, 4
@@ -260,8 +260,8 @@ def replay(
     written.
 
     Args:
-        launch, sizes, workers: as for `pebblesim.readings.kernels.sectors.moved`.
-        room: words of each array in memory, as `pebblesim.readings.kernels.cuda.memory` gives them.
+        launch, sizes, workers: as for `pebblesim.launches.sectors.moved`.
+        room: words of each array in memory, as `pebblesim.gpu.emit.cuda.memory` gives them.
         at_once: thread blocks that the GPU holds at once.
         l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
     """

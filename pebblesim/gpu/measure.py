@@ -15,10 +15,10 @@ from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
+from pebblesim.gpu.emit.cuda import memory
 from pebblesim.gpu.results import Row, load, save
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.cuda import memory
-from pebblesim.readings.kernels.sectors import moved
+from pebblesim.launches.sectors import moved
 from pebblesim.readings.totals import totals
 from pebblesim.readings.work import coarse
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from pebblesim.advice.cards import card
 from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.gpu.emit.storage import Storage, storage
+from pebblesim.gpu.emit.triton import Source, moved_bytes, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
 from pebblesim.jobs.count import count
@@ -25,8 +27,6 @@ from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.storage import Storage, storage
-from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
 
 Row = dict[str, Any]
 

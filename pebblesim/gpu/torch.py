@@ -16,12 +16,12 @@ from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecasts
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
+from pebblesim.gpu.emit.triton import LEAST_SIDE, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
 
 LARGEST = 1024
 """Largest head dimension."""

@@ -12,14 +12,14 @@ from functools import partial
 from math import prod
 
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
+from pebblesim.gpu.emit.triton import word_bytes
 from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
-from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
-from pebblesim.readings.kernels.triton import word_bytes
+from pebblesim.launches.launches import Launch, blocks, launches, times
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 
 Round = tuple[tuple[float, int], ...]

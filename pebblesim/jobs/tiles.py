@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.storage import Storage
+from pebblesim.gpu.emit.triton import LEAST_SIDE, workspace
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.storage import Storage
-from pebblesim.readings.kernels.triton import LEAST_SIDE, workspace
 
 
 @dataclass(frozen=True)

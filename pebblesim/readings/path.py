@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.launches import Launch, blocks, launches
+from pebblesim.launches.launches import Launch, blocks, launches
 from pebblesim.readings.loops import Times, walk
 from pebblesim.readings.totals import LoopContext
 

@@ -22,10 +22,10 @@ from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
-from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches
+from pebblesim.launches.launches import Launch, blocks, check_alike, launches
 from pebblesim.readings.totals import tile_of_whole
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -11,9 +11,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from pebblesim.gpu.emit.triton import WORDS
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.launches import Launch, lifetimes_of
-from pebblesim.readings.kernels.triton import WORDS
+from pebblesim.launches.launches import Launch, lifetimes_of
 
 
 @dataclass(frozen=True)

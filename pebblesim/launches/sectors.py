@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.launches import Launch, shares
+from pebblesim.launches.launches import Launch, shares
 from pebblesim.readings.loops import walk
 
 WORDS = 8

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.identifiers import Identifiers
-from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches, layout, lifetimes_of, shares
-from pebblesim.readings.kernels.sectors import pitch
+from pebblesim.launches.launches import Launch, blocks, check_alike, launches, layout, lifetimes_of, shares
+from pebblesim.launches.sectors import pitch
 
 WORKERS = "workers"
 """Name of the size that holds the number of workers."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.launches import Launch, blocks, shares
-from pebblesim.readings.kernels.sectors import WORDS, pitch, sectors_of
+from pebblesim.launches.launches import Launch, blocks, shares
+from pebblesim.launches.sectors import WORDS, pitch, sectors_of
 from pebblesim.readings.loops import EveryTile, operations, walk
 
 
