@@ -62,7 +62,7 @@ class Setup:
         self.graph, self.M = ps.graph("backward", n=n, d=d), M
 
     def moves(self) -> Any:
-        from pebblesim.readings.pebbles import moves
+        from pebblesim.game.player import moves
 
         return moves(self.program, self.sizes, self.graph.families)
 

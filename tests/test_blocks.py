@@ -11,6 +11,8 @@ import sympy
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
+from pebblesim.analysis.count import count, io
+from pebblesim.analysis.peak import CHAINS, peak_red
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.jobs import cache_needed
 from pebblesim.jobs.arguments import problem_dims
@@ -22,8 +24,6 @@ from pebblesim.language import Block, Machine, Tensor, masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.readings.count import count, io
-from pebblesim.readings.peak import CHAINS, peak_red
 
 any_schedule = st.sampled_from(list(SCHEDULES.values()))
 blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]

@@ -13,6 +13,7 @@ from hypothesis import assume, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.analysis.count import io
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
@@ -22,7 +23,6 @@ from pebblesim.language.registry import SCHEDULES, get, of_problem
 from pebblesim.lower_bounds.bounds import best
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.style import save
-from pebblesim.readings.count import io
 
 
 def words(name: str, M: int, n: int, d: int) -> float:

@@ -11,6 +11,9 @@ from hypothesis import given, strategies as st
 from strategies import draws
 
 import pebblesim as ps
+from pebblesim.analysis.count import io
+from pebblesim.analysis.peak import peak_red
+from pebblesim.cachesim.accesses import accesses
 from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.gpu.emit.cuda import cuda
 from pebblesim.gpu.emit.triton import triton
@@ -18,11 +21,8 @@ from pebblesim.jobs.blocks import choose
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
+from pebblesim.language.text import text
 from pebblesim.launches.launches import grids
-from pebblesim.readings.accesses import accesses
-from pebblesim.readings.count import io
-from pebblesim.readings.peak import peak_red
-from pebblesim.readings.text import text
 
 
 def partly(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block, s: Block) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 
 import pebblesim as ps
+from pebblesim.analysis.count import count
 from pebblesim.core.errors import BelowBound, Infeasible, UnknownName, UsageError
 from pebblesim.jobs.blocks import choose
 from pebblesim.jobs.crossover import sweep
@@ -20,7 +21,6 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.lower_bounds.bounds import Formulation, best, best_of_ways, lower_bounds
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.skislope import skislope
-from pebblesim.readings.count import count
 
 EVERY = "every way of computing"
 

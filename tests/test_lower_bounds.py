@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags.optimum import optimum
 from pebblesim.graphs.cdag import Cdag
@@ -35,7 +36,6 @@ from pebblesim.lower_bounds.capacities import (
     least_words,
     least_words_of_light_trees,
 )
-from pebblesim.readings.count import count
 
 every_schedule = strategies.every(SCHEDULES)
 SIDES = st.integers(1, 6)

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from strategies import allowed_pairs
 
 from pebblesim import graphs
+from pebblesim.analysis.count import count
 from pebblesim.graphs.cdag import Cdag, Op
 from pebblesim.jobs.blocks import choose
 from pebblesim.language.problems import PROBLEMS
@@ -24,7 +25,6 @@ from pebblesim.lower_bounds.capacities import Cube, Fresh, Gradients, Latent, Ro
 from pebblesim.lower_bounds.certificates import Weighted, private_families, proves
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
 from pebblesim.lower_bounds.instances import Formulation, Lines, Pairs
-from pebblesim.readings.count import count
 
 N, D = 3, 2
 

@@ -11,11 +11,11 @@ from strategies import SUMMATIONS, allowed_pairs, few, sizes
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.game.player import moves, steps
 from pebblesim.jobs.play import set_up
 from pebblesim.jobs.recording import Recording, record
 from pebblesim.language.masks import from_array
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.pebbles import moves, steps
 
 NAMES = ("small-cache", "large-cache", "flash", "flash2-forward", "row-stationary-one-pass", "matmul-streamed")
 

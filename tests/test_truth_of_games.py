@@ -22,8 +22,8 @@ from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
 from pebblesim.jobs.play import set_up, smaller
 from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, get
-from pebblesim.readings.numbers import numbers
 
 MANY = 10**6
 
@@ -465,7 +465,7 @@ def test_play_runs_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_dict["values_match"] is of_dict["graph_values_match"] is of_dict["schedule_values_match"] is True
     right = numbers
     monkeypatch.setattr(
-        "pebblesim.readings.numbers.numbers", lambda *args: {name: 2 * value for name, value in right(*args).items()}
+        "pebblesim.language.numbers.numbers", lambda *args: {name: 2 * value for name, value in right(*args).items()}
     )
     wrong = ps.play("matmul-tiled", n=5, d=3, M=MANY, blocks={"b": 2})
     assert wrong.game.complete and wrong.graph_values_match

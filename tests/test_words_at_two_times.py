@@ -14,11 +14,11 @@ import pebblesim as ps
 from pebblesim import graphs
 from pebblesim.core.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, READ, WRITE, unpack
+from pebblesim.game.player import moves
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import of_problem
 from pebblesim.lower_bounds.bounds import LowerBound, lower_bounds
-from pebblesim.readings.pebbles import moves
 
 PAIR = {"S", "Sm", "A", "P"}
 

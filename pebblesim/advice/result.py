@@ -15,6 +15,7 @@ from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.advice.forecast import Forecast, pasted
+from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
@@ -24,7 +25,6 @@ from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts
 from pebblesim.language.registry import get
-from pebblesim.readings import terms
 
 LEFT_OUT = (
     "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "

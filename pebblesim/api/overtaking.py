@@ -24,7 +24,7 @@ def crossing_exponent(a: Schedule, b: Schedule) -> tuple[Fraction | None, str]:
     """
     from sympy import Symbol
 
-    from pebblesim.readings.formula import formula
+    from pebblesim.analysis.formula import formula
 
     missing = [each.name for each in (a, b) if not each.closed]
     if missing:

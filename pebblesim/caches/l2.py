@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.cachesim.requests import MOST_REQUESTS, READ, WRITE, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.launches.accesses import block_accesses, number_of_blocks
 from pebblesim.launches.launches import Launch
 from pebblesim.launches.sectors import WORDS
-from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, Stream
 
 SPREAD, GROUPS = 0.08, 4
 """Standard deviation of what a set must hold, relative to the mean, and groups of sets that stand for the sets."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.cachesim.requests import READ, WRITE
 from pebblesim.core.jit import kernel, part
-from pebblesim.readings.requests import READ, WRITE
 
 
 @kernel()

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.cachesim.requests import READ, Stream
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.readings.requests import READ, Stream
 
 POLICIES = ("lru", "opt", "fifo")
 
@@ -46,7 +46,7 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
     """Simulate caches of these sizes, in words, on a stream.
 
     Args:
-        stream: see `pebblesim.readings.requests`.
+        stream: see `pebblesim.cachesim.requests`.
         capacities: sizes in words; LRU needs one pass for all of them.
         policy: "lru", "opt" or "fifo".
         ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.

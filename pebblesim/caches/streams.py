@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pebblesim.cachesim.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 from pebblesim.core.errors import UsageError
-from pebblesim.readings.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -89,7 +89,7 @@ def one_after_another(streams: Sequence[Stream], sharing: int = 1, shared: Seque
     """The requests of heads, one head after the other.
 
     Args:
-        streams: of each head, by `pebblesim.readings.accesses`.
+        streams: of each head, by `pebblesim.cachesim.accesses`.
         sharing: so many heads in turn have the same items of some tensors; all others are their own.
         shared: the names of these tensors.
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pebblesim.caches.streams import of_ids
+from pebblesim.cachesim.requests import READ, UPDATE, WRITE, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.readings.requests import READ, UPDATE, WRITE, Stream
 
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 """A request of oracleGeneral: 24 bytes; `next` is the number of the next request of the object, or -1."""

@@ -116,7 +116,7 @@ def _agreement(effort: Effort) -> Finding:
     HOLDS,
 )
 def _closed_blocks(effort: Effort) -> Finding:
-    from pebblesim.readings.peak import peak_red
+    from pebblesim.analysis.peak import peak_red
 
     random, number = Random(2), 0
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.closed]

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pebblesim import graphs
+from pebblesim.analysis.peak import peak_red
 from pebblesim.catalogue.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     COMPUTED,
@@ -42,7 +43,6 @@ from pebblesim.lower_bounds.bounds import BOUNDS, Formulation, largest, lower_bo
 from pebblesim.lower_bounds.capacities import Cube
 from pebblesim.lower_bounds.certificates import private_families
 from pebblesim.lower_bounds.cutting import Cutting
-from pebblesim.readings.peak import peak_red
 
 if TYPE_CHECKING:
     from pebblesim.dags.optimum import Optimum

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pebblesim.analysis.totals import totals
+from pebblesim.analysis.work import coarse
 from pebblesim.caches.l2 import replay
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
@@ -19,8 +21,6 @@ from pebblesim.gpu.emit.cuda import memory
 from pebblesim.gpu.results import Row, load, save
 from pebblesim.language import program as ir
 from pebblesim.launches.sectors import moved
-from pebblesim.readings.totals import totals
-from pebblesim.readings.work import coarse
 
 CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
 

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 from math import isqrt, prod
 
+from pebblesim.analysis.peak import CHAINS, peak_red
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.sizes import LARGEST, evaluate_rule, whole
@@ -22,7 +23,6 @@ from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
-from pebblesim.readings.peak import CHAINS, peak_red
 
 RULES = ("fit", "paper", "best")
 

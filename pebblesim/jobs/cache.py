@@ -21,9 +21,9 @@ from pebblesim.lower_bounds.bounds import LowerBound
 
 if TYPE_CHECKING:
     from pebblesim.caches.policies import Misses
+    from pebblesim.cachesim.accesses import Grain, Machine
+    from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.accesses import Grain, Machine
-    from pebblesim.readings.requests import Stream
 
 CLOSE = 1.1
 """An LRU cache is large enough if it fetches at most this many times the words that the schedule reads."""
@@ -222,7 +222,7 @@ def accesses(
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`, or there are too many requests.
     """
-    from pebblesim.readings import accesses as reading
+    from pebblesim.cachesim import accesses as reading
 
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
@@ -376,8 +376,8 @@ def _schedule(source: Any) -> Schedule | None:
 
 def _given(source: Any, order: Any) -> tuple[str, Stream]:
     from pebblesim.caches import streams, traces
+    from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
-    from pebblesim.readings.requests import Stream
 
     if isinstance(source, Cdag):
         return "graph", streams.of_graph(source, order)

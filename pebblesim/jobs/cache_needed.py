@@ -1,6 +1,6 @@
 """The cache that a program needs, as a function of its block sizes, without running its loops.
 
-The peak of red pebbles (`pebblesim.readings.peak`) takes milliseconds. These bounds on it, closed forms that are
+The peak of red pebbles (`pebblesim.analysis.peak`) takes milliseconds. These bounds on it, closed forms that are
 compiled once from the program, take microseconds, hold for all smaller or all larger blocks, and mostly meet.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from pebblesim.analysis.peak import CHAINS, intermediates, peak_red, spared
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.language import program as ir
-from pebblesim.readings.peak import CHAINS, intermediates, peak_red, spared
 
 _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
 _Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient

@@ -9,6 +9,9 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from pebblesim.analysis.count import count as count_program
+from pebblesim.analysis.peak import IN_PLACE, spared
+from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import whole
@@ -20,11 +23,8 @@ from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
+from pebblesim.launches.path import Stage, path
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best
-from pebblesim.readings.count import count as count_program
-from pebblesim.readings.path import Stage, path
-from pebblesim.readings.peak import IN_PLACE, spared
-from pebblesim.readings.work import work
 
 
 @dataclass(frozen=True)

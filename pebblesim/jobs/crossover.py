@@ -14,6 +14,8 @@ from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
 
+from pebblesim.analysis.count import io
+from pebblesim.analysis.peak import peak_red
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
@@ -24,8 +26,6 @@ from pebblesim.jobs.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import best
-from pebblesim.readings.count import io
-from pebblesim.readings.peak import peak_red
 
 PAIRS = (("small-cache", "large-cache"), ("small-cache-streamed", "row-stationary"))
 """Pairs that are compared by default: the paper's two algorithms, and ours."""

@@ -12,7 +12,7 @@ from pebblesim.language.problems import Scale
 from pebblesim.language.registry import Schedule, get
 
 if TYPE_CHECKING:
-    from pebblesim.readings.formula import Formula
+    from pebblesim.analysis.formula import Formula
 
 
 def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangular: bool = False) -> Formula:
@@ -22,7 +22,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
 
     The masks "causal", "window:W" and "band:W" give closed forms in sizes and blocks. The mask "any" is unknown: its
     closed forms contain functions such as `tiles(B_r, B_c)`, the number of tiles with an allowed pair
-    (`pebblesim.readings.masked_sums`).
+    (`pebblesim.analysis.masked_sums`).
 
     Args:
         schedule: its name, or the schedule itself.
@@ -40,7 +40,7 @@ def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangula
     Raises:
         UsageError: a name is not known, the mask has no closed form, or the problem has no other dimensions.
     """
-    from pebblesim.readings.formula import formula as derive
+    from pebblesim.analysis.formula import formula as derive
 
     algorithm = _in_shape(schedule, rectangular)
     if isinstance(mask, str) and mask == "any":
@@ -80,7 +80,7 @@ def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
     Raises:
         UsageError: a name is not known, or the problem has no other dimensions.
     """
-    from pebblesim.readings.text import text
+    from pebblesim.language.text import text
 
     return text(_in_shape(schedule, rectangular).program)
 
@@ -113,7 +113,7 @@ def numbers(
         Infeasible, UsageError: as for `count`, or an input is missing or has another shape; or the schedule takes the
             exponential of scores as they are, and they are too large for it.
     """
-    from pebblesim.readings.numbers import checked as checked_inputs, numbers as run
+    from pebblesim.language.numbers import checked as checked_inputs, numbers as run
 
     pattern = masks.of(mask)
     algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=pattern)

@@ -162,8 +162,8 @@ def l2(
 def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
     """The launches of a program, as `pebblesim.caches.l2` takes them."""
     from pebblesim.caches.l2 import Accesses
+    from pebblesim.cachesim.accesses import accesses_of_blocks
     from pebblesim.launches.launches import grids
-    from pebblesim.readings.accesses import accesses_of_blocks
 
     made = []
     for body, grid in grids(program):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
+from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.gpu.emit.triton import word_bytes
@@ -20,7 +21,6 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
 from pebblesim.launches.launches import Launch, blocks, launches, times
-from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 
 Round = tuple[tuple[float, int], ...]
 """The blocks of a launch: (time, number of blocks that take it)."""

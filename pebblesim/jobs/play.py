@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.analysis.count import count as count_program
+from pebblesim.analysis.peak import IN_PLACE
+from pebblesim.analysis.totals import totals
 from pebblesim.core.results import Result
 from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
 from pebblesim.language.source import where_is
-from pebblesim.readings.count import count as count_program
-from pebblesim.readings.peak import IN_PLACE
-from pebblesim.readings.totals import totals
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
@@ -208,9 +208,9 @@ def play(
     from contextlib import nullcontext
 
     from pebblesim.game.moves import saving
+    from pebblesim.game.player import moves, source_of
     from pebblesim.game.referee import IllegalMove, Referee
-    from pebblesim.readings.numbers import numbers
-    from pebblesim.readings.pebbles import moves, source_of
+    from pebblesim.language.numbers import numbers
 
     setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
     predicted = _predicted(setup.program, setup.sizes, summation, setup.mask)
@@ -259,7 +259,7 @@ def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask:
     counted = count_program(program, sizes, summation, mask)
     if mask is None:
         return {"io": counted.total.io, "peak_red": counted.peak_red}
-    from pebblesim.readings.masked_peak import masked_peak_red
+    from pebblesim.analysis.masked_peak import masked_peak_red
 
     return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask, summation)}
 

@@ -14,17 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.player import steps
 from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.play import Setup, set_up
 from pebblesim.language.registry import Schedule
-from pebblesim.readings.peak import IN_PLACE
-from pebblesim.readings.pebbles import steps
-from pebblesim.readings.text import numbered
+from pebblesim.language.text import numbered
 
 Ints = NDArray[np.int64]
 

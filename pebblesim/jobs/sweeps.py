@@ -240,7 +240,7 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     """The columns of one schedule, as arrays."""
     import numpy as np
 
-    from pebblesim.readings.compiled import compile_exact
+    from pebblesim.analysis.compiled import compile_exact
 
     grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
     points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}

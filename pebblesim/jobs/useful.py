@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pebblesim.analysis.work import work
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import of_problem
-from pebblesim.readings.work import work
 
 
 def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | None = None) -> int:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.readings.totals import LoopContext, totals
 
 
 @dataclass(frozen=True)

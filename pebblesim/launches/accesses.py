@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pebblesim.language import program as ir
+from pebblesim.language.loops import EveryTile, operations, walk
 from pebblesim.launches.launches import Launch, blocks, shares
 from pebblesim.launches.sectors import WORDS, pitch, sectors_of
-from pebblesim.readings.loops import EveryTile, operations, walk
 
 
 class Access(NamedTuple):

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
+from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.readings.totals import words
 
 MOST_ORDERS = 1000
 """Most orders of tiles that the layout search tries."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from pebblesim.language import program as ir
+from pebblesim.language.loops import walk
 from pebblesim.launches.launches import Launch, shares
-from pebblesim.readings.loops import walk
 
 WORDS = 8
 """Words in a sector: 32 bytes of float32."""

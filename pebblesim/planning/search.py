@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
 from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import Result
@@ -17,7 +18,6 @@ from pebblesim.jobs.compare import compare
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
-from pebblesim.readings.peak import CHAINS, IN_PLACE, spared
 
 if TYPE_CHECKING:
     from pebblesim.jobs.play import Played

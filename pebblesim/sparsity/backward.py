@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from pebblesim.analysis.peak import peak_red
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.jobs import blocks as block_rules
 from pebblesim.jobs.count import count
 from pebblesim.language import masks
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.peak import peak_red
 from pebblesim.sparsity.inputs import Array, checked, synthetic_head
 from pebblesim.sparsity.result import BackLite, Calibrated, SparsePass, selection_cost
 from pebblesim.sparsity.similarity import Similarity, similarities, without

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from pebblesim.analysis.totals import tile_of_whole
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.identifiers import Identifiers
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, blocks, check_alike, launches
-from pebblesim.readings.totals import tile_of_whole
 
 WORDS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the allowed data types of a matrix word."""

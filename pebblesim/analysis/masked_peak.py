@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.analysis.masked_constants import Constants
+from pebblesim.analysis.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.masked_constants import Constants
-from pebblesim.readings.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
 
 Array = NDArray[Any]
 

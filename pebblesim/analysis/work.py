@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
+from pebblesim.analysis.masked_constants import Constants, Lines, index_of, line_of
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings.masked_constants import Constants, Lines, index_of, line_of
-from pebblesim.readings.totals import LoopContext, totals
 
 KINDS = ("mul", "add", "sub", "div", "exp", "log", "max", "relu", "step", "sigmoid")
 

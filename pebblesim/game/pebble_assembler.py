@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
+from pebblesim.game import pebble_machine as vm
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.numbering import Family
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.source import where_is
-from pebblesim.readings import pebble_machine as vm
 
 
 class Assembler:

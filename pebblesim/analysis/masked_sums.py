@@ -13,9 +13,9 @@ from typing import Any
 
 import sympy
 
+from pebblesim.analysis.compiled import exactly
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
-from pebblesim.readings.compiled import exactly
 
 
 @cache

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.loops import EveryTile, walk
 from pebblesim.language.masks import Mask
-from pebblesim.readings.loops import EveryTile, walk
 
 Array = NDArray[Any]
 

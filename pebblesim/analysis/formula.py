@@ -18,14 +18,14 @@ from typing import Any
 
 import sympy
 
+from pebblesim.analysis.compiled import compile_exact
+from pebblesim.analysis.masked_sums import MaskSums, plain, size, symbol
 from pebblesim.core.errors import UsageError
 from pebblesim.core.notation import align, in_latex, written
 from pebblesim.core.results import Result
 from pebblesim.core.units import Traffic
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
-from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.masked_sums import MaskSums, plain, size, symbol
 
 Lengths = dict[ir.Range, sympy.Expr]
 

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pebblesim.analysis.peak import peak_red
+from pebblesim.analysis.totals import LoopContext, totals
 from pebblesim.core.units import Traffic
 from pebblesim.language import program as ir
+from pebblesim.language.loops import walk
 from pebblesim.language.masks import Mask
-from pebblesim.readings.loops import walk
-from pebblesim.readings.peak import peak_red
-from pebblesim.readings.totals import LoopContext, totals
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Count:
         by_phase: traffic of each phase.
         peak_words: most words resident between two primitives.
         peak_red: most red pebbles at any moment of the game. Under a mask it is the peak of the game without the mask,
-            which is an upper bound (`pebblesim.readings.masked_peak` computes the exact peak by visiting all tiles).
+            which is an upper bound (`pebblesim.analysis.masked_peak` computes the exact peak by visiting all tiles).
     """
 
     total: Traffic

@@ -1,7 +1,7 @@
 """The walk of the readings through a program; each reading defines the iterations of a loop.
 
 Some visit every tile (`EveryTile`); others visit one tile of each kind, because tiles of a kind are equal
-(`pebblesim.readings.totals`, `pebblesim.launches.sectors`).
+(`pebblesim.analysis.totals`, `pebblesim.launches.sectors`).
 """
 
 from __future__ import annotations

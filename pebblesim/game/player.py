@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.game import pebble_machine as vm
 from pebblesim.game.numbering import Family
+from pebblesim.game.pebble_assembler import Assembler
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.readings import pebble_machine as vm
-from pebblesim.readings.pebble_assembler import Assembler
 
 CHUNK = 1 << 16
 

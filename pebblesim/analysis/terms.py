@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import sympy
 
+from pebblesim.analysis.compiled import compile_exact
+from pebblesim.analysis.formula import formula
+from pebblesim.analysis.masked_sums import in_integers, symbol
 from pebblesim.core.notation import written
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
-from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.formula import formula
-from pebblesim.readings.masked_sums import in_integers, symbol
 
 Sizes = Mapping[str, int]
 M = symbol("M")

@@ -17,9 +17,9 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.loops import Times, walk
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import MOST_TILES, Copies, TileRange
-from pebblesim.readings.loops import Times, walk
 
 Array = Any
 

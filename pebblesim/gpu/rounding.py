@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.language import program as ir
-from pebblesim.readings.loops import EveryTile, walk
+from pebblesim.language.loops import EveryTile, walk
 
 Array = NDArray[Any]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pebblesim.analysis.totals import LoopContext
 from pebblesim.language import program as ir
+from pebblesim.language.loops import Times, walk
 from pebblesim.launches.launches import Launch, blocks, launches
-from pebblesim.readings.loops import Times, walk
-from pebblesim.readings.totals import LoopContext
 
 
 class Stage(NamedTuple):

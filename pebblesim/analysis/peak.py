@@ -14,9 +14,9 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any
 
+from pebblesim.analysis.totals import words
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
-from pebblesim.readings.totals import words
 
 IN_PLACE = "in-place"
 CHAINS = ("chain", IN_PLACE)

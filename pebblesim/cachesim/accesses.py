@@ -19,11 +19,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.cachesim.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
 from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.loops import operations
 from pebblesim.language.masks import Band, Mask
-from pebblesim.readings.loops import operations
-from pebblesim.readings.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
 
 Machine = Literal["moves", "uses"]
 Grain = Literal["tiles", "words"]
