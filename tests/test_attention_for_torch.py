@@ -13,9 +13,9 @@ import triton_interpreter
 import pebblesim.gpu.torch as ours
 from pebblesim.advice import forecast
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu import tiles
 from pebblesim.gpu.emit.triton import workspace
-from pebblesim.jobs import tiles
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get
 
 SMALL = {

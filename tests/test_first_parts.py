@@ -11,13 +11,13 @@ from hypothesis import given, strategies as st
 from strategies import draws
 
 import pebblesim as ps
+from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.count import io
 from pebblesim.analysis.peak import peak_red
 from pebblesim.cachesim.accesses import accesses
 from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.gpu.emit.cuda import cuda
 from pebblesim.gpu.emit.triton import triton
-from pebblesim.jobs.blocks import choose
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register

@@ -14,9 +14,9 @@ from pebblesim.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import moved_bytes
+from pebblesim.gpu.launch_costs import launch_costs
 from pebblesim.gpu.results import load
-from pebblesim.jobs.launch_costs import launch_costs
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.count import count
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags.optimum import optimum
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs.blocks import choose
 from pebblesim.language.masks import from_array, from_text
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule

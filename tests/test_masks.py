@@ -7,8 +7,8 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
+from pebblesim.analysis.mask_answers import RememberedMask
 from pebblesim.core.errors import UsageError
-from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import masks
 from pebblesim.language.tile_ranges import Copies, TileRange
 

@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 from strategies import allowed_pairs
 
 from pebblesim import graphs
+from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.count import count
 from pebblesim.graphs.cdag import Cdag, Op
-from pebblesim.jobs.blocks import choose
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import get
 from pebblesim.lower_bounds.bounds import BOUNDS, lower_bounds

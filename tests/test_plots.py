@@ -22,11 +22,10 @@ from strategies import SUMMATIONS
 import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UsageError
+from pebblesim.counting.useful import useful_operations
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
-from pebblesim.jobs.recording import record
-from pebblesim.jobs.useful import useful_operations
 from pebblesim.language.registry import of_problem
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.game import LANE, move, occupancy, tiles
@@ -36,6 +35,7 @@ from pebblesim.plots.roofline import roofline
 from pebblesim.plots.skislope import gap, skislope
 from pebblesim.plots.style import line, save
 from pebblesim.plots.words import figure, legend, words
+from pebblesim.views.recording import record
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.blocks import choose
 from pebblesim.analysis.compiled import compile_exact
 from pebblesim.analysis.count import count
 from pebblesim.analysis.formula import Formula, formula
@@ -24,7 +25,6 @@ from pebblesim.game.player import moves
 from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
-from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register

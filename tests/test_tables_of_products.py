@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import strategies
 
-from pebblesim.jobs.count import count
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.lower_bounds.bounds import BOUNDS

@@ -19,7 +19,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.triton import triton, workspace
 from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import SCHEDULES, get

@@ -21,9 +21,9 @@ from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
 from pebblesim.game.referee import BY_TERM, RULES
 from pebblesim.game.words import MOVES, in_words
-from pebblesim.jobs.recording import Recording, record, record_moves
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.replay import SCRIPTS, data, page, save
+from pebblesim.views.recording import Recording, record, record_moves
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 TYPES = {"place": "<f4", "value": "u1", "tensor": "<u2"}

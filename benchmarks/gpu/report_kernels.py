@@ -12,7 +12,7 @@ from pebblesim.advice import cards
 from pebblesim.advice.forecast import Forecast, forecast
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.results import Row, load
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 
 HERE = Path(__file__).parent

@@ -17,12 +17,12 @@ from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecast
 from pebblesim.advice.result import Advice, Boundary
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import dtype_of
-from pebblesim.jobs.arguments import AnyMask
-from pebblesim.jobs.compare import compare
-from pebblesim.jobs.count import count
-from pebblesim.jobs.heads import Heads
-from pebblesim.jobs.tiles import Tiling
-from pebblesim.jobs.useful import useful_operations
+from pebblesim.counting.arguments import AnyMask
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import count
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.useful import useful_operations
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem

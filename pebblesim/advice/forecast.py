@@ -18,8 +18,8 @@ from typing import Any
 
 from pebblesim.advice.cards import Card
 from pebblesim.core.errors import UsageError
-from pebblesim.jobs.launch_costs import LaunchCost, Round, launch_costs
-from pebblesim.jobs.tiles import TILINGS, Tiling, check, least_room, within
+from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, least_room, within
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8

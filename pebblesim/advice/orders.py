@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.cachesim.l2_traffic import L2, l2
 from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
-from pebblesim.jobs.l2 import L2, l2
 
 if TYPE_CHECKING:
     from pebblesim.advice.result import Advice

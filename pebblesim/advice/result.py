@@ -20,7 +20,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.jobs.count import Counted, count
+from pebblesim.counting.count import Counted, count
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts

@@ -8,11 +8,11 @@ from typing import Any
 
 from pebblesim.caches import policies
 from pebblesim.caches.streams import of_ids
+from pebblesim.cachesim.cache import Cached, accesses, cache
 from pebblesim.cachesim.requests import Stream
 from pebblesim.claims.claim import FAILS, HOLDS, Effort, Finding, claim, shown, tried
 from pebblesim.claims.games import drawn
-from pebblesim.jobs.cache import Cached, accesses, cache
-from pebblesim.jobs.count import Counted, count
+from pebblesim.counting.count import Counted, count
 from pebblesim.language.registry import SCHEDULES, get
 
 OPERANDS = 8

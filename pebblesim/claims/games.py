@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from pebblesim.api.derive import formula
+from pebblesim.api.play import play
 from pebblesim.catalogue.literature import FALSE, UNCLEAR, Erratum
 from pebblesim.claims import fused  # noqa: F401 - what plays the game that is shown
 from pebblesim.claims.claim import (
@@ -21,9 +23,7 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.sizes import evaluate_rule
-from pebblesim.jobs.count import count
-from pebblesim.jobs.derive import formula
-from pebblesim.jobs.play import play
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 

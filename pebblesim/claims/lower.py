@@ -15,7 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pebblesim import graphs
+from pebblesim.analysis.blocks import smallest
 from pebblesim.analysis.peak import peak_red
+from pebblesim.api.graph import optimum
 from pebblesim.catalogue.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     COMPUTED,
@@ -34,9 +36,7 @@ from pebblesim.claims.claim import (
 from pebblesim.claims.games import drawn, in_sizes
 from pebblesim.core.errors import Infeasible
 from pebblesim.core.notation import parse
-from pebblesim.jobs.blocks import smallest
-from pebblesim.jobs.count import count
-from pebblesim.jobs.graph import optimum
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.lower_bounds.bounds import BOUNDS, Formulation, largest, lower_bounds

@@ -27,7 +27,7 @@ from pebblesim.cli.printing import one_way, print_json, print_table, say, show
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.bounding import Bounds
+    from pebblesim.api.bounding import Bounds
     from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
@@ -59,7 +59,7 @@ def bounds(
     as_json: AsJson = False,
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
-    from pebblesim.jobs.bounding import bounds as bound
+    from pebblesim.api.bounding import bounds as bound
     from pebblesim.language.masks import of_heads
     from pebblesim.language.registry import get
 
@@ -157,7 +157,7 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
-    from pebblesim.jobs.bounding import gaps as gaps_of
+    from pebblesim.api.bounding import gaps as gaps_of
 
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
@@ -194,7 +194,7 @@ def crossover(
     as_json: AsJson = False,
 ) -> None:
     """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
-    from pebblesim.jobs.crossover import crossover as find, sweep
+    from pebblesim.api.crossover import crossover as find, sweep
 
     if output is not None:
         from pebblesim.plots.style import check

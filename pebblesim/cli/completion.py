@@ -46,7 +46,7 @@ def boards() -> Iterable[str]:
 
 
 def block_rules() -> Iterable[str]:
-    from pebblesim.jobs.blocks import RULES
+    from pebblesim.analysis.blocks import RULES
 
     return RULES
 
@@ -95,7 +95,7 @@ def cards() -> Iterable[str]:
 
 
 def results() -> Iterable[str]:
-    from pebblesim.jobs.sweep_rows import RESULTS
+    from pebblesim.sweeps.rows import RESULTS
 
     return RESULTS
 

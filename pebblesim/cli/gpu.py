@@ -144,7 +144,7 @@ def _emit_triton(
     as_json: bool,
 ) -> None:
     from pebblesim.gpu.emit.triton import triton
-    from pebblesim.jobs.tiles import in_powers_of_two
+    from pebblesim.gpu.tiles import in_powers_of_two
     from pebblesim.language import masks
     from pebblesim.language.registry import get
 

@@ -21,7 +21,7 @@ from pebblesim.cli.printing import print_json, print_rules, progress_bar, progre
 from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.recording import Recording
+    from pebblesim.views.recording import Recording
 
 app = family()
 
@@ -100,9 +100,9 @@ def _recorded(
     name: str, game: GameChoice, option: list[str] | None, format: str | None, moves: Path | None
 ) -> Recording:
     """The game of a schedule, or one on a graph."""
-    from pebblesim.jobs.recording import record, record_moves
     from pebblesim.language.registry import SCHEDULES
     from pebblesim.replay import MOST_MOVES
+    from pebblesim.views.recording import record, record_moves
 
     if name in SCHEDULES:
         if option or format or moves:

@@ -33,8 +33,8 @@ from pebblesim.core.sizes import dtype_of, parse_size, parse_words, several
 from pebblesim.plots.style import check, save
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.count import Counted
-    from pebblesim.jobs.recording import Recording
+    from pebblesim.counting.count import Counted
+    from pebblesim.views.recording import Recording
 
 app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
@@ -89,7 +89,7 @@ def gaps(
 ) -> None:
     """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
     check(output)
-    from pebblesim.jobs.bounding import gaps as gaps_of
+    from pebblesim.api.bounding import gaps as gaps_of
     from pebblesim.language.registry import of_problem
     from pebblesim.plots.gaps import figure, names_of_bounds
 
@@ -263,10 +263,10 @@ def graph(
     """Draw a small graph in layers, with its summation trees and the pebbles of a game after a move."""
     check(output)
     import pebblesim as ps
-    from pebblesim.jobs.recording import record
     from pebblesim.language.problems import PROBLEMS
     from pebblesim.plots.game import move
     from pebblesim.plots.graph import graph as draw
+    from pebblesim.views.recording import record
 
     dims: dict[str, Any] = sizes.dims
     if name in PROBLEMS:
@@ -316,7 +316,7 @@ def _small(board: Any) -> Any:
 def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], output: Path, height: float) -> None:
     """Draw a game with a title; the title says so if the game ended with an illegal move."""
     check(output)
-    from pebblesim.jobs.recording import record
+    from pebblesim.views.recording import record
 
     game = record(schedule, **choice.arguments)
 

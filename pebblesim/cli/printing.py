@@ -15,7 +15,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.glossary import Glossary
+    from pebblesim.api.glossary import Glossary
 
 
 def one_way(latex: bool, as_json: bool) -> None:

@@ -74,7 +74,7 @@ def sweep(
 
     Sizes are lists and ranges: 64,128 or 256:1M:x2 (doubling) or 64:512:+64.
     """
-    from pebblesim.jobs.sweeps import sweep as run
+    from pebblesim.sweeps.sweep import sweep as run
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
     axes: dict[str, Any] = {**heads.arguments, **sizes.dims}

@@ -18,7 +18,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.gpu.emit.triton import LEAST_SIDE, triton
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get

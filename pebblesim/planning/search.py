@@ -13,14 +13,14 @@ from pebblesim.core.bisection import first_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import LARGEST, listed, whole
-from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.compare import compare
-from pebblesim.jobs.count import Counted, count
+from pebblesim.counting.arguments import problem_dims
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import Counted, count
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.play import Played
+    from pebblesim.api.play import Played
     from pebblesim.planning.equations import System
     from pebblesim.planning.plans import Candidate
 
@@ -230,7 +230,7 @@ def _least(
 
 def _played(schedule: Schedule, summation: str) -> Played:
     """Play a small game, with ragged tiles if the sizes allow it."""
-    from pebblesim.jobs.play import play
+    from pebblesim.api.play import play
 
     sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))
     blocks = dict.fromkeys(schedule.blocks, 2)

@@ -10,7 +10,7 @@ from pebblesim.plots.style import BLUE, EVERY_WAY, HATCHES, RED
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pebblesim.jobs.bounding import Bounds
+    from pebblesim.api.bounding import Bounds
 
 
 def bounds(result: Bounds, ax: Axes) -> Axes:

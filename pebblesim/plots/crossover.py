@@ -11,7 +11,7 @@ from pebblesim.plots.style import EVERY_WAY, line
 if TYPE_CHECKING:
     from matplotlib.path import Path
 
-    from pebblesim.jobs.crossover import Sweep
+    from pebblesim.api.crossover import Sweep
 
 
 def io_over_M(data: Sweep, ax: Any) -> Any:

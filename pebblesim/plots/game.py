@@ -15,7 +15,7 @@ from pebblesim.plots.style import BLUE, RED
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pebblesim.jobs.recording import Recording
+    from pebblesim.views.recording import Recording
 
 BINS = 2400
 """Columns of a picture: a longer game shows the least and the most of every few moves."""
@@ -28,7 +28,7 @@ def occupancy(game: Recording, ax: Axes) -> Axes:
     """Draw the number of red pebbles over the moves of a game, with the peak, M as a line, and phases as bands.
 
     Args:
-        game: a recorded game, see `pebblesim.jobs.recording.record`.
+        game: a recorded game, see `pebblesim.views.recording.record`.
         ax: where to draw.
     """
     red, M = np.append(0, game.red), game.game.M
@@ -75,7 +75,7 @@ def tiles(game: Recording, ax: Axes) -> Axes:
     Dark: the final value is in the cache. Light: parts of its sum are. Every red pebble of the game is in the picture.
 
     Args:
-        game: a recorded game, see `pebblesim.jobs.recording.record`.
+        game: a recorded game, see `pebblesim.views.recording.record`.
         ax: where to draw.
     """
     from matplotlib.colors import ListedColormap

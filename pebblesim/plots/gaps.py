@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.jobs.bounding import Gaps
-    from pebblesim.jobs.count import Counted
+    from pebblesim.api.bounding import Gaps
+    from pebblesim.counting.count import Counted
 
 
 def gap_without(row: Counted, names: Collection[str]) -> float:

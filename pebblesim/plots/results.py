@@ -5,20 +5,20 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from pebblesim.api.bounding import Bounds, Gaps
+from pebblesim.api.crossover import sweep
+from pebblesim.api.crossover_result import Crossover
+from pebblesim.api.play import Played
+from pebblesim.cachesim.cache import CacheTable
 from pebblesim.core.errors import UsageError
+from pebblesim.counting.compare import Comparison
+from pebblesim.counting.count import Counted
 from pebblesim.dags.optimum import Optimum
 from pebblesim.dags.search import Pebbling
-from pebblesim.jobs.bounding import Bounds, Gaps
-from pebblesim.jobs.cache import CacheTable
-from pebblesim.jobs.compare import Comparison
-from pebblesim.jobs.count import Counted
-from pebblesim.jobs.crossover import sweep
-from pebblesim.jobs.crossover_result import Crossover
-from pebblesim.jobs.play import Played
-from pebblesim.jobs.recording import record, record_moves
 from pebblesim.plots import bounds, caches, gaps, words
 from pebblesim.plots.crossover import io_over_M
 from pebblesim.plots.game import occupancy
+from pebblesim.views.recording import record, record_moves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

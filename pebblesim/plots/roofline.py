@@ -7,19 +7,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.sizes import bytes_of
-from pebblesim.jobs.useful import useful_operations
+from pebblesim.counting.useful import useful_operations
 from pebblesim.plots.style import line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from pebblesim.jobs.count import Counted
+    from pebblesim.counting.count import Counted
 
 
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
     """Draw the useful operations per second that a machine allows, over useful operations per byte moved.
 
-    The useful operations are those of the problem (`pebblesim.jobs.useful`). A schedule that executes more operations
+    The useful operations are those of the problem (`pebblesim.counting.useful`). A schedule that executes more operations
     cannot reach the roof, because it also spends time on the additional ones. Left of the ridge memory limits a
     schedule, right of it arithmetic. The dotted line shows where the best schedule would be if it moved only as many
     words as the lower bound.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.jobs.count import Counted
+    from pebblesim.counting.count import Counted
 
 ITS_WAY = "lower bound, the way of the least"
 

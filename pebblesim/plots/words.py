@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.jobs.count import Counted
+    from pebblesim.counting.count import Counted
 
 SMALL = 0.02
 """Parts of less than this share of the longest bar are drawn as one, in white."""
@@ -84,7 +84,7 @@ def figure(rows: Sequence[Counted], figure: Figure) -> None:
 
 def legend(rows: Sequence[Counted]) -> str:
     """The formulas of the tensors that are moved, such as "S = A1 X;  Z = S A2ᵀ"."""
-    from pebblesim.jobs.glossary import glossary
+    from pebblesim.api.glossary import glossary
 
     names = dict.fromkeys(name for row in rows for name in row.by_tensor)
     known = [f"{entry.name} = {entry.formula}" for entry in glossary(rows[0].problem, names) if entry.formula]

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.jobs.recording import Recording
 from pebblesim.replay.content import of_game, words
 from pebblesim.replay.lessons import boards, par, tour
+from pebblesim.views.recording import Recording
 
 MOST_MOVES: Final = 10**6
 """Largest number of moves of a game on a page: about 20 MB."""

@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pebblesim.api.glossary import Entry, glossary
 from pebblesim.game import referee
 from pebblesim.game.moves import KINDS
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import inside, levels
-from pebblesim.jobs.glossary import Entry, glossary
-from pebblesim.jobs.recording import Recording
 from pebblesim.language.problems import Problem
+from pebblesim.views.recording import Recording
 
 FLAGS: Final = ("RED", "BLUE", "COMPUTED", "WRITTEN", "INPUT", "COMPLETE")
 SWEEPS: Final = 4

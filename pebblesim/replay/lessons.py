@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from pebblesim.api.graph import graph, optimum
 from pebblesim.core.errors import Infeasible
+from pebblesim.counting.count import count
 from pebblesim.dags.search import pebble
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
-from pebblesim.jobs.count import count
-from pebblesim.jobs.graph import graph, optimum
-from pebblesim.jobs.recording import Recording, record_moves
 from pebblesim.language.problems import problem
 from pebblesim.replay.content import of_game
+from pebblesim.views.recording import Recording, record_moves
 
 EXACT: Final = 64
 """Largest number of vertices of a graph for which the least I/O is searched."""

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.peak import peak_red
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import whole
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.count import count
+from pebblesim.counting.count import count
 from pebblesim.language import masks
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from pebblesim.core.results import Result
-from pebblesim.jobs.count import Counted
+from pebblesim.counting.count import Counted
 from pebblesim.sparsity.similarity import Similarity
 
 

@@ -11,10 +11,10 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import listed, whole
 from pebblesim.core.tables import aligned
-from pebblesim.jobs.arguments import AnyMask, BlockRule
-from pebblesim.jobs.count import Counted, of_heads
-from pebblesim.jobs.heads import Heads
-from pebblesim.jobs.totals import Totals
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
 from pebblesim.language.problems import problem

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from pebblesim.analysis.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.analysis.peak import CHAINS, intermediates, peak_red, spared
-from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
 from pebblesim.language import program as ir
 
 _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it

@@ -13,11 +13,11 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import listed, whole
 from pebblesim.core.tables import Sheet
+from pebblesim.counting.arguments import AnyMask, BlockRule, problem_dims
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import Counted
+from pebblesim.counting.heads import Heads
 from pebblesim.dags.own import OWN
-from pebblesim.jobs.arguments import AnyMask, BlockRule, problem_dims
-from pebblesim.jobs.compare import compare
-from pebblesim.jobs.count import Counted
-from pebblesim.jobs.heads import Heads
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get

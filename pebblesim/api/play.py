@@ -11,7 +11,7 @@ from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.analysis.totals import totals
 from pebblesim.core.results import Result
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.jobs.arguments import AnyMask, problem_dims
+from pebblesim.counting.arguments import AnyMask, problem_dims
 from pebblesim.language import masks
 from pebblesim.language.problems import problem
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import whole
-from pebblesim.jobs.arguments import problem_dims
+from pebblesim.counting.arguments import problem_dims
 from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
 from pebblesim.language.problems import Problem
 

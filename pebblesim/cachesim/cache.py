@@ -12,9 +12,9 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, several, whole
 from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
-from pebblesim.jobs.count import Counted, of_heads
-from pebblesim.jobs.heads import Heads, shared
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
+from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound

@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from pebblesim.core.errors import UsageError
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.triton import LEAST_SIDE, workspace
-from pebblesim.jobs.arguments import AnyMask, BlockRule
-from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import get
 
 

@@ -1,7 +1,7 @@
 """The words that a program moves, as a function of its block sizes, without running its loops.
 
 The closed form is compiled once from the program, and evaluated in microseconds. It also gives lower bounds for all
-sizes in a range at once. `pebblesim.jobs.cache_needed` does the same for the cache. A search of blocks needs only these
+sizes in a range at once. `pebblesim.analysis.cache_needed` does the same for the cache. A search of blocks needs only these
 two.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from pebblesim.analysis.functions_of_blocks import Sizes, compiled, text_of
+from pebblesim.analysis.mask_answers import RememberedMask
 from pebblesim.analysis.totals import LoopContext, totals
-from pebblesim.jobs.functions_of_blocks import Sizes, compiled, text_of
-from pebblesim.jobs.mask_answers import RememberedMask
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.tile_ranges import TileRange

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
@@ -16,9 +17,8 @@ from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import whole
 from pebblesim.core.units import Traffic
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.arguments import AnyMask, BlockRule
-from pebblesim.jobs.heads import Heads
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem

@@ -1,6 +1,6 @@
 """Crossings as results: which of two schedules moves fewer words, as data and as text.
 
-`pebblesim.jobs.crossover` finds them.
+`pebblesim.api.crossover` finds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pebblesim.core.results import Result
-from pebblesim.jobs.heads import Heads
+from pebblesim.counting.heads import Heads
 from pebblesim.language.registry import get
 
 RATIO = 64

@@ -1,6 +1,6 @@
 """Compute the rows of a sweep point by point: on all cores, or on a cluster.
 
-Each row is stored as soon as it is computed (`pebblesim.jobs.row_store`), under a key of everything that defines it.
+Each row is stored as soon as it is computed (`pebblesim.sweeps.store`), under a key of everything that defines it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pebblesim.analysis import blocks as block_rules
+from pebblesim.api.play import play
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.count import count
-from pebblesim.jobs.heads import Heads
-from pebblesim.jobs.play import play
-from pebblesim.jobs.row_store import RowStore, StoredRow
+from pebblesim.counting.count import count
+from pebblesim.counting.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, HeadMasks
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get
+from pebblesim.sweeps.store import RowStore, StoredRow
 
 FORMAT = 1
 """Version of the rows; stored rows of another version are ignored."""

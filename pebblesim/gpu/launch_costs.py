@@ -15,7 +15,7 @@ from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.gpu.emit.triton import word_bytes
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get

@@ -14,15 +14,15 @@ from functools import cache
 from itertools import pairwise
 from math import inf, isqrt, prod
 
+from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import io
 from pebblesim.analysis.peak import peak_red
+from pebblesim.api.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
 from pebblesim.api.overtaking import bound_exponent, crossing_exponent
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import LARGEST, axis, whole
-from pebblesim.jobs import blocks as block_rules
-from pebblesim.jobs.crossover_result import BOTH, NEITHER, RATIO, Crossing, Crossover
-from pebblesim.jobs.heads import Heads
+from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import best

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.analysis.peak import IN_PLACE
+from pebblesim.api.play import Setup, set_up
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
+from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.player import steps
 from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs.arguments import AnyMask, BlockRule
-from pebblesim.jobs.play import Setup, set_up
 from pebblesim.language.registry import Schedule
 from pebblesim.language.text import numbered
 

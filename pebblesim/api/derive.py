@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
 from pebblesim.language import masks
 from pebblesim.language.problems import Scale
 from pebblesim.language.registry import Schedule, get

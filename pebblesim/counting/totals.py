@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pebblesim.core.tables import aligned
-from pebblesim.jobs.count import Counted
-from pebblesim.jobs.heads import Heads
+from pebblesim.counting.count import Counted
+from pebblesim.counting.heads import Heads
 
 
 @dataclass(frozen=True)

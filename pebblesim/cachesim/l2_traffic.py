@@ -9,8 +9,8 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, whole
-from pebblesim.jobs.arguments import AnyMask, BlockRule, chosen
-from pebblesim.jobs.heads import Heads
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
+from pebblesim.counting.heads import Heads
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule, get

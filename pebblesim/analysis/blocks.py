@@ -1,8 +1,8 @@
 """Block sizes: as printed in the paper, the largest that fit, or the best.
 
 Phases that share no block do not depend on each other, because the cache is empty between them: the blocks of each
-part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.jobs.words_moved`,
-`pebblesim.jobs.cache_needed`).
+part of a schedule are chosen separately, with its words and pebbles in closed form (`pebblesim.analysis.words_moved`,
+`pebblesim.analysis.cache_needed`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 from math import isqrt, prod
 
+from pebblesim.analysis.cache_needed import Room
 from pebblesim.analysis.peak import CHAINS, peak_red
+from pebblesim.analysis.words_moved import Words
 from pebblesim.core.bisection import last_that
 from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.sizes import LARGEST, evaluate_rule, whole
-from pebblesim.jobs.cache_needed import Room
-from pebblesim.jobs.words_moved import Words
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule

@@ -1,7 +1,7 @@
 """Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
 
 Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point
-(`pebblesim.jobs.sweep_rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives
+(`pebblesim.sweeps.rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives
 the same file, byte for byte.
 """
 
@@ -15,17 +15,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from pebblesim.api.derive import formula
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import axis, bytes_of
 from pebblesim.core.tables import Table, format_of
-from pebblesim.jobs.arguments import AnyMask, dims_meant
-from pebblesim.jobs.derive import formula
-from pebblesim.jobs.heads import Heads, shared
-from pebblesim.jobs.sweep_rows import RESULTS, Point, Run, describe, row_of
+from pebblesim.counting.arguments import AnyMask, dims_meant
+from pebblesim.counting.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.sweeps.rows import RESULTS, Point, Run, describe, row_of
 
 MOST_POINTS = 10_000_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.analysis import blocks as block_rules
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import whole
-from pebblesim.jobs import blocks as block_rules
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule, get
