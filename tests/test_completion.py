@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from pebblesim.advice.cards import cards
-from pebblesim.caches.l2 import order_of
+from pebblesim.cachesim.l2 import order_of
 from pebblesim.cli import main as cli
 from pebblesim.dags.generators import GENERATORS
 from pebblesim.game.referee import RULES

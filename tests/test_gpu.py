@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pebblesim.caches import l2
+from pebblesim.cachesim import l2
 from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.gpu import crossings, doctor, measure, ncu, results

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.caches import l2, l2_kernel
+from pebblesim.cachesim import l2, l2_kernel
 from pebblesim.cachesim.accesses import accesses, accesses_of_blocks
 from pebblesim.cachesim.requests import READ, WRITE, Stream
 from pebblesim.cli.main import app

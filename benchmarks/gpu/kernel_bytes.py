@@ -22,7 +22,7 @@ from typing import Any
 import pebblesim as ps
 from pebblesim.advice import cards
 from pebblesim.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
+from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
 from pebblesim.gpu.emit.triton import GROUP, Source, moved_bytes, triton
 from pebblesim.gpu.launch_costs import launch_costs

@@ -20,8 +20,8 @@ from pebblesim.language.registry import Schedule, get
 from pebblesim.lower_bounds.bounds import LowerBound
 
 if TYPE_CHECKING:
-    from pebblesim.caches.policies import Misses
     from pebblesim.cachesim.accesses import Grain, Machine
+    from pebblesim.cachesim.policies import Misses
     from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
 
@@ -279,8 +279,8 @@ def cache(
         Infeasible: M is too small for the schedule (for several M, if all are too small).
         UsageError: a name, size or file is not allowed.
     """
-    from pebblesim.caches.policies import POLICIES, in_lines
-    from pebblesim.caches.streams import one_after_another
+    from pebblesim.cachesim.policies import POLICIES, in_lines
+    from pebblesim.cachesim.streams import one_after_another
     from pebblesim.core.errors import UnknownName
 
     sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
@@ -367,7 +367,7 @@ def _several(M: Any) -> Iterable[Any]:
 
 
 def _schedule(source: Any) -> Schedule | None:
-    from pebblesim.caches.traces import is_trace
+    from pebblesim.cachesim.traces import is_trace
 
     if isinstance(source, Schedule):
         return source
@@ -375,7 +375,7 @@ def _schedule(source: Any) -> Schedule | None:
 
 
 def _given(source: Any, order: Any) -> tuple[str, Stream]:
-    from pebblesim.caches import streams, traces
+    from pebblesim.cachesim import streams, traces
     from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
 
@@ -391,7 +391,7 @@ def _given(source: Any, order: Any) -> tuple[str, Stream]:
 def _rows(
     name: str, stream: Stream, sizes: Sequence[int], policies: Sequence[str], ways: int | None
 ) -> Iterable[Cached]:
-    from pebblesim.caches.policies import compulsory, misses
+    from pebblesim.cachesim.policies import compulsory, misses
 
     by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
     fresh = compulsory(stream)
@@ -401,6 +401,6 @@ def _rows(
 
 
 def _enough(stream: Stream, reads: int) -> int | None:
-    from pebblesim.caches.policies import enough
+    from pebblesim.cachesim.policies import enough
 
     return enough(stream, int(CLOSE * reads))

@@ -94,7 +94,7 @@ def l2(
     mask: AnyMask | None = None,
     **dims: int,
 ) -> L2:
-    """Predict the traffic behind an L2 that all thread blocks share (see `pebblesim.caches.l2`).
+    """Predict the traffic behind an L2 that all thread blocks share (see `pebblesim.cachesim.l2`).
 
     Args:
         schedule, M, blocks, mask, dims: as for `pebblesim.count`; M is the scratchpad of one thread block. Iterations
@@ -120,7 +120,7 @@ def l2(
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`; or the order is not known, or there are too many tiles.
     """
-    from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
+    from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 
     wanted, among, solves = order_of(order), Heads(heads, kv_heads, batch, separate), get(schedule).problem
     cases = among.cases(solves, dims, masks.of(mask))
@@ -160,9 +160,9 @@ def l2(
 
 
 def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
-    """The launches of a program, as `pebblesim.caches.l2` takes them."""
-    from pebblesim.caches.l2 import Accesses
+    """The launches of a program, as `pebblesim.cachesim.l2` takes them."""
     from pebblesim.cachesim.accesses import accesses_of_blocks
+    from pebblesim.cachesim.l2 import Accesses
     from pebblesim.launches.launches import grids
 
     made = []

@@ -1,4 +1,4 @@
-"""Streams of requests to an automatic cache: what `pebblesim.cachesim.accesses` makes and `pebblesim.caches` replays.
+"""Streams of requests to an automatic cache: what `pebblesim.cachesim.accesses` makes and `pebblesim.cachesim` replays.
 
 A request names an item: a word, or a block of a matrix. A request of a block represents all of its words, always in the
 same order.

@@ -66,7 +66,7 @@ def cache(
 ) -> None:
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
-    from pebblesim.caches import traces
+    from pebblesim.cachesim import traces
     from pebblesim.cachesim.cache import CacheTable, table
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))

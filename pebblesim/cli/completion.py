@@ -77,7 +77,7 @@ def types() -> Iterable[str]:
 
 
 def policies() -> Iterable[str]:
-    from pebblesim.caches.policies import POLICIES
+    from pebblesim.cachesim.policies import POLICIES
 
     return POLICIES
 
@@ -101,7 +101,7 @@ def results() -> Iterable[str]:
 
 
 def orders() -> Iterable[str]:
-    from pebblesim.caches.l2 import ORDERS
+    from pebblesim.cachesim.l2 import ORDERS
 
     return [f"{name.partition(':')[0]}:" if ":" in name else name for name in ORDERS.replace(" or ", ", ").split(", ")]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pebblesim.analysis.totals import totals
 from pebblesim.analysis.work import coarse
-from pebblesim.caches.l2 import replay
+from pebblesim.cachesim.l2 import replay
 from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case

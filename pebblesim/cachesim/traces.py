@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.caches.streams import of_ids
 from pebblesim.cachesim.requests import READ, UPDATE, WRITE, Stream
+from pebblesim.cachesim.streams import of_ids
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
 
@@ -68,7 +68,7 @@ def _oracle(path: Path) -> Stream:
 
 
 def _save_oracle(stream: Stream, path: Path) -> None:
-    from pebblesim.caches.kernels import next_uses
+    from pebblesim.cachesim.kernels import next_uses
 
     records = np.empty(len(stream), RECORD)
     following = next_uses(stream.ids, len(stream.sizes))

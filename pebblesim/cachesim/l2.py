@@ -210,7 +210,7 @@ def _dealt(
 
 def turns(stream: Stream, width: int, blocks: Any, at_once: int, partitions: int) -> tuple[Any, Any, Any]:
     """Return the requests of these blocks of a stream in order of time, as (number in `blocks`, request, side)."""
-    from pebblesim.caches.l2_kernel import take_turns
+    from pebblesim.cachesim.l2_kernel import take_turns
 
     assert stream.starts is not None and stream.work is not None
     spend = LATENCY + stream.sizes[stream.ids] * width / SECTOR
@@ -265,7 +265,7 @@ def replay(
         at_once: thread blocks that the GPU holds at once.
         l2_bytes, partitions: the size of L2, and the number of its partitions, 1 or 2.
     """
-    from pebblesim.caches.l2_kernel import lines_of, take_turns, through
+    from pebblesim.cachesim.l2_kernel import lines_of, take_turns, through
 
     base: dict[str, int] = {}
     sectors = 0
@@ -297,7 +297,7 @@ def behind_tiles(requests: Requests, sizes: Any, kept: Any, capacity: int, parti
 
     A tile has equal parts in all groups of sets of both partitions. What is dirty at the end is written if `kept`.
     """
-    from pebblesim.caches.l2_kernel import through
+    from pebblesim.cachesim.l2_kernel import through
 
     pieces = GROUPS * partitions
     piece = np.arange(pieces)

@@ -77,7 +77,7 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
 
 def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
     """Misses, and what is fetched and written, in units."""
-    from pebblesim.caches import kernels
+    from pebblesim.cachesim import kernels
 
     if stream.plain and policy != "fifo":
         missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
@@ -92,7 +92,7 @@ def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
 
 def lru_counts(stream: Stream, capacities: Any) -> Any:
     """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
-    from pebblesim.caches import kernels
+    from pebblesim.cachesim import kernels
 
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept
     return kernels.tally(*requests, reuse_distances(stream), np.asarray(capacities, np.int64))
@@ -103,7 +103,7 @@ def reuse_distances(stream: Stream) -> Any:
 
     A request hits in an LRU cache of M words if its distance is at most M.
     """
-    from pebblesim.caches import kernels
+    from pebblesim.cachesim import kernels
 
     if (stream.sizes == 1).all():
         return kernels.unit_distances(stream.ids, len(stream.sizes))
@@ -162,7 +162,7 @@ def in_lines(stream: Stream, words: int) -> Stream:
 
 def compulsory(stream: Stream) -> int:
     """Words that any cache must fetch: those whose first request is a read."""
-    from pebblesim.caches import kernels
+    from pebblesim.cachesim import kernels
 
     return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes)) * stream.unit
 
