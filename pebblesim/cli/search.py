@@ -29,7 +29,7 @@ def search(
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
     from pebblesim.core.files import whole_file
-    from pebblesim.planning.search import search as run
+    from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)

@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 from itertools import chain, combinations, count, permutations, product
 
 from pebblesim.core.bisection import last_that
-from pebblesim.planning.equations import System
-from pebblesim.planning.passes import Impossible, Pass
-from pebblesim.planning.rows import rows
-from pebblesim.planning.tiles import tiles
+from pebblesim.synthesis.equations import System
+from pebblesim.synthesis.passes import Impossible, Pass
+from pebblesim.synthesis.rows import rows
+from pebblesim.synthesis.tiles import tiles
 
 STORED = 2
 """Largest number of tensors that a pass leaves in memory, unless there are more outputs."""

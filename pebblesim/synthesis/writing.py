@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.planning.passes import INDENT
-from pebblesim.planning.plans import Plan
+from pebblesim.synthesis.passes import INDENT
+from pebblesim.synthesis.plans import Plan
 
 WIDTH = 120
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from pebblesim.planning.equations import OPERATIONS, Equation, System
+from pebblesim.synthesis.equations import OPERATIONS, Equation, System
 
 INDENT = "    "
 

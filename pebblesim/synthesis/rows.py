@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from enum import IntEnum
 
-from pebblesim.planning.equations import Equation, System
-from pebblesim.planning.passes import Impossible, Pass, Writer, expression, part
+from pebblesim.synthesis.equations import Equation, System
+from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression, part
 
 
 class When(IntEnum):

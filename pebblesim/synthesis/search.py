@@ -21,8 +21,8 @@ from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
 
 if TYPE_CHECKING:
     from pebblesim.api.play import Played
-    from pebblesim.planning.equations import System
-    from pebblesim.planning.plans import Candidate
+    from pebblesim.synthesis.equations import System
+    from pebblesim.synthesis.plans import Candidate
 
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
@@ -108,7 +108,7 @@ _KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
 
 
 def _passes(system: System) -> tuple[Candidate, ...]:
-    from pebblesim.planning.plans import candidates
+    from pebblesim.synthesis.plans import candidates
 
     key = system.problem.name, system.problem.graph, *sorted(system.options.items())
     if key not in _KNOWN:
@@ -160,9 +160,9 @@ def search(
     called = name or f"found-{solves.name}"
     if called in SCHEDULES and not _is_ours(get(called)):
         raise UsageError(f"there is a schedule {called!r} already; choose another name.")
-    from pebblesim.planning import writing
-    from pebblesim.planning.equations import systems
-    from pebblesim.planning.plans import plans
+    from pebblesim.synthesis import writing
+    from pebblesim.synthesis.equations import systems
+    from pebblesim.synthesis.plans import plans
 
     ways = systems(solves)
     if not ways:

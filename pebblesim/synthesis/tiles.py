@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pebblesim.planning.equations import Equation, System
-from pebblesim.planning.passes import Impossible, Pass, Writer, expression
+from pebblesim.synthesis.equations import Equation, System
+from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression
 
 
 def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], number: int) -> Pass:
