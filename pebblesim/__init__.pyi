@@ -50,9 +50,9 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
-from .sparsity.backward import backlite as backlite
-from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
-from .sparsity.result import BackLite as BackLite
+from .sparse_backward.backward import backlite as backlite
+from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head
+from .sparse_backward.result import BackLite as BackLite
 from .sweeps.sweep import sweep as sweep
 from .synthesis.search import Found as Found, search as search
 from .views.recording import Recording as Recording, record as record

@@ -102,8 +102,8 @@ def backlite(
     sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
-    from pebblesim.sparsity.backward import backlite as run
-    from pebblesim.sparsity.inputs import load_head, synthetic_head
+    from pebblesim.sparse_backward.backward import backlite as run
+    from pebblesim.sparse_backward.inputs import load_head, synthetic_head
 
     arrays = (
         load_head(inputs, indices, seed)

@@ -1,6 +1,6 @@
 """BackLite: FlashAttention-2's backward pass without tiles of little probability.
 
-The forward pass is exact, and records the data that `pebblesim.sparsity.weights` needs to choose tiles. The backward
+The forward pass is exact, and records the data that `pebblesim.sparse_backward.weights` needs to choose tiles. The backward
 pass is the schedule flash2-backward under the mask of the remaining tiles, with L and O of the exact forward pass: P_ij
 is exp(S_ij - L_i) in the remaining tiles and 0 in the others; it is not normalised again.
 
@@ -26,10 +26,10 @@ from pebblesim.counting.count import count
 from pebblesim.language import masks
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import get
-from pebblesim.sparsity.inputs import Array, checked, synthetic_head
-from pebblesim.sparsity.result import BackLite, Calibrated, SparsePass, selection_cost
-from pebblesim.sparsity.similarity import Similarity, similarities, without
-from pebblesim.sparsity.weights import RULES, Levels, allowed, levels, row_weights
+from pebblesim.sparse_backward.inputs import Array, checked, synthetic_head
+from pebblesim.sparse_backward.result import BackLite, Calibrated, SparsePass, selection_cost
+from pebblesim.sparse_backward.similarity import Similarity, similarities, without
+from pebblesim.sparse_backward.weights import RULES, Levels, allowed, levels, row_weights
 
 BLOCKS = {"B_r": 64, "B_c": 128}
 """BackLite's tiles on H100, for head dimensions up to 128."""
@@ -59,7 +59,7 @@ def backlite(
         inputs: Q, K, V and optionally dO of one head, of shape (n, d); by default synthetic ones.
         n, d: sizes of synthetic inputs.
         seed: random seed of synthetic inputs, or of a missing dO.
-        rule: "head", "row" or "threshold" (see `pebblesim.sparsity.weights.RULES`).
+        rule: "head", "row" or "threshold" (see `pebblesim.sparse_backward.weights.RULES`).
         parameters: values of ε, by default from 0.1 % to 10 %, or of the threshold; optional with `limits`.
         limits: (least cosine, largest relative L2 difference): also find the largest parameter that satisfies them.
         blocks: B_r and B_c; by default 64 and 128, or, if M is given, the largest that fit.

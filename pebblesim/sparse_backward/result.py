@@ -1,4 +1,4 @@
-"""Results of `pebblesim.sparsity.backward` for a head, as plain data that prints as a table."""
+"""Results of `pebblesim.sparse_backward.backward` for a head, as plain data that prints as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pebblesim.core.results import Result
 from pebblesim.counting.count import Counted
-from pebblesim.sparsity.similarity import Similarity
+from pebblesim.sparse_backward.similarity import Similarity
 
 
 @dataclass(frozen=True)
