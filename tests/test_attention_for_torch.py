@@ -11,9 +11,9 @@ import pytest
 import triton_interpreter
 
 import pebblesim.gpu.torch as ours
-from pebblesim.advice import forecast
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu import tiles
+from pebblesim.gpu.advice import forecast
 from pebblesim.gpu.emit.triton import workspace
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get

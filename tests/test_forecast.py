@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
 from pebblesim.gpu.emit.storage import storage
 from pebblesim.gpu.emit.triton import moved_bytes
 from pebblesim.gpu.launch_costs import launch_costs

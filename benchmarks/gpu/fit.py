@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import NEEDED, timed
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import NEEDED, timed
 from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
 from pebblesim.gpu.results import load
 from pebblesim.gpu.tiles import Tiling

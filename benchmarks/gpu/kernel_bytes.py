@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pebblesim as ps
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import MOST_THREADS, RESERVED
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
 from pebblesim.gpu.emit.triton import GROUP, Source, moved_bytes, triton
 from pebblesim.gpu.launch_costs import launch_costs
 from pebblesim.gpu.module import module_of

@@ -89,7 +89,7 @@ def formats() -> Iterable[str]:
 
 
 def cards() -> Iterable[str]:
-    from pebblesim.advice.cards import cards as known
+    from pebblesim.gpu.advice.cards import cards as known
 
     return known()
 

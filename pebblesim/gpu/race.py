@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pebblesim.advice.cards import card
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.counting.count import count
+from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.storage import Storage, storage
 from pebblesim.gpu.emit.triton import Source, moved_bytes, triton
 from pebblesim.gpu.module import module_of

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import Forecast, forecasts
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import Forecast, forecasts
 from pebblesim.gpu.emit.triton import LEAST_SIDE, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling

@@ -16,8 +16,8 @@ from heapq import heapreplace
 from math import ceil
 from typing import Any
 
-from pebblesim.advice.cards import Card
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.gpu.tiles import TILINGS, Tiling, check, least_room, within
 from pebblesim.language.masks import Mask

@@ -1,6 +1,6 @@
 """Advice for a real card as a result: traffic, roofline and forecasts, as data and as text.
 
-`pebblesim.advice.advise` finds it. Traffic and roofline are bounds, not forecasts. The operations are those of the
+`pebblesim.gpu.advice.advise` finds it. Traffic and roofline are bounds, not forecasts. The operations are those of the
 tile on the multiprocessors, where they are executed.
 """
 
@@ -13,14 +13,14 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from pebblesim.advice.cards import Card
-from pebblesim.advice.forecast import Forecast, pasted
 from pebblesim.analysis import terms
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, pasted
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts

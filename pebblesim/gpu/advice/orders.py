@@ -10,7 +10,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.advice.result import Advice
+    from pebblesim.gpu.advice.result import Advice
 
 TRIED = ("head-first", "row-major", "grouped:8", "sawtooth")
 

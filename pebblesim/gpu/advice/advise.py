@@ -11,10 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pebblesim.advice import cards
-from pebblesim.advice.cards import Card
-from pebblesim.advice.forecast import Forecast, can_forecast, forecast, forecasts
-from pebblesim.advice.result import Advice, Boundary
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import dtype_of
 from pebblesim.counting.arguments import AnyMask
@@ -22,6 +18,10 @@ from pebblesim.counting.compare import compare
 from pebblesim.counting.count import count
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.useful import useful_operations
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, can_forecast, forecast, forecasts
+from pebblesim.gpu.advice.result import Advice, Boundary
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band, Mask
