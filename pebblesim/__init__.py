@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _draw(result: Result, figure: "Figure") -> None:
-    from pebblesim.plots.results import draw
+    from pebblesim.views.plots.results import draw
 
     draw(result, figure)
 

@@ -21,8 +21,8 @@ from pebblesim.cli.main import app
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.language.registry import SCHEDULES, get, of_problem
 from pebblesim.lower_bounds.bounds import best
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.style import save
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.style import save
 
 
 def words(name: str, M: int, n: int, d: int) -> float:

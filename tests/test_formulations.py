@@ -19,8 +19,8 @@ from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.lower_bounds.bounds import Formulation, best, best_of_ways, lower_bounds
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.skislope import skislope
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.skislope import skislope
 
 EVERY = "every way of computing"
 

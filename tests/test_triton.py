@@ -23,7 +23,7 @@ from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.plots.race import crossing, race as draw
+from pebblesim.views.plots.race import crossing, race as draw
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 BLOCKED = [

@@ -197,14 +197,14 @@ def crossover(
     from pebblesim.api.crossover import crossover as find, sweep
 
     if output is not None:
-        from pebblesim.plots.style import check
+        from pebblesim.views.plots.style import check
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
     result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
     if output is not None:
-        from pebblesim.plots.crossover import io_over_M
-        from pebblesim.plots.style import save
+        from pebblesim.views.plots.crossover import io_over_M
+        from pebblesim.views.plots.style import save
 
         data = sweep(result)
         save(lambda figure: io_over_M(data, figure.subplots()), output)

@@ -71,7 +71,7 @@ def cache(
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))
     if output is not None:
-        from pebblesim.plots.style import check
+        from pebblesim.views.plots.style import check
 
         check(output)
     if save is not None and (len(sources) > 1 or len(capacities) > 1):
@@ -116,8 +116,8 @@ def cache(
         )
         traces.save(stream, save)
     if output is not None:
-        from pebblesim.plots.caches import figure
-        from pebblesim.plots.style import save as keep
+        from pebblesim.views.plots.caches import figure
+        from pebblesim.views.plots.style import save as keep
 
         keep(lambda empty: figure(result.rows, empty), output, size=(8.5, 5.5))
     if as_json:

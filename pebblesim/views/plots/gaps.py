@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pebblesim.core.sizes import listed
 from pebblesim.language.problems import problem
 from pebblesim.lower_bounds.bounds import largest, lower_bounds
-from pebblesim.plots.style import BLUE, RED
+from pebblesim.views.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.sizes import bytes_of
 from pebblesim.counting.useful import useful_operations
-from pebblesim.plots.style import line
+from pebblesim.views.plots.style import line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pebblesim.core.errors import UsageError
-from pebblesim.plots.style import EVERY_WAY, line
+from pebblesim.views.plots.style import EVERY_WAY, line
 
 if TYPE_CHECKING:
     from matplotlib.path import Path

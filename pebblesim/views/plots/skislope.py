@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.plots.style import EVERY_WAY, line
+from pebblesim.views.plots.style import EVERY_WAY, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

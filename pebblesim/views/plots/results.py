@@ -15,9 +15,9 @@ from pebblesim.counting.compare import Comparison
 from pebblesim.counting.count import Counted
 from pebblesim.dags.optimum import Optimum
 from pebblesim.dags.search import Pebbling
-from pebblesim.plots import bounds, caches, gaps, words
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.game import occupancy
+from pebblesim.views.plots import bounds, caches, gaps, words
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.game import occupancy
 from pebblesim.views.recording import record, record_moves
 
 if TYPE_CHECKING:

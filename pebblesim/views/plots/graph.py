@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.graphs.layers import Layers, layers
-from pebblesim.plots.style import BLUE, RED
+from pebblesim.views.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

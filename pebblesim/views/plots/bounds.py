@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pebblesim.core.sizes import listed
-from pebblesim.plots.style import BLUE, EVERY_WAY, HATCHES, RED
+from pebblesim.views.plots.style import BLUE, EVERY_WAY, HATCHES, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.plots.style import COLOURS, MARKERS
+from pebblesim.views.plots.style import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

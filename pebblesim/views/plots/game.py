@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pebblesim.game.moves import unpack
 from pebblesim.graphs.layers import located
-from pebblesim.plots.style import BLUE, RED
+from pebblesim.views.plots.style import BLUE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from pebblesim.core.sizes import listed
-from pebblesim.plots.style import COLOURS, HATCHES
+from pebblesim.views.plots.style import COLOURS, HATCHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
