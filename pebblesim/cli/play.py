@@ -80,7 +80,7 @@ def watch(
     ] = None,
 ) -> None:
     """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
-    from pebblesim.replay import save
+    from pebblesim.views.replay import save
 
     if len(names) > 2:
         raise UsageError(f"{len(names)} names were given; a page shows one game, or two side by side.")
@@ -101,8 +101,8 @@ def _recorded(
 ) -> Recording:
     """The game of a schedule, or one on a graph."""
     from pebblesim.language.registry import SCHEDULES
-    from pebblesim.replay import MOST_MOVES
     from pebblesim.views.recording import record, record_moves
+    from pebblesim.views.replay import MOST_MOVES
 
     if name in SCHEDULES:
         if option or format or moves:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.replay.content import of_game, words
-from pebblesim.replay.lessons import boards, par, tour
 from pebblesim.views.recording import Recording
+from pebblesim.views.replay.content import of_game, words
+from pebblesim.views.replay.lessons import boards, par, tour
 
 MOST_MOVES: Final = 10**6
 """Largest number of moves of a game on a page: about 20 MB."""
@@ -43,7 +43,7 @@ def data(*games: Recording) -> dict[str, Any]:
 
 def page(*games: Recording) -> str:
     """Return the HTML file: page, style, scripts and data in one."""
-    here = files("pebblesim.replay")
+    here = files("pebblesim.views.replay")
     part = {name: (here / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *SCRIPTS)}
     content = json.dumps(data(*games), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     script = '"use strict";\n' + "".join(part[name].replace('"use strict";\n', "", 1) for name in SCRIPTS)

@@ -19,7 +19,7 @@ function lastUpTo(values, limit) {
 }
 
 class Player {
-  /** @param game what `pebblesim.replay.content.of_game` gives; `graph` the graph that is in it. */
+  /** @param game what `pebblesim.views.replay.content.of_game` gives; `graph` the graph that is in it. */
   constructor(game, graph) {
     this.game = game;
     this.graph = graph;

@@ -6,7 +6,7 @@ const MOST_OPEN = 300; // vertices of a graph that is shown open at the start
 const TILES = 4; // tiles along a side of a tensor, at most
 
 class Graph {
-  /** @param given what `pebblesim.replay.content.of_graph` gives. */
+  /** @param given what `pebblesim.views.replay.content.of_graph` gives. */
   constructor(given) {
     const array = (name, Type) => decoded(given.arrays[name], Type);
     Object.assign(this, { tensors: given.tensors, tails: given.tails, names: given.names });

@@ -12,8 +12,8 @@ from pebblesim.counting.count import count
 from pebblesim.dags.search import pebble
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.language.problems import problem
-from pebblesim.replay.content import of_game
 from pebblesim.views.recording import Recording, record_moves
+from pebblesim.views.replay.content import of_game
 
 EXACT: Final = 64
 """Largest number of vertices of a graph for which the least I/O is searched."""
