@@ -1,8 +1,8 @@
 """The words that a program moves, as a function of its block sizes, without running its loops.
 
 The closed form is compiled once from the program, and evaluated in microseconds. It also gives lower bounds for all
-sizes in a range at once. `pebblesim.analysis.cache_needed` does the same for the cache. A search of blocks needs only these
-two.
+sizes in a range at once. `pebblesim.analysis.cache_needed` does the same for the cache. A search of blocks needs only
+these two.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ only if the exponent of f nowhere exceeds the exponent of g.
 
 Terms that may cancel are bounded, never guessed. |P - N| is at most max(P, N), and at most P where P ≥ N. It is at
 least a constant part of P where P exceeds N by a constant factor. ⌊y⌋ is at least y/2 where y ≥ 1. Each of these
-conditions is either proved for every size of the region, with its constants (`pebblesim.asymptotics.regions`), or used to
-divide the region into parts. In parts where neither is possible, curves such as n = d = t are tried; on a curve, terms
-cancel exactly. If no curve gives a counterexample, `Undecided` is raised. Its message names the conditions that would
-have to be added to the region.
+conditions is either proved for every size of the region, with its constants (`pebblesim.asymptotics.regions`), or used
+to divide the region into parts. In parts where neither is possible, curves such as n = d = t are tried; on a curve,
+terms cancel exactly. If no curve gives a counterexample, `Undecided` is raised. Its message names the conditions that
+would have to be added to the region.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 They are statements about the graph of a computation, and hold with recomputation and for every shape of the summation
 trees. The proofs are in docs/lower-bounds.md, the arithmetic is in `pebblesim.lower_bounds.capacities`, and the counted
-products of each problem are in `pebblesim.lower_bounds.bounds_*`. If a problem can be computed in several ways, each way has
-its own bounds. The bound for all ways is the minimum, over the ways, of the largest bound for each way.
+products of each problem are in `pebblesim.lower_bounds.bounds_*`. If a problem can be computed in several ways, each
+way has its own bounds. The bound for all ways is the minimum, over the ways, of the largest bound for each way.
 """
 
 from __future__ import annotations

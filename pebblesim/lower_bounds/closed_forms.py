@@ -1,6 +1,7 @@
 """Closed forms of lower bounds as text: sums of monomials in the sizes and M.
 
-A form is valid between two multiples of a unit of M; `pebblesim.lower_bounds.cutting` puts the bounds together from them.
+A form is valid between two multiples of a unit of M; `pebblesim.lower_bounds.cutting` puts the bounds together from
+them.
 """
 
 from __future__ import annotations

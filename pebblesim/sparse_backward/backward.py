@@ -1,8 +1,8 @@
 """BackLite: FlashAttention-2's backward pass without tiles of little probability.
 
-The forward pass is exact, and records the data that `pebblesim.sparse_backward.weights` needs to choose tiles. The backward
-pass is the schedule flash2-backward under the mask of the remaining tiles, with L and O of the exact forward pass: P_ij
-is exp(S_ij - L_i) in the remaining tiles and 0 in the others; it is not normalised again.
+The forward pass is exact, and records the data that `pebblesim.sparse_backward.weights` needs to choose tiles. The
+backward pass is the schedule flash2-backward under the mask of the remaining tiles, with L and O of the exact forward
+pass: P_ij is exp(S_ij - L_i) in the remaining tiles and 0 in the others; it is not normalised again.
 
 Source: BackLite (https://github.com/moonmath-ai/BackLite), on FlashAttention-3's kernels. Scores are Q Kᵀ / √d there
 and here; Q is multiplied by the factor, which costs nothing.

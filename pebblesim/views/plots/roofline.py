@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float, dtype: str) -> Axes:
     """Draw the useful operations per second that a machine allows, over useful operations per byte moved.
 
-    The useful operations are those of the problem (`pebblesim.counting.useful`). A schedule that executes more operations
-    cannot reach the roof, because it also spends time on the additional ones. Left of the ridge memory limits a
-    schedule, right of it arithmetic. The dotted line shows where the best schedule would be if it moved only as many
-    words as the lower bound.
+    The useful operations are those of the problem (`pebblesim.counting.useful`). A schedule that executes more
+    operations cannot reach the roof, because it also spends time on the additional ones. Left of the ridge memory
+    limits a schedule, right of it arithmetic. The dotted line shows where the best schedule would be if it moved only
+    as many words as the lower bound.
 
     Args:
         rows: the counts, one for each schedule, for the cache whose traffic the bandwidth limits.
