@@ -106,9 +106,8 @@ def _allowed(mask: AnyHeads | None) -> object:
 @cache
 def _bounds() -> str:
     """The version of the bounds: a hash of the text that states them."""
-    stated = {
-        file.name: file.read_bytes() for file in files("pebblesim.lower_bounds").iterdir() if file.name.endswith(".py")
-    }
+    rooms = (files("pebblesim.lower_bounds"), files("pebblesim.catalogue"))
+    stated = {(room.name, file.name): file.read_bytes() for room in rooms for file in room.iterdir() if file.is_file()}
     return hashlib.sha256(repr(sorted(stated.items())).encode()).hexdigest()
 
 
