@@ -157,7 +157,7 @@ AT_ONCE = """
 import sys, time
 from pathlib import Path
 from numba.core.caching import IndexDataCacheFile
-from pebblesim import kernels
+from pebblesim.core import jit
 
 def meet(where, seconds):
     (Path(sys.argv[1]) / f"{where}-{sys.argv[2]}").touch()
@@ -171,11 +171,11 @@ def save_index(self, overloads, known=IndexDataCacheFile._save_index):
 
 IndexDataCacheFile._save_index = save_index
 
-@kernels.kernel()
+@jit.kernel()
 def halved(x):
     return x / 2
 
-@kernels.kernel()
+@jit.kernel()
 def tripled(x):
     return x * 3
 
@@ -305,7 +305,7 @@ def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
         if "kernel" not in (source := path.read_text(encoding="utf-8")) and "njit" not in source:
             continue
         tree = parsed(path)
-        assert "njit" not in loaded(tree) or path.name == "kernels.py", path
+        assert "njit" not in loaded(tree) or path.name == "jit.py", path
         others = foreign(tree)
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             decorators = [each for each in function.decorator_list if isinstance(each, ast.Call)]
