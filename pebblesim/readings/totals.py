@@ -18,7 +18,7 @@ from typing import Any
 from pebblesim.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.language.tile_ranges import MOST_TILES, Copies, TileRange
+from pebblesim.language.tile_ranges import Copies, TileRange
 from pebblesim.readings.loops import Times, walk
 
 Array = Any
@@ -135,11 +135,6 @@ class LoopContext:
             yield whole // block
             return
         copies = (outer.stop - outer.start) // whole
-        if copies > MOST_TILES:
-            raise UsageError(
-                f"under a mask, {copies:,} tiles of {rng.parent.block} are too many to be "
-                f"cut by a {rng.block} that does not divide them; take larger tiles, or a divisor."
-            )
         for kind in kinds:
             self.cuts[rng] = kind
             place = TileRange(outer.start + kind.start, outer.start + kind.stop, kind.block)
