@@ -31,7 +31,10 @@ _ABOVE_TO_ND = "M >= (1 + 1/1000)*d**2, M <= n*d"
 _SMALL_AND_LONG = f"{SMALL}, n >= d"
 
 FALSE, OUTSIDE, UNCLEAR, MISPRINT = "false", "false outside a domain", "unclear", "misprint"
-"""Kinds of errata. A statement of the second kind is true in a smaller domain; an unclear one has a correct reading."""
+FALSE_FOR_GIVEN = "false for given inputs, open for the worst"
+"""Kinds of errata. A statement of the second kind is true in a smaller domain; an unclear one has a correct reading.
+One of the last kind is false if it is meant for any inputs; for the worst inputs it is neither proved nor refuted here.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Erratum:
     """An error in a statement.
 
     Attributes:
-        kind: FALSE, OUTSIDE, UNCLEAR or MISPRINT.
+        kind: FALSE, OUTSIDE, UNCLEAR, MISPRINT or FALSE_FOR_GIVEN.
         instead: the correct statement.
         survives: the part of the statement that remains true.
         matters: whether the main results of its source depend on it.
@@ -123,8 +126,9 @@ _SPARSE = f"Min({_SPARSE_LARGE}, {_SPARSE_SMALL})"
 _NO = "no"
 _PRINTED_BLOCKS = Erratum(
     FALSE,
-    "for M ≥ (1 + ε)d², any ε > 0, with B_r = Θ(M/d) rows and a few columns at a time, for example with the printed "
-    "sizes of B_r and B_c exchanged; at M = d² no blocks fit beside g, and just above d² only blocks of one row fit",
+    "for M ≥ (1 + ε)d², any ε > 0, with B_r = Θ(M/d) rows and a few columns at a time; the printed sizes of B_r and "
+    "B_c, exchanged, give this count, but do not fit into M words; at M = d² no blocks fit beside g, and just above d² "
+    "only blocks of one row fit",
     "the bound, by another schedule, for d² ≤ M ≤ nd: our row-stationary needs no d² words beside its blocks",
     "yes: it is the upper bound of Theorem 1.1 for large caches, which is true with the repaired blocks",
 )
@@ -135,12 +139,14 @@ _SHORT = Erratum(
     "no: the summary of the main results assumes n ≥ d",
 )
 _SPARSE_PRODUCT = (
-    "it is true in the worst case over all operands with these numbers of nonzeros, as in Pagh & Stöckel; for given "
-    "operands, if the nonzeros of the product are stored, Q ≥ 2N/√M - M, where N is the number of products of nonzeros"
+    "read as a statement on the worst operands with these numbers of nonzeros it is true, by Pagh & Stöckel; read for "
+    "any operands given it is not; for those, if the nonzeros of the product are stored, Q ≥ 2N/√M - M, where N is the "
+    "number of products of nonzeros"
 )
 _SPARSE_CHAIN = (
     "for a single product of given matrices, see Lemma F.1; for A1 X A2ᵀ not even Q ≥ 2N/√M - M holds, because "
-    "entries of A1 X may be recomputed (claim: products of nonzeros), and for the worst inputs nothing is proved here"
+    "entries of A1 X may be recomputed (claim: products of nonzeros); whether it is true for the worst inputs with "
+    "these numbers of nonzeros is open: Lemma F.1 speaks of the worst operands of each product by itself"
 )
 _ABOVE_ND = Erratum(
     OUTSIDE,
@@ -176,7 +182,7 @@ STATEMENTS: tuple[Statement, ...] = (
     _li("Theorem 1.2", "attention with sparse inputs, forward and backward", "Ω",
         "Min(Z_input**2/M, Z_input*sqrt(Z_QK)/sqrt(M))", assumes=_SEMIRING,
         note="informal version of 4.5",
-        erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by Saha & Ye and by Theorems 4.2 and 4.4",
+        erratum=Erratum(FALSE_FOR_GIVEN, _SPARSE_CHAIN, "dense inputs, by Saha & Ye and by Theorems 4.2 and 4.4",
                         "it is a main result, on sparse attention; the dense results do not depend on it")),
     _li("Theorem 4.1", "Algorithm 9", "O", _LARGE_BOUND, LARGE, schedule="large-cache",
         repaired=_LARGE_BOUND, repaired_domain=_ABOVE_TO_ND, erratum=_PRINTED_BLOCKS,
@@ -187,7 +193,7 @@ STATEMENTS: tuple[Statement, ...] = (
     _li("Theorem 4.4", _BACKWARD, "Ω", _SMALL_BOUND, SMALL, note="informal version of E.10"),
     _li("Theorem 4.5", "attention with sparse inputs, forward and backward", "Ω", _SPARSE, assumes=_SEMIRING,
         note="F.3 and F.4 together",
-        erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by Saha & Ye and by Theorems 4.2 and 4.4",
+        erratum=Erratum(FALSE_FOR_GIVEN, _SPARSE_CHAIN, "dense inputs, by Saha & Ye and by Theorems 4.2 and 4.4",
                         "it is a main result, on sparse attention; the dense results do not depend on it")),
     _li("Remark 4.7", "where the two bounds for dense inputs cross", "Θ", "d**2",
         note="it assumes n ≫ d, but does not need it: (n²d² + nd³)/(n²d + nd²) is d"),
@@ -225,16 +231,18 @@ STATEMENTS: tuple[Statement, ...] = (
     _li("Theorem E.10", _BACKWARD, "Ω", _SMALL_BOUND, SMALL),
     _li("Lemma F.1", "a sparse product, R1 nonzeros in, R2 out", "Ω", "Min(R1**2/M, R1*sqrt(R2)/sqrt(M))",
         assumes="sparse products over a semiring, for any operands with these numbers of nonzeros",
-        erratum=Erratum(FALSE, _SPARSE_PRODUCT, "the bound for the worst-case operands, as in Pagh & Stöckel",
-                        "Theorems 1.2 and 4.5 do")),
+        erratum=Erratum(UNCLEAR, _SPARSE_PRODUCT, "all of it for the worst operands, by Pagh & Stöckel",
+                        "no, in the true reading; the proofs of Lemma F.2, and so of Theorems 1.2 and 4.5, need the "
+                        "other one, for the operands that a product of three matrices gives")),
     _li("Lemma F.2", "A1 X A2ᵀ with sparse A1, X and A2", "Ω", _SPARSE, assumes=_SEMIRING,
         note="printed with √(Z_A Z_X)·Z_AX, where its proof has √(Z_A Z_X Z_AX)",
-        erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by the bounds on dense products",
+        erratum=Erratum(FALSE_FOR_GIVEN, _SPARSE_CHAIN, "dense inputs, by the bounds on dense products",
                         "Theorems 1.2 and 4.5 do")),
     _li("Theorem F.3", "attention with sparse inputs, forward", "Ω", _SPARSE, assumes=_SEMIRING,
-        erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by Saha & Ye", "Theorems 1.2 and 4.5 do")),
+        erratum=Erratum(FALSE_FOR_GIVEN, _SPARSE_CHAIN, "dense inputs, by Saha & Ye", "Theorems 1.2 and 4.5 do")),
     _li("Theorem F.4", "attention with sparse inputs, backward", "Ω", _SPARSE, assumes=_SEMIRING,
-        erratum=Erratum(FALSE, _SPARSE_CHAIN, "dense inputs, by Theorems 4.2 and 4.4", "Theorems 1.2 and 4.5 do")),
+        erratum=Erratum(FALSE_FOR_GIVEN, _SPARSE_CHAIN, "dense inputs, by Theorems 4.2 and 4.4",
+                        "Theorems 1.2 and 4.5 do")),
     Statement("Theorem 3.1", "Saha & Ye", "forward pass of attention", "Θ", _DENSE,
               repaired=f"d*n + {_DENSE}", repaired_domain="n >= d", erratum=_ABOVE_ND),
     Statement("Theorem 3.2", "Saha & Ye", "FlashAttention's forward pass", "O", "n**2*d**2/M", f"{LARGE}, M <= n*d",
