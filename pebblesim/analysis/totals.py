@@ -19,7 +19,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.loops import Times, walk
 from pebblesim.language.masks import Mask
-from pebblesim.language.tile_ranges import MOST_TILES, Copies, TileRange
+from pebblesim.language.tile_ranges import Copies, TileRange
 
 Array = Any
 
@@ -135,11 +135,6 @@ class LoopContext:
             yield whole // block
             return
         copies = (outer.stop - outer.start) // whole
-        if copies > MOST_TILES:
-            raise UsageError(
-                f"under a mask, {copies:,} tiles of {rng.parent.block} are too many to be "
-                f"cut by a {rng.block} that does not divide them; take larger tiles, or a divisor."
-            )
         for kind in kinds:
             self.cuts[rng] = kind
             place = TileRange(outer.start + kind.start, outer.start + kind.stop, kind.block)
