@@ -22,18 +22,18 @@ from hypothesis import example, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim import tables
 from pebblesim.cli.main import app
+from pebblesim.core import tables
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.sizes import parse_words, several
+from pebblesim.core.tables import Table
+from pebblesim.counting.heads import Heads
 from pebblesim.dags.own import OWN
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.jobs import definitions, sweep_rows
-from pebblesim.jobs.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import SCHEDULES
-from pebblesim.sizes import parse_words, several
-from pebblesim.tables import Table
+from pebblesim.sweeps import definitions, rows as sweep_rows
 
 COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]
@@ -498,7 +498,7 @@ def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
     for seed, text in (("1", "FACTOR = 1\n"), ("2", "FACTOR = 1\n"), ("3", "FACTOR = 2\n")):
         (tmp_path / "of_mine.py").write_text(text)
         code = (
-            "from pebblesim.jobs.definitions import definition\ndef f(x):\n import of_mine\n return x in {'a', 'b'}\n"
+            "from pebblesim.sweeps.definitions import definition\ndef f(x):\n import of_mine\n return x in {'a', 'b'}\n"
         )
         where = environment() | {"PYTHONHASHSEED": seed}
         where["PYTHONPATH"] += os.pathsep + str(tmp_path)
