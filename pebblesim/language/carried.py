@@ -14,7 +14,7 @@ from itertools import chain, pairwise, zip_longest
 from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
-from pebblesim.errors import TraceError
+from pebblesim.core.errors import TraceError
 from pebblesim.language.expressions import Block, Index, Tensor, Value
 from pebblesim.language.source import Line, frames, of_tracer
 
