@@ -12,16 +12,16 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
+from pebblesim.analysis.count import Count, count
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import listed
 from pebblesim.dags.optimum import RULES, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.dags.samples import small_graphs
-from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import Problem, problem as find
 from pebblesim.language.registry import Schedule, of_problem
-from pebblesim.readings.count import Count, count
-from pebblesim.sizes import listed
 
 MOST_STEPS: Final = 14
 """Most vertices to compute in a graph on which a bound for a problem is tested."""
