@@ -6,13 +6,13 @@ at sizes that no search reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from pebblesim.analysis.count import Count, count
+from pebblesim.analysis.equal_blocks import counts_of_equal_blocks
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.dags.optimum import RULES, optimum
@@ -21,7 +21,7 @@ from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.dags.samples import small_graphs
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import Problem, problem as find
-from pebblesim.language.registry import Schedule, of_problem
+from pebblesim.language.registry import of_problem
 
 MOST_STEPS: Final = 14
 """Most vertices to compute in a graph on which a bound for a problem is tested."""
@@ -137,13 +137,3 @@ def _refuse_what_a_schedule_undercuts(own: OwnBound, solves: Problem) -> None:
                     f"{own.name} gives {value:,} words for {where}, where the schedule {schedule.name}{sides} moves "
                     f"{words:,} words; it is not a lower bound."
                 )
-
-
-def counts_of_equal_blocks(
-    schedules: Iterable[Schedule], dims: Mapping[str, int], sides: tuple[int, ...]
-) -> Iterator[tuple[Schedule, dict[str, int], Count]]:
-    """Yield each schedule's blocks and count with blocks that are all of one side, for several sides: no search."""
-    for schedule in schedules:
-        for side in sides if schedule.blocks else sides[:1]:
-            blocks = dict.fromkeys(schedule.blocks, side)
-            yield schedule, blocks, count(schedule.in_dims(dims).program, {**dims, **blocks})

@@ -53,26 +53,9 @@ class Catalogue(MutableMapping[str, T]):
             self._known.update(before)
 
 
-<<<<<<< mine
-def module_of(function: Callable[..., Any]) -> str:
-    """Return the module in which a function is defined."""
-    return str(_inner(function).__module__)
-
-
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, partial):
-        function = function.func
-    return function
-
-
-def place(function: Callable[..., Any]) -> str:
-    """Return where a function is defined and may be redefined: its file, or the notebook for all notebook cells."""
-    function = _inner(function)
-=======
 def place(function: Callable[..., Any]) -> str:
     """Return where a function is defined and may be redefined: its file, or the notebook for all notebook cells."""
     function = _without_arguments(function)
->>>>>>> main
     code = getattr(function, "__code__", None)
     return "__main__" if function.__module__ == "__main__" or code is None else str(code.co_filename)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.arithmetic import Arithmetic, function_of
 from pebblesim.core.errors import UnknownName, UsageError
-from pebblesim.language.catalogue import Catalogue, module_of, place
+from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
 
 if TYPE_CHECKING:
@@ -168,11 +168,6 @@ class Problem:
         ]
         queries, keys = sides[0] or sides[1], sides[1] or sides[0]
         return None if queries is None or keys is None else (queries, keys)
-
-    @property
-    def ships(self) -> bool:
-        """Whether it comes with pebblesim; otherwise a user has declared it."""
-        return module_of(self.values).partition(".")[0] == "pebblesim"
 
     @property
     def maskable(self) -> bool:

@@ -1,6 +1,6 @@
-"""What a user claims of a problem, held against the counts of its schedules: its Θ, and lower bounds.
+"""The Θ of a user's problem, held against lower bounds and the counts of its schedules when it is first used.
 
-Problems that ship with pebblesim are tested; here only a user's own claims are tried, when they are first used.
+Those of the problems that ship with pebblesim are tested instead.
 """
 
 from __future__ import annotations
@@ -9,38 +9,22 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
+from pebblesim.analysis.equal_blocks import counts_of_equal_blocks
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
-from pebblesim.counting.compare import compare
-from pebblesim.dags.own_bounds import counts_of_equal_blocks
-from pebblesim.language.masks import Mask
-from pebblesim.language.problems import Problem
+from pebblesim.language.catalogue import is_built_in
+from pebblesim.language.problems import Problem, Theta
 from pebblesim.language.registry import of_problem
-from pebblesim.lower_bounds.bounds import LowerBound, best
+from pebblesim.lower_bounds.bounds import best
 
 STEPS: Final = (2**12, 2**24, 2**36)
 """The values of t at which a Θ is compared, with sizes that are powers of t."""
 
 GROWTH: Final = 4
 """What is bounded, or grows with a logarithm, grows less than this from one step to the next; t^(1/5) grows more."""
-
-
-def hold_bound(solves: Problem, sizes: Mapping[str, int], M: int, mask: Mask | None, claimed: LowerBound) -> None:
-    """Refuse a lower bound for every way of computing that exceeds the least count.
-
-    Raises:
-        UsageError: a schedule of the problem moves fewer words; the message names it.
-    """
-    names = [each.name for each in of_problem(solves.name, mask is not None)]
-    row = compare(solves.name, schedules=names, M=M, mask=mask, **sizes).best if names else None
-    if row is not None and row.io < claimed.value:
-        raise UsageError(
-            f"{claimed.name} gives {claimed.value:,} words for {solves.name} with {listed(sizes)} at M = {M:,}, where "
-            f"{row.schedule} with blocks {row.blocks_in_words} moves {row.io:,} words: it is not a lower bound, unless "
-            f"{row.schedule} computes something else, which `play` shows."
-        )
 
 
 @lru_cache(maxsize=64)
@@ -53,12 +37,16 @@ def hold_theta(solves: Problem) -> None:
     Raises:
         UsageError: it does; the message has sizes at which it is far off.
     """
-    if solves.theta is None or solves.ships:
-        return
-    theta = solves.theta
+    if solves.theta is not None and not is_built_in(solves.values):
+        _hold(solves, solves.theta)
+
+
+def _hold(solves: Problem, theta: Theta) -> None:
     for exponents, a in _rays(solves):
         at = [({dim: t**power for dim, power in exponents.items()}, 64 * t**a) for t in STEPS]
         values = [theta.value({**sizes, "M": M}) for sizes, M in at]
+        if min(values) <= 0:
+            _refuse(solves, at[0], values[0], "every game moves a word")
         bounds = [best(solves, sizes, M) for sizes, M in at]
         if _grows([Fraction(bound.value) / Fraction(value) for bound, value in zip(bounds, values, strict=True)]):
             _refuse(solves, at[1], values[1], f"every game moves at least {_size(bounds[1].value)} ({bounds[1].name})")
@@ -83,9 +71,7 @@ def _least_of_equal_blocks(solves: Problem, t: int, sizes: Mapping[str, int], M:
 
 
 def _grows(ratios: list[Fraction]) -> bool:
-    return len(ratios) == len(STEPS) and all(
-        later > GROWTH * earlier for earlier, later in zip(ratios, ratios[1:], strict=False)
-    )
+    return len(ratios) == len(STEPS) and all(later > GROWTH * earlier for earlier, later in pairwise(ratios))
 
 
 def _size(words: int | Decimal) -> str:
