@@ -86,7 +86,7 @@ def _follows(bound: str, *parts: tuple[_Form, str]) -> Finding:
 
 
 _LARGE = {"backward": ("D3", 8), "forward": ("C1", 5)}
-_SMALL = {"backward": "D1r", "forward": "C2"}
+_SMALL = {"backward": "D4r", "forward": "C2"}
 """The bounds for large and small M that hold for every way of computing; the first hold from this multiple of d² on."""
 
 
