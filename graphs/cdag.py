@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights, edges_once
 from pebblesim.graphs.operations import Op

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Ids = NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, whole
 
 
@@ -36,7 +36,9 @@ def queries_keys_values(
             b.input(name, shape)
         return Operands("Q", "K", "V")
     if {"W_Q", "W_K"} <= {*absorbed}:
-        raise UsageError("W_Q and W_K cannot both be absorbed: scores need the product of A1 with W_Q or of A2 with W_K.")
+        raise UsageError(
+            "W_Q and W_K cannot both be absorbed: scores need the product of A1 with W_Q or of A2 with W_K."
+        )
     d = whole("d", d)
     projections = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
     for name, (source, weight) in projections.items():

@@ -13,6 +13,17 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 import pebblesim.claims
+from pebblesim.catalogue.literature import (
+    FALSE,
+    FALSE_FOR_GIVEN,
+    MISPRINT,
+    OUTSIDE,
+    SOURCES,
+    STATEMENTS,
+    TABLE_1,
+    UNCLEAR,
+    statement,
+)
 from pebblesim.claims import (
     AGREES,
     COMPUTED,
@@ -35,21 +46,10 @@ from pebblesim.claims.sparse import (
     sparse_forward_game,
 )
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language import exp
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 from pebblesim.schedules.matmul import gemm
-from pebblesim.theory.literature import (
-    FALSE,
-    FALSE_FOR_GIVEN,
-    MISPRINT,
-    OUTSIDE,
-    SOURCES,
-    STATEMENTS,
-    TABLE_1,
-    UNCLEAR,
-    statement,
-)
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.dags.formats import FORMATS, SUFFIXES, load_graph, save_graph, written
 from pebblesim.dags.generators import generate
-from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
 

@@ -14,8 +14,8 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.dags.formats import load_graph as load, save_graph as save
-from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import cdag as cdag_module, memory
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pebblesim.errors import TraceError, UsageError
-from pebblesim.jobs.derive import show
+from pebblesim.analysis.count import count
+from pebblesim.api.derive import show
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, program as ir, rowmax, rowsum
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule
-from pebblesim.readings.count import count
-from pebblesim.readings.numbers import numbers
 
 Function = Callable[..., None]
 

@@ -21,15 +21,15 @@ from hypothesis import example, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim import tables
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import sweep_rows
-from pebblesim.jobs.heads import Heads
+from pebblesim.core import tables
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import parse_words, several
+from pebblesim.core.tables import Table
+from pebblesim.counting.heads import Heads
 from pebblesim.language import masks
 from pebblesim.language.program import fingerprint
-from pebblesim.sizes import parse_words, several
-from pebblesim.tables import Table
+from pebblesim.sweeps import rows as sweep_rows
 
 COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]

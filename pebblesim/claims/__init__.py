@@ -39,8 +39,8 @@ from pebblesim.claims.claim import (
     value,
 )
 from pebblesim.claims.errata import errata
-from pebblesim.errors import PebblesimError, UsageError
-from pebblesim.results import Result
+from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.results import Result
 
 __all__ = [
     "AGREES",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.notation import parse, written
-from pebblesim.theory.literature import Erratum, Statement, region_in_words
+from pebblesim.catalogue.literature import Erratum, Statement, region_in_words
+from pebblesim.core.notation import parse, written
 
 if TYPE_CHECKING:
     from pebblesim.language.registry import Schedule

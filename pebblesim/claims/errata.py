@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from pebblesim.catalogue.literature import FALSE, FALSE_FOR_GIVEN, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 from pebblesim.claims.claim import FAILS
-from pebblesim.theory.literature import FALSE, FALSE_FOR_GIVEN, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 
 if TYPE_CHECKING:
     from pebblesim.claims import JudgedClaim

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pebblesim.catalogue.literature import OUTSIDE, UNCLEAR, Erratum, statement
 from pebblesim.claims.claim import (
     AGREES,
     FAILS,
@@ -18,10 +19,9 @@ from pebblesim.claims.claim import (
     refuted,
     shown,
 )
-from pebblesim.errors import PebblesimError
+from pebblesim.core.errors import PebblesimError
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
-from pebblesim.theory.literature import OUTSIDE, UNCLEAR, Erratum, statement
 
 _GEMM = "({m})*({k})*ceiling(({n})/b) + ({k})*({n})*ceiling(({m})/a) + ({m})*({n})"
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from pebblesim.api.derive import formula
+from pebblesim.api.play import play
+from pebblesim.catalogue.literature import FALSE, UNCLEAR, Erratum
 from pebblesim.claims import fused  # noqa: F401 - what plays the game that is shown
 from pebblesim.claims.claim import (
     AGREES,
@@ -18,14 +21,11 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
-from pebblesim.errors import Infeasible
-from pebblesim.jobs.count import count
-from pebblesim.jobs.derive import formula
-from pebblesim.jobs.play import play
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.sizes import evaluate_rule
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.sizes import evaluate_rule
-from pebblesim.theory.literature import FALSE, UNCLEAR, Erratum
 
 
 @claim(
@@ -116,7 +116,7 @@ def _agreement(effort: Effort) -> Finding:
     HOLDS,
 )
 def _closed_blocks(effort: Effort) -> Finding:
-    from pebblesim.readings.peak import peak_red
+    from pebblesim.analysis.peak import peak_red
 
     random, number = Random(2), 0
     schedules = [schedule for schedule in SCHEDULES.values() if schedule.closed]

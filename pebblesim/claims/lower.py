@@ -1,6 +1,6 @@
 """Lower bounds of the literature, derived from ours with constants; and ours compared with counts and optima.
 
-`pebblesim.theory.lower_bounds` states each bound as a closed form for small M and one for large M;
+`pebblesim.lower_bounds.bounds` states each bound as a closed form for small M and one for large M;
 docs/lower-bounds.md proves them. Whether they imply a bound of the literature is decided, region by region, from the
 forms that hold for every way of computing. Some forms hold only for M ≥ c·d². Then the value at c·M is also a lower
 bound at M, because I/O never decreases if the cache is smaller.
@@ -16,6 +16,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pebblesim import graphs
+from pebblesim.analysis.blocks import smallest
+from pebblesim.analysis.peak import peak_red
+from pebblesim.api.graph import optimum
+from pebblesim.catalogue.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     COMPUTED,
     FAILS,
@@ -32,19 +36,15 @@ from pebblesim.claims.claim import (
     tried,
 )
 from pebblesim.claims.games import drawn, in_sizes
-from pebblesim.errors import Infeasible
-from pebblesim.jobs.blocks import smallest
-from pebblesim.jobs.count import count
-from pebblesim.jobs.graph import optimum
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.notation import parse
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.notation import parse
-from pebblesim.readings.peak import peak_red
-from pebblesim.theory.capacities import Cube
-from pebblesim.theory.certificates import private_families
-from pebblesim.theory.cutting import Cutting
-from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
-from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
+from pebblesim.lower_bounds.bounds import BOUNDS, Formulation, largest, lower_bounds
+from pebblesim.lower_bounds.capacities import Cube
+from pebblesim.lower_bounds.certificates import private_families
+from pebblesim.lower_bounds.cutting import Cutting
 
 if TYPE_CHECKING:
     from pebblesim.dags.optimum import Optimum

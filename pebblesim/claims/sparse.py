@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from pebblesim.catalogue.literature import FALSE, MISPRINT, Erratum, statement
 from pebblesim.claims.claim import (
     COMPUTED,
     FAILS,
@@ -23,10 +24,9 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
+from pebblesim.core.notation import parse
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import Game, referee
-from pebblesim.notation import parse
-from pebblesim.theory.literature import FALSE, MISPRINT, Erratum, statement
 
 
 class _Playing:

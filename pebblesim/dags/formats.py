@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import whole_file
 from pebblesim.dags import graphml, named_formats as named, numbered_formats as numbered
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.files import whole_file
 from pebblesim.graphs.cdag import Cdag
 
 MOST_BYTES_WITH_NAMES: Final = 200 * 2**20

@@ -7,8 +7,8 @@ import re
 import warnings
 from typing import Any
 
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.named_formats import line_of, meaning, vertex_of
-from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
 _NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.rows import TokenRows, words_of
-from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
 if TYPE_CHECKING:
