@@ -22,6 +22,7 @@ from pebblesim.core.tables import Table, format_of
 from pebblesim.counting.arguments import AnyMask, dims_meant
 from pebblesim.counting.heads import Heads, shared
 from pebblesim.language import masks
+from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import HeadMasks
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import Schedule, get, of_problem
@@ -127,10 +128,18 @@ def sweep(
     run = Run(kept, jobs, dask, progress)
     swept = []
     for algorithm in (each.in_dims(meant) for each in algorithms):
-        ours = algorithm.function.__module__.startswith("pebblesim.")
         program = describe(algorithm, pairs)
         common = Point(
-            what, algorithm.name if ours else algorithm, {}, None, rule, pairs, among, summation, rules, program
+            what,
+            algorithm.name if is_built_in(algorithm.function) else algorithm,
+            {},
+            None,
+            rule,
+            pairs,
+            among,
+            summation,
+            rules,
+            program,
         )
         swept.append(_Swept(algorithm, axes, meant, own, common))
     table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
