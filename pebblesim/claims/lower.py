@@ -178,7 +178,7 @@ def _product(effort: Effort) -> Finding:
     assert stated.expr and stated.repaired
     solves = problem("matmul")
     forms = [form.expr for form in lower_bounds(solves, dict.fromkeys(solves.dims, 64), 16)[1].forms]
-    form = _Form(f"Max({_words('matmul').text}, {next(form for form in forms if 'sqrt' in form)})", "B")
+    form = _Form(f"Max({_words('matmul').text}, {next(form for form in forms if 'sqrt' in form)})", ("B",))
     inner, outer = "M**3 <= m**2*k**2*n**2", "M**3 >= m**2*k**2*n**2"
     texts = [(form, inner), (_words("matmul"), outer)]
     return _both(_follows(stated.repaired, *texts), _follows(stated.expr, *texts))
