@@ -233,7 +233,7 @@ def _refuse_above_counts(
         UsageError: a schedule of the problem moves fewer words; the message names it.
     """
     names = [each.name for each in of_problem(solves.name, mask is not None)]
-    row = compare(solves.name, schedules=names, M=M, mask=mask, **sizes).best if names else None
+    row = compare(solves.name, schedules=names, M=M, mask=mask, **dict(sizes)).best if names else None  # type: ignore[arg-type]
     if row is not None and row.io < claimed.value:
         raise UsageError(
             f"{claimed.name} gives {claimed.value:,} words for {solves.name} with {listed(sizes)} at M = {M:,}, where "
