@@ -4,6 +4,7 @@ if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
 from pebblesim.schedules import (
+    absorbed,
     activation,
     activation_forward,
     backward_qkv,
@@ -32,6 +33,7 @@ from pebblesim.schedules import (
 )
 
 __all__ = [
+    "absorbed",
     "activation",
     "activation_forward",
     "backward_qkv",
