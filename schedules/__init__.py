@@ -4,7 +4,6 @@ if __name__ != "pebblesim.schedules":
     raise ImportError(f"import this package as 'pebblesim.schedules', not {__name__!r}")
 
 from pebblesim.schedules import (
-    absorbed,
     activation,
     activation_forward,
     backward_qkv,
@@ -22,6 +21,7 @@ from pebblesim.schedules import (
     partly_resident,
     partly_stored,
     projected,
+    projected_absorbed,
     regrouped,
     resident,
     row_stationary,
@@ -30,10 +30,10 @@ from pebblesim.schedules import (
     split_keys,
     standard,
     stored_pairs,
+    weights_absorbed,
 )
 
 __all__ = [
-    "absorbed",
     "activation",
     "activation_forward",
     "backward_qkv",
@@ -51,6 +51,7 @@ __all__ = [
     "partly_resident",
     "partly_stored",
     "projected",
+    "projected_absorbed",
     "regrouped",
     "resident",
     "row_stationary",
@@ -59,4 +60,5 @@ __all__ = [
     "split_keys",
     "standard",
     "stored_pairs",
+    "weights_absorbed",
 ]

@@ -33,6 +33,16 @@ GLOSSARY = {
 }
 """(formula, meaning) of the tensors that projections add."""
 
+ABSORBED = {
+    "forward": {
+        "QW": ("Q W_Kᵀ", "queries, already multiplied by the weights of the keys"),
+        "KW": ("K W_Qᵀ", "keys, already multiplied by the weights of the queries"),
+        "PA": ("P A3", "for each query, the mean of the inputs of the values; O = PA W_V"),
+    }
+}
+"""The same for tensors of schedules in which weights are absorbed."""
+
+
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
 
 for core in (problem(name).rectangle for name in THEOREMS):
@@ -60,5 +70,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
             OF_PROJECTED,
         ),
         bounds=core.bounds,
-        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES} | GLOSSARY,
+        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES}
+        | GLOSSARY
+        | ABSORBED.get(core.name, {}),
     )

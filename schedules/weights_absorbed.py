@@ -40,10 +40,7 @@ def row_stationary_absorbed(m, A1, A2, A3, dO, X, Y, O, l, *, B_r):
 @schedule(
     problem="backward",
     source="ours: row-stationary-one-pass with Y absorbed into dO",
-    io=(
-        "3*n_q*d + ceiling(n_q/B_r)*(2*d**2 + 2*n_k*d)"
-        f" + {streamed('d', 'n_q', 'd', 'a_g', 'b_g')}"
-    ),
+    io=(f"3*n_q*d + ceiling(n_q/B_r)*(2*d**2 + 2*n_k*d) + {streamed('d', 'n_q', 'd', 'a_g', 'b_g')}"),
     fit=["B_r", ("a_g", "b_g")],
     graph={"order": "one-pass", "absorbed": ("Y",)},
 )
@@ -75,7 +72,7 @@ def row_stationary_one_pass_absorbed(m, A1, A2, A3, dO, X, Y, *, B_r, a_g, b_g):
     graph={"order": "T", "absorbed": ("X",)},
 )
 def keys_resident_absorbed(m, A1, A2, A3, dO, X, Y):
-    """Keys resident, absorbed: for few keys the compulsory words and A2 once more, with 3n_k d + d + O(n_k) of cache."""
+    """Keys resident, absorbed: for few keys the compulsory words and A2 again, with 3n_k d + d + O(n_k) of cache."""
     (n_q, d), (n_k, _) = A1.shape, A2.shape
     g = m.tensor("g", d, d)
     T = m.zeros(d, n_k)
