@@ -37,6 +37,11 @@ ABSORBED = {
     "forward": {
         "QW": ("Q W_Kᵀ", "queries, already multiplied by the weights of the keys"),
         "KW": ("K W_Qᵀ", "keys, already multiplied by the weights of the queries"),
+        "AV": ("A V", "the output before the division by the row sums; A A3 where W_V is absorbed"),
+        "lO": (
+            "diag(a) lO_prev + A_block V_block",
+            "running output, before the division by the row sums; of A3 for V where W_V is absorbed",
+        ),
         "PA": ("P A3", "for each query, the mean of the inputs of the values; O = PA W_V"),
     }
 }
