@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 from pebblesim.graphs.projections import absorbable
 

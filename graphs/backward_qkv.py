@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
 from pebblesim.graphs.forward import WEIGHTS
 from pebblesim.graphs.projections import absorbable, queries_keys_values

@@ -8,7 +8,7 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import problem
 

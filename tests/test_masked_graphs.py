@@ -13,8 +13,8 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.formats import save_graph as save
-from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked as masked_module, memory
 from pebblesim.graphs.builder import Builder
