@@ -110,7 +110,7 @@ _KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
 def _passes(system: System) -> tuple[Candidate, ...]:
     from pebblesim.synthesis.plans import candidates
 
-    key = system.problem.name, system.problem.graph, *sorted(system.options.items())
+    key = system.problem.name, system.problem.dims, system.problem.graph, *sorted(system.options.items())
     if key not in _KNOWN:
         _KNOWN[key] = tuple(candidates(system))
     return _KNOWN[key]
