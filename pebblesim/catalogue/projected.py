@@ -74,7 +74,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
             "d**2*n/sqrt(M) + ",
             OF_PROJECTED,
         ),
-        bounds=core.bounds,
+        bounds=f"projected-{core.name}",
         glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES}
         | GLOSSARY
         | ABSORBED.get(core.name, {}),
