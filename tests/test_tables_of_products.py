@@ -107,7 +107,7 @@ def test_a_form_is_said_to_hold_as_far_as_trees_take_their_share(name: str) -> N
     ((_, _, high),), (_, unit) = claim.forms, claim.unit
     assert high is not None
     within, beyond = (
-        least_words(claim.products, claim.capacity, int(M), claim.free, claim.tree)
+        least_words(10**6 * claim.products, claim.capacity, int(M), claim.free, claim.tree)
         for M in (0.95 * high * unit, 1.05 * high * unit)
     )
     assert within is not None and beyond is None

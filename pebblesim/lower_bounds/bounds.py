@@ -44,6 +44,8 @@ BOUNDS = {
     "forward-latent": bounds_forward.LATENT,
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
+    "projected-forward": bounds_forward.PROJECTED_FORWARD,
+    "projected-backward-qkv": bounds_backward_qkv.PROJECTED_BACKWARD_QKV,
 }
 """The proved bounds, by the names that `Problem.bounds` uses; other problems have only the compulsory bound."""
 
