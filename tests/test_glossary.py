@@ -133,7 +133,7 @@ def test_the_formulas_are_true(name: str) -> None:
         for tensor in names:
             assert tensor in solves.glossary, f"{tensor} has no entry in the glossary of {name!r}"
             formula = solves.glossary[tensor][0]
-            used = set(re.findall(r"[^\W\d]\w*", formula)) & set(solves.glossary)
+            used = set(re.findall(r"[^\W\d]\w*", formula.replace("ᵀ", ""))) & set(solves.glossary)
             if not formula or re.search(r"_prev|_block", formula) or not used <= set(values):
                 continue
             if tensor in ("A", "AV") and {"m", "m_block", "m_s"} & {family.name for family in graph.families}:
