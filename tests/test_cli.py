@@ -581,7 +581,7 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     result = pebblesim("bounds -n 4096 -d 64 -M 64k --json").json
     holds(result, {"problem": str, "n": int, "d": int, "M": int, "bound": dict, "lower_bound": dict})
     named = {each["name"]: each for each in result["lower_bounds"]}
-    assert set(named) == {"compulsory", "D1", "D1r", "D2", "D3", "D4", "D4r", "D5"}
+    assert set(named) == {"compulsory", "D1", "D1m", "D1r", "D2", "D3", "D4", "D4r", "D5"}
     assert named["compulsory"]["value"] == 4 * 4096 * 64 + 3 * 64 * 64
     assert named["D1"]["value"] is None
     assert "M is above 16,384" in named["D1"]["why_not"]
@@ -589,11 +589,16 @@ def test_bounds_as_json(pebblesim: Pebblesim) -> None:
     assert result["lower_bound"].items() >= {"name": "D3", "value": named["D3"]["value"]}.items()
     every = "every way of computing"
     assert {name: each["for"] for name, each in named.items()} == {
-        **dict.fromkeys(("compulsory", "D1r", "D3", "D4r", "D5"), every),
+        **dict.fromkeys(("compulsory", "D1m", "D3", "D4r", "D5"), every),
         **dict.fromkeys(("D1", "D2", "D4"), "g = A1ᵀ p A2"),
+        "D1r": "g regrouped by rows",
     }
     assert result["lower_bound"]["for"] == every
-    assert {each["for"]: each["name"] for each in result["ways"]} == {"g = A1ᵀ p A2": "D2", "g regrouped by rows": "D3"}
+    assert {each["for"]: each["name"] for each in result["ways"]} == {
+        "g = A1ᵀ p A2": "D2",
+        "g regrouped by rows": "D3",
+        "any order of the products": "D3",
+    }
     for each in named.values():
         assert each["recomputation"] is each["every_tree"] is True
         for form in each["forms"]:

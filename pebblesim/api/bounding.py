@@ -17,10 +17,12 @@ from pebblesim.counting.arguments import AnyMask, BlockRule, problem_dims
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.dags.own import OWN
+from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
-from pebblesim.language.registry import Schedule, get
+from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.lower_bounds.bounds import (
     Formulation,
     LowerBound,
@@ -170,7 +172,8 @@ def bounds(
     'D3'
 
     Raises:
-        UsageError: a name or size is not allowed.
+        UsageError: a name or size is not allowed; or a user's bound exceeds the words of a schedule, or a user's Θ is
+            not one.
     """
     solves, pattern, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
     M = whole("M", M)
@@ -201,6 +204,11 @@ def _bounds(
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
     pairs = None if allowed is None else Pairs.of(allowed, *solves.grid(sizes)).number
+    hold_theta(solves)
+    if not isinstance(allowed, int):
+        proved = formulation is not None or is_built_in(solves.values)
+        for claimed in own if proved else [*own, least_of_ways(ways)]:
+            _refuse_above_counts(solves, sizes, M, allowed, claimed)
     theta = solves.theta.of_pairs() if solves.theta and allowed is not None else solves.theta
     return Bounds(
         problem=solves.name,
@@ -214,6 +222,24 @@ def _bounds(
         best=least_of_ways(ways) if formulation is None else largest(lower),
         theta_value=theta.value({**sizes, **({} if pairs is None else {"Z": pairs}), "M": M}) if theta else None,
     )
+
+
+def _refuse_above_counts(
+    solves: Problem, sizes: Mapping[str, int], M: int, mask: Mask | None, claimed: LowerBound
+) -> None:
+    """Refuse a lower bound for every way of computing that exceeds the least count.
+
+    Raises:
+        UsageError: a schedule of the problem moves fewer words; the message names it.
+    """
+    names = [each.name for each in of_problem(solves.name, mask is not None)]
+    row = compare(solves.name, schedules=names, M=M, mask=mask, **dict(sizes)).best if names else None  # type: ignore[arg-type]
+    if row is not None and row.io < claimed.value:
+        raise UsageError(
+            f"{claimed.name} gives {claimed.value:,} words for {solves.name} with {listed(sizes)} at M = {M:,}, where "
+            f"{row.schedule} with blocks {row.blocks_in_words} moves {row.io:,} words: it is not a lower bound, unless "
+            f"{row.schedule} computes something else, which `play` shows."
+        )
 
 
 def _together(each: Sequence[Bounds]) -> Bounds:

@@ -14,6 +14,7 @@ from pebblesim.core.tables import aligned
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.count import Counted, of_heads
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
@@ -124,6 +125,7 @@ def compare(
         schedules = [schedules]
     algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    hold_theta(solves)
     if not algorithms:
         algorithms = of_problem(solves.name, mask is not None)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]

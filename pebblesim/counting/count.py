@@ -19,6 +19,7 @@ from pebblesim.core.sizes import whole
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
@@ -306,6 +307,7 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    hold_theta(get(schedule).problem)
     return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
 
 
