@@ -100,7 +100,7 @@ class Bounds(Result):
                 }
                 for each in self.lower
             ],
-            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.said else {}),
+            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.is_given else {}),
         }
 
     def latex(self) -> str:
@@ -122,7 +122,7 @@ class Bounds(Result):
         lines = [f"least: {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
-        if self.heads.said:
+        if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
         return lines
 
@@ -175,7 +175,7 @@ def bounds(
     M = whole("M", M)
     if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
-    if pairs is not None and among.together > 1:
+    if pairs is not None and among.heads_per_problem > 1:
         raise UsageError(
             "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
         )

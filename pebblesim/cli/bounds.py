@@ -97,7 +97,7 @@ def bounds(
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         say("\n".join(one.summary()))
-    elif one.heads.said:
+    elif one.heads.is_given:
         say(f"{one.heads}: {one.times:,} times that")
 
 
