@@ -61,6 +61,7 @@ SPLIT = {
     "large-cache": {"g"},
     "projected-flash1-backward": {"dQ"},
     "projected-flash2-backward": {"dQ"},
+    "row-stationary-absorbed": {"g"},
     "row-stationary-fused": {"g"},
     "small-cache-backward-in-rows": {"dK", "dV"},
     "nested": {"C"},
