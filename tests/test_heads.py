@@ -175,7 +175,7 @@ def test_decoding_of_deepseek_by_hand(run: Any) -> None:
     assert total["reads"] == 2 * (16384 * 576 + 128 * 576)
     assert total["writes"] == 2 * 128 * (512 + 1)
     assert total["each_for_itself"] == 2 * 128 * (16384 * 576 + 576 + 513)
-    assert row["gap"] == 1
+    assert row["gap_of_way"] == 1 < row["gap"] < 1.0001  # L is written for a backward pass
 
 
 def test_values_are_fewer_words_than_keys() -> None:

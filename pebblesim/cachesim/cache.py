@@ -39,6 +39,7 @@ class Cached:
         by_policy: the result of each policy, by name.
         requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
             before they are written.
+        requested: number of words that the requests read.
         counted: the schedule's count; None if the stream is not from a schedule.
         enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
             reads; None if there is no such size, or no schedule.
@@ -54,6 +55,7 @@ class Cached:
     by_policy: Mapping[str, Misses]
     requests: int
     compulsory: int
+    requested: int
     counted: Counted | None = None
     enough: int | None = None
     own: Traffic | None = None
@@ -81,12 +83,17 @@ class Cached:
         return Traffic(self.by_policy[policy].fetched * self.times, self.by_policy[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:
-        """Words that a policy fetches, divided by words that the schedule reads."""
-        return None if self.own is None else self.by_policy[policy].fetched / self.own.reads
+        """Words that a policy fetches, divided by words that the schedule reads.
+
+        Without a schedule it is the miss ratio: divided by words that the requests read; None if they read nothing.
+        """
+        read = self.requested if self.own is None else self.own.reads
+        return self.by_policy[policy].fetched / read if read else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
         row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
+        row["requested"] = self.requested
         if self.counted is not None and self.own is not None and self.bound is not None:
             row |= {
                 "blocks": dict(self.counted.blocks),
@@ -186,8 +193,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
         else:
             line += [row.requests, row.compulsory]
         for policy, each in row.by_policy.items():
-            share = row.ratio(policy) if row.counted is not None else each.misses / max(row.requests, 1)
-            line += [each.fetched, share, each.written]
+            line += [each.fetched, row.ratio(policy), each.written]
         if row.bound is not None:
             line += [row.bound.value, row.enough]
         lines.append(line)
@@ -201,6 +207,9 @@ def accesses(
     machine: Machine = "uses",
     grain: Grain = "tiles",
     blocks: BlockRule = "fit",
+    line: int | None = None,
+    ways: int | None = None,
+    dtype: str = "float32",
     mask: AnyMask | None = None,
     **dims: int,
 ) -> Stream:
@@ -211,6 +220,8 @@ def accesses(
         machine: "uses": no scratchpad, each use of a word is a request; "moves": only the schedule's reads and writes
             are requests.
         grain: "tiles" (items with sizes), or "words".
+        line, ways, dtype: of the cache that it is for, as for `cache`: with lines items are lines, and in sets they are
+            words or lines.
 
     Returns:
         The stream: an array of requests, with the sizes of items.
@@ -223,13 +234,33 @@ def accesses(
         Infeasible, UsageError: as for `pebblesim.count`, or there are too many requests.
     """
     from pebblesim.cachesim import accesses as reading
+    from pebblesim.cachesim.policies import in_lines
 
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
     pattern = masks.of(mask)
     program = algorithm.program if pattern is None else algorithm.masked
-    return reading.accesses(program, {**sizes, **sides}, machine, grain, pattern)
+    words = None if line is None else _words_in(line, dtype)
+    stream = reading.accesses(program, {**sizes, **sides}, machine, _finer(grain, words, ways), pattern)
+    return stream if words is None else in_lines(stream, words)
+
+
+def _finer(grain: Grain, words: int | None, ways: int | None) -> Grain:
+    """The grain for a cache with lines of so many words, or with sets: both are of words."""
+    return "words" if words or ways else grain
+
+
+def _words_in(line: int, dtype: str) -> int:
+    """Words in a cache line of so many bytes.
+
+    Raises:
+        UsageError: they are not a whole number.
+    """
+    words, rest = divmod(whole("line", line), bytes_of(dtype))
+    if rest or not words:
+        raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
+    return words
 
 
 def cache(
@@ -290,11 +321,7 @@ def cache(
             raise UnknownName("policy", each, POLICIES)
     if not sizes or not policies:
         raise UsageError("give at least one cache size and one policy.")
-    words = None
-    if line is not None:
-        words, rest = divmod(whole("line", line), bytes_of(dtype))
-        if rest or not words:
-            raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
+    words = None if line is None else _words_in(line, dtype)
     if ways is not None:
         whole("ways", ways)
     algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
@@ -323,7 +350,7 @@ def cache(
     shares = among.sharing if separate else 1
     for group in alike.values():
         first = group[0]
-        finer: Grain = "words" if words or (ways and grain == "tiles") else grain
+        finer = _finer(grain, words, ways)
         streams = [_of_counted(algorithm, part, machine, finer) for part in first.parts or (first,) * shares]
         stream = streams[0]
         if len(streams) > 1:
@@ -394,10 +421,10 @@ def _rows(
     from pebblesim.cachesim.policies import compulsory, misses
 
     by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
-    fresh = compulsory(stream)
+    fresh, requested = compulsory(stream), stream.requested
     for number, M in enumerate(sizes):
         of_policy = {policy: each[number] for policy, each in by_policy.items()}
-        yield Cached(name, M, of_policy, len(stream), fresh)
+        yield Cached(name, M, of_policy, len(stream), fresh, requested)
 
 
 def _enough(stream: Stream, reads: int) -> int | None:

@@ -157,7 +157,7 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
-    from pebblesim.api.bounding import gaps as gaps_of
+    from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]

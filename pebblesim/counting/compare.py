@@ -12,7 +12,7 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import listed, whole
 from pebblesim.core.tables import aligned
 from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.count import OF_WAY, Counted, of_heads
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
 from pebblesim.counting.totals import Totals
@@ -77,12 +77,13 @@ class Comparison(Result, Sequence[Counted]):
         sizes = listed({**self.dims, "M": self.M})
         under = "" if self.mask is None else f", mask {self.mask}"
         lines = [
-            (row.schedule, row.blocks_in_words, row.io, row.gap)
+            (row.schedule, row.blocks_in_words, row.io, row.gap, row.gap_of_way)
             if row.least_M is None
-            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None)
+            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None, None)
             for row in self.rows
         ]
-        table = f"{self.problem}: {sizes} words{under}\n{aligned(('schedule', 'blocks', 'I/O', 'gap'), lines)}"
+        columns = ("schedule", "blocks", "I/O", "gap", OF_WAY)
+        table = f"{self.problem}: {sizes} words{under}\n{aligned(columns, lines)}"
         return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.said else "")
 
 

@@ -31,7 +31,7 @@ LINEAR = [
 
 
 def linear(case: Cutting) -> CuttingBound:
-    """Yield bound L1."""
+    """Return bound L1."""
     return case.of_products("L1", "all four products", LINEAR)
 
 

@@ -28,7 +28,7 @@ from pebblesim.language.registry import Schedule, get
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rows; stored rows of another version are ignored."""
 
 
@@ -45,7 +45,7 @@ FEW = 100
 
 
 RESULTS = {
-    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap", "gap_of_way"),
     "formula": ("reads", "writes", "io", "peak_words"),
     "play": (
         *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),

@@ -18,7 +18,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.count import Counted, count
+from pebblesim.counting.count import OF_WAY, Counted, count
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, pasted
 from pebblesim.language.masks import Band, Mask
@@ -288,7 +288,7 @@ class Advice(Result):
         best = each.best
         lines.append(
             f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
-            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
+            f"{best.gap:.2f} x the lower bound of {best.every_way}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
@@ -299,13 +299,14 @@ class Advice(Result):
         return lines
 
     def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
-        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        columns = ("schedule", "blocks", "I/O per head", "gap", OF_WAY, "ops/byte", "moving", "computing", "bound by")
         cells = [
             (
                 row.schedule,
                 _said(row.blocks) or "none",
                 row.io,
                 row.gap,
+                row.gap_of_way,
                 self.per_byte(row),
                 _time(self.seconds(each, row)),
                 _time(self.arithmetic(row)),
