@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
+from pebblesim.core.errors import UsageError
 from pebblesim.counting.held import _hold
-from pebblesim.language.problems import PROBLEMS
+from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES
+from pebblesim.lower_bounds.bounds import lower_bounds
+from pebblesim.lower_bounds.cutting import Bounding
+from pebblesim.lower_bounds.instances import Product
 
 Run = Callable[[str], tuple[int, str, str]]
 
@@ -207,6 +212,14 @@ def test_what_a_problem_cannot_say_of_itself(old: str, new: str, says: str) -> N
     with pytest.raises(ps.UsageError, match=says):
         exec(compile(BARE.replace(old, new), "mine.py", "exec"), {"__name__": "mine"})
         ps.bounds("sum-of-vectors", rows=3, M=9)
+
+
+def test_bounds_that_return_a_claim_instead_of_yielding_it_are_refused() -> None:
+    solves = problem("matmul")
+    one = [Product("C", "A", "B", ("m", "k", "n"))]
+    returned = Bounding(("A", "B", "C"), lambda case: case.of_products("mine", "products", one))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the bounds of problem 'matmul' are one claim; `yield` it"):
+        lower_bounds(replace(solves, bounds=returned), {"m": 4, "k": 4, "n": 4}, 16)
 
 
 HEADS = BARE.replace('("rows",),\n    from_nd={"rows": "n"}', '("h", "rows"),\n    from_nd={"h": "n", "rows": "n"}')
