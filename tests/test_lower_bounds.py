@@ -492,7 +492,7 @@ def test_a_bound_applies_to_the_way_a_schedule_computes() -> None:
     kept = by_name(lower_bounds(PROBLEMS["backward-qkv"], sizes, 65536, Formulation.of(SCHEDULES["standard-backward"])))
     assert set(kept) == {"compulsory", "E5", "E6"}
     linear = by_name(lower_bounds(PROBLEMS["linear"], sizes, 4096, Formulation.of(SCHEDULES["linear-quadratic"])))
-    assert set(linear) == {"compulsory", "C1", "C2", "C2w", "C3", "C4", "C5"}
+    assert set(linear) == {"compulsory", "L2", "C1", "C2", "C2w", "C3", "C4", "C5"}
     assert ps.count("linear", **sizes, M=4096).io < linear["C2"].value  # which a softmax would not let it
 
 

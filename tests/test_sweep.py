@@ -392,7 +392,7 @@ ps.problem(
     values=reference,
     source="mine",
     graph=declare,
-    theta=ps.Theta("n**2*d/sqrt(M)", "mine"),
+    theta=ps.Theta("n**2 + n**2*d/sqrt(M)", "mine"),
 )
 
 
@@ -453,7 +453,7 @@ def test_a_changed_reference_is_played_again(scores: Callable[..., list[dict[str
 
 def test_a_changed_theta_or_bound_is_counted_again(scores: Callable[..., list[dict[str, Any]]]) -> None:
     (first,) = scores(what="count")
-    (doubled,) = scores('"n**2*d/sqrt(M)"', '"2*n**2*d/sqrt(M)"', what="count")
+    (doubled,) = scores('"n**2 + n**2*d/sqrt(M)"', '"2*n**2 + 2*n**2*d/sqrt(M)"', what="count")
     assert doubled["bound_ratio"] == pytest.approx(first["bound_ratio"] / 2)
     own = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
     (bounded,) = scores(what="count", more=own)

@@ -106,7 +106,7 @@ def crossover(
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     several = [name for name, sizes in axes.items() if len(sizes) > 1]
     if len(several) > 1 or bool(several) != (M is not None):
-        raise UsageError(_what_is_open(several, M))
+        raise UsageError(_axis_error(several, M))
     last = {name: sizes[-1] for name, sizes in axes.items()}
     cases = among.cases(solves, last, None)
     if several:
@@ -139,7 +139,7 @@ def crossover(
     )
 
 
-def _what_is_open(several: Sequence[str], M: int | None) -> str:
+def _axis_error(several: Sequence[str], M: int | None) -> str:
     if len(several) > 1:
         return (
             f"{' and '.join(several)} have several sizes each; a crossing is along one dimension, so give one size "

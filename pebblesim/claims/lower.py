@@ -251,7 +251,7 @@ class _Against:
         gap = words.io / bound.value
         self.number += 1
         name = schedule.problem.name
-        self.closest[name] = min(self.closest.get(name, (inf, "")), (gap, f"{text}.gap → {gap:.4f}"))
+        self.closest[name] = min(self.closest.get(name, (inf, "")), (gap, f"{text}.gap_of_way → {gap:.4f}"))
         return None
 
     def held(self, what: str) -> Finding:

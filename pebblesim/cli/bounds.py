@@ -97,7 +97,7 @@ def bounds(
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         say("\n".join(one.summary()))
-    elif one.heads.said:
+    elif one.heads.is_given:
         say(f"{one.heads}: {one.times:,} times that")
 
 
@@ -157,7 +157,7 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
-    from pebblesim.api.bounding import gaps as gaps_of
+    from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]

@@ -92,7 +92,7 @@ def contenders(way: str) -> tuple[str, ...]:
 def race(
     track: Track,
     output: Path | None = None,
-    tell: Callable[[Row], None] | None = None,
+    on_progress: Callable[[Row], None] | None = None,
     only: Sequence[str] | None = None,
 ) -> list[Row]:
     """Run every contender that is not in `output` yet; return the rows, as they are stored there.
@@ -101,7 +101,7 @@ def race(
         track: the task.
         only: these contenders; all if None.
         output: a file of JSON lines, updated after each contender, so that a stopped race can be resumed.
-        tell: called with each new row.
+        on_progress: called with each new row.
 
     Raises:
         UsageError: there is no PyTorch with a GPU, or no Triton.
@@ -116,8 +116,8 @@ def race(
             known[key] = {"id": key, **asdict(track), "contender": contender, **_run(torch, arrays, contender)}
             if output:
                 save(output, known.values())
-            if tell:
-                tell(known[key])
+            if on_progress:
+                on_progress(known[key])
         rows.append(known[key])
     return rows
 

@@ -28,7 +28,7 @@ from pebblesim.language.registry import Schedule, get
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rows; stored rows of another version are ignored."""
 
 
@@ -45,7 +45,7 @@ FEW = 100
 
 
 RESULTS = {
-    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap", "gap_of_way"),
     "formula": ("reads", "writes", "io", "peak_words"),
     "play": (
         *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
@@ -82,7 +82,7 @@ class Point:
     def key(self) -> str:
         """A hash of everything that defines the row: the sizes, and the program and its problem rather than names."""
         sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
-        sizes += [self.heads.to_dict()] if self.heads.said else []
+        sizes += [self.heads.to_dict()] if self.heads.is_given else []
         text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -234,7 +234,7 @@ def row_of(point: Point) -> StoredRow:
         if point.what == "count":
             same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
             counted = count(point.schedule, M=point.M, **same)
-            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
+            shared = {} if counted.io_without_sharing is None else {"io_without_sharing": counted.io_without_sharing}
             values = {name: getattr(counted, name) for name in RESULTS["count"]}
             return values | {"blocks": dict(counted.blocks)} | shared
         same |= {"mask": cases.masks[0], **cases.sizes}
