@@ -2,10 +2,8 @@
 
 from turns import in_turn
 
-NAMES = [*(f"tests/test_a.py::test_every[{number}]" for number in range(500)), "test_b.py::test_long", "test_b.py::c[1]"]
-    "test_b.py::test_long",
-    "test_b.py::c[1]",
-]
+CASES = [f"tests/test_a.py::test_every[{number}]" for number in range(500)]
+NAMES = [*CASES, "test_b.py::test_long", "test_b.py::test_few[1]"]
 
 
 def test_a_commit_has_few_slow_tests_always_the_same_and_another_has_others() -> None:
