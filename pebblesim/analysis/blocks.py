@@ -432,7 +432,10 @@ def _parts_of(
     summation: str,
     mask: Mask | None,
 ) -> tuple[_Part, ...]:
-    """The same; room is needed as without the mask, and words are `counted` under it."""
+    """The parts of a program that have blocks; `counted` is the program whose words are counted, under the mask.
+
+    The cache needed is that without the mask.
+    """
     parts: list[set[str]] = []
     for names in (*map(set, fit), *map(_used, program.phases)):
         joined = names.union(*(part for part in parts if part & names))

@@ -270,16 +270,16 @@ class Occupancy:
 
 
 def transfer_state(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
-    """What is known of a tile's words goes over to another tile with them."""
+    """Move an entry of `kept` from a tile to the one that takes over its words."""
     kept.pop(tile, None)
     if source in kept:
         kept[tile] = kept.pop(source)
 
 
 def summation_scope(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
-    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension.
+    """Return all that a sum goes over: the tile of a loop that ran already when the sum began, or a whole dimension.
 
-    A first part of a dimension is none: the sum goes on over the others.
+    A first part of a dimension is never all of it: the sum goes on over the others.
     """
     while index.parent is not None and (index not in within or index.first):
         index = index.parent

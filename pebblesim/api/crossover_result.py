@@ -60,7 +60,7 @@ class Crossing:
 
     @property
     def M(self) -> int | None:
-        """The same, if the size is M."""
+        """The smallest M from which on the second schedule moves fewer words; None if there is none."""
         return self.at if self.along == "M" else None
 
     @property

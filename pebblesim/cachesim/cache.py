@@ -144,7 +144,7 @@ class CacheTable(Result, Sequence[Cached]):
 
     @property
     def title(self) -> str:
-        """What `totals` adds up."""
+        """The heading of `totals`: the heads and sequences that it adds up."""
         among, first = self.heads, self.rows[0]
         if first.counted is not None and first.counted.parts:
             one = ", each under its own mask"

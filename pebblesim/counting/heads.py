@@ -76,7 +76,7 @@ class Heads:
         return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
 
     def alone(self) -> Heads:
-        """The same heads, each counted separately."""
+        """Return these heads with each counted separately."""
         return Heads(self.heads, self.kv_heads, self.batch, separate=True)
 
     def cases(self, solves: Problem, dims: Mapping[str, int], mask: AnyHeads | None) -> Cases:

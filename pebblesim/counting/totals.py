@@ -45,13 +45,13 @@ class Totals:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the table."""
+        """The headings of the table of totals."""
         in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
         return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
 
     @property
     def lines(self) -> list[tuple[str | int | None, ...]]:
-        """Of the table."""
+        """The lines of the table of totals."""
         texts = []
         for row in self.rows:
             words, alone = row.total, row.io_without_sharing

@@ -98,7 +98,7 @@ def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
 
 
 def _allowed(mask: AnyHeads | None) -> object:
-    """What a mask allows, as text or hashes: the name of a file says nothing."""
+    """Return the allowed pairs of a mask, as text or hashes: the name of a file says nothing."""
     if isinstance(mask, HeadMasks):
         return [_allowed(each) for each in mask.each]
     if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):

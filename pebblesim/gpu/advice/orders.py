@@ -34,7 +34,7 @@ class Orders:
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed, with its table."""
+        """Return the parts to print: a sentence and the table."""
         first = self.best
         rows = [(row.order, row.read, row.written) for row in self.rows]
         return [

@@ -245,7 +245,7 @@ class Advice(Result):
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed, with its tables."""
+        """Return the parts to print: sentences and tables."""
         sizes = listed(self.dims)
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
