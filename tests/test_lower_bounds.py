@@ -471,8 +471,8 @@ def test_the_forms_of_words_at_two_times_end_where_they_meet(percent: int) -> No
     M = n * d * percent // 100
     found = {each.name: each for each in lower_bounds(PROBLEMS["forward"], {"n": n, "d": d}, M)}["C5"]
     one, two = 13 * n * d // 2 - 48 * d**2 - M, 8 * n * d - 48 * d**2 - 2 * M
-    text = "13*n*d/2 - 48*d**2 - M" if percent <= 150 else "8*n*d - 48*d**2 - 2*M"
-    assert found.form.expr == text
+    texts = ("13*n*d/2 - 48*d**2 - M", "M ≤ 3/2·n·d"), ("8*n*d - 48*d**2 - 2*M", "3/2·n·d ≤ M")
+    assert (found.form.expr, found.form.domain) == texts[percent > 150]
     assert evaluated(found.form.expr, {"n": n, "d": d, "M": M}) == min(one, two) <= found.value
 
 
