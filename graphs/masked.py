@@ -112,7 +112,7 @@ class Unplaced:
 
 
 class Masking:
-    """What a builder knows of a mask.
+    """A mask, as a builder uses it.
 
     Args:
         allowed: booleans of shape (n_q, n_k), the pairs that may meet.
@@ -138,7 +138,7 @@ class Masking:
         self.made = None
 
     def unplaced(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Unplaced | None:
-        """What the mask makes of a family; None if it does not concern it.
+        """Return a family with places for the allowed pairs alone; None if the mask does not concern it.
 
         Args:
             family: all of it but where it is.
@@ -268,7 +268,7 @@ def _fill_elements(
     preds: NDArray[Any],
     at: int,
 ) -> int:
-    """The same for some elements, whose vertices follow each other.
+    """Fill in some elements of a family with a table, whose vertices follow each other; return where they end.
 
     Args:
         leaves_of: from elements and the number of a term in each, the predecessors of that term.
@@ -308,7 +308,7 @@ def _fill_elements(
 def _terms(
     family: Family, table: Placement, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> Callable[[Ids, Ids], list[NDArray[Any]]]:
-    """Of a sum, what gives the predecessors of the u-th terms of elements."""
+    """Return the function that gives the predecessors of the u-th terms of elements of a sum."""
     factors = term_entries(family, block, by_name, dtype)
     columns = (*family.shape, 1)[1]
     summed = before = np.empty(0, np.int64)
@@ -330,7 +330,7 @@ def _terms(
 def _entries_of_elements(
     family: Family, table: Placement, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> Callable[[Ids, Ids], list[NDArray[Any]]]:
-    """The same of an elementwise family, whose elements are their only terms."""
+    """Return the function that gives the predecessors of elements of an elementwise family, their only terms."""
     factors = [_of_elements(family, entries(operand, family, block, by_name, dtype)) for operand in family.operands]
     return lambda elements, _: [ids[elements] for ids in factors]
 

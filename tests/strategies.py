@@ -18,10 +18,19 @@ SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).
 """Shapes of the trees of a graph; a schedule may also have its sums in place."""
 
 
+def only_chains(schedule: Schedule) -> bool:
+    """Whether its sums are chains: one waits in memory where no graph has a sum of its own."""
+    return schedule.name.endswith("queries-partly-resident")
+
+
+def trees(schedule: Schedule) -> st.SearchStrategy[str]:
+    """Shapes of its summation trees."""
+    return st.just("chain") if only_chains(schedule) else SUMMATIONS
+
+
 def summations(schedule: Schedule) -> st.SearchStrategy[str]:
-    """Shapes of its summation trees; a sum that waits in memory where no graph has a sum of its own is a chain."""
-    chains = st.sampled_from(["chain", "in-place"])
-    return chains if schedule.name.endswith("queries-partly-resident") else st.one_of(SUMMATIONS, chains)
+    """Shapes of its summation trees, or sums in place."""
+    return st.one_of(trees(schedule), st.sampled_from(["chain", "in-place"]))
 
 
 def draws(few: int, many: int) -> settings:

@@ -48,7 +48,9 @@ def test_every_figure_of_a_card_has_a_source_and_no_source_is_idle() -> None:
     text = (Path(cards.__file__).parent / "cards.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     sources, used = tables.pop("sources"), set()
-    assert set(tables) == {"GTX1060", "V100", "A100", "H100", "H200", "B200", "MI300X"} == set(cards.cards())
+    documented = (Path(__file__).parent.parent / "docs" / "advise.md").read_text(encoding="utf-8")
+    assert set(tables) == set(cards.cards()) and len(tables) > 6
+    assert [name for name in tables if f"`{name}`" not in documented] == []
     for table in tables.values():
         figures = [value for key, value in table.items() if key not in ("name", "peak", "rates")]
         for figure in (*figures, *table["peak"].values(), *table.get("rates", {}).values()):
@@ -404,3 +406,11 @@ def test_what_is_asked_on_the_command_line() -> None:
     assert [advice["problem"] for advice in backward] == ["backward-qkv", "backward"]
     both = run("--backward -p matmul").exception
     assert isinstance(both, UsageError) and str(both).endswith("--problem matmul was given too; use one of them.")
+
+
+def test_gaps_at_a_boundary_rank_schedules_as_their_words_do() -> None:
+    """With a bound of its own each, 275,775,488 words had gap 3.87, and 141,574,144 words 33.7."""
+    for boundary in ps.advise("A100", problem_name="forward", n=4096, d=128).boundaries:
+        assert [row.gap for row in boundary.rows] == sorted(row.gap for row in boundary.rows)
+        assert len({row.every_way for row in boundary.rows}) == 1
+        assert all(row.gap_of_way <= row.gap for row in boundary.rows)

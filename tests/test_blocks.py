@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
 from pebblesim.analysis.blocks import _BlockSearch, _parts, choose
-from pebblesim.analysis.cache_needed import Room
+from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _area, _covered
 from pebblesim.analysis.peak import CHAINS, peak_red
@@ -366,12 +366,12 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     low, between, high = (
         {name: sorted(each[name] for each in two)[place] for name in schedule.blocks} for place in range(3)
     )
-    words, room = Words(program.phases, dims, mask), Room(schedule.program, dims, "chain")
+    words, room = Words(program.phases, dims, mask), CacheNeed(schedule.program, dims, "chain")
     for blocks in (low, between, high):
         assert words(blocks) == io(program, dims | blocks, mask)
         assert words.least(low, high) <= words(blocks)
         assert words.least(blocks, blocks) <= words(blocks)
-        assert not words.falling or words(low) >= words(blocks) >= words(high)
+        assert not words.nonincreasing or words(low) >= words(blocks) >= words(high)
         most = room.most(blocks)
         assert most is not None and room.least(blocks) <= peak_red(schedule.program, dims | blocks) <= most
     assert room.least(low) <= room(between) <= room(high)
@@ -388,7 +388,10 @@ def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation
         blocks = dict.fromkeys(schedule.blocks, 1)
         for sizes in product((1, 2), repeat=len(schedule.problem.dims)):
             dims = dict(zip(schedule.problem.dims, sizes, strict=True))
-            room, peak = Room(schedule.program, dims, summation), peak_red(schedule.program, dims | blocks, summation)
+            room, peak = (
+                CacheNeed(schedule.program, dims, summation),
+                peak_red(schedule.program, dims | blocks, summation),
+            )
             most = room.most(blocks)
             assert room.least(blocks) <= peak and (most is None or peak <= most), (schedule.name, dims)
 
@@ -461,7 +464,7 @@ def test_under_a_causal_mask_best_is_no_worse_than_the_largest_that_fit() -> Non
 @pytest.mark.parametrize(("M", "gap"), [(8, 1.59), (16, 1.32), (32, 1.21), (64, 1.18)])
 def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> None:
     """Squares of one word leave a gap of 2.53 at M = 8."""
-    assert ps.count("small-cache-streamed", n=2**20, d=128, M=M, blocks="best").gap < gap
+    assert ps.count("small-cache-streamed", n=2**20, d=128, M=M, blocks="best").gap_of_way < gap
 
 
 @pytest.mark.parametrize("n", [2**60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2**48, 2**256 - 1))])
@@ -497,7 +500,7 @@ def test_four_blocks_that_share_a_cache() -> None:
     dims, M = {"m": 700, "k": 50, "n": 900}, 3000
     best = choose(four, dims, M, "best")
     grid = (1, 2, 8, 50, 64)
-    room = Room(four.program, dims, "chain")
+    room = CacheNeed(four.program, dims, "chain")
     least = min(
         io(four.program, dims | blocks)
         for values in product(grid, repeat=4)

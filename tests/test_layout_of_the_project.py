@@ -169,6 +169,18 @@ def test_a_top_folder_cannot_be_imported_by_its_short_name(package: str) -> None
         importlib.import_module(package)
 
 
+def test_no_docstring_needs_its_neighbour() -> None:
+    """A sentence that begins so leaves out its subject, or its verb."""
+    begins = re.compile(r'^ *"""(The same|Of|What)\b')
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for module, path in SOURCES.items()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if begins.match(line)
+    ]
+    assert found == []
+
+
 def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     places = r"(^|[^\w.])/(work|root|home|farm|tmp|opt|Users)/" + "|" + r"\b(pypi|pythonhosted)\.(org|io)"
     kept = [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir(), *ROOT.glob("*.md")]
@@ -183,15 +195,40 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     assert hits == []
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_layers() -> None:
+    """CONTRIBUTING.md draws them from the top: a number for each floor, and a line for each room."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ (\d| )  (\w+) ", text.partition("```text\n")[2].partition("```")[0], re.MULTILINE)
+    floors: dict[int, set[str]] = {}
+    for number, name in drawn:
+        floor = int(number) if number.strip() else min(floors)
+        floors.setdefault(floor, set()).add(name)
+    assert floors == {floor: set(layer) for floor, layer in enumerate(LAYERS, 1)}
+
+
+HEAVY = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
+
+
+def test_problems_and_schedules_import_heavy_libraries_inside_functions() -> None:
+    """They are loaded whenever something is counted: import numpy in the function that uses it."""
+    at_the_top = [
+        f"{module}: {name}"
+        for module, path in SOURCES.items()
+        if within(module, "catalogue", "schedules")
+        for part in parsed(path).body
+        if isinstance(part, ast.Import | ast.ImportFrom)
+        for name in _imports(part, [])
+        if name.split(".")[0] in HEAVY
+    ]
+    assert at_the_top == []
+
+
 def loaded(names: list[str], what: str) -> list[str]:
     """Which of these modules a new interpreter has imported after these statements."""
     code = f"import sys\n{what}\nprint(*(name for name in {names} if name in sys.modules), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stderr.split()
-
-
-HEAVY = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
 
 
 @pytest.mark.parametrize(

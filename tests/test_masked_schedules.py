@@ -297,10 +297,11 @@ def test_sympys_own_subs_gives_what_is_counted(name: str, mask: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", [None, "causal", "window:1", "window:5", "band:2"])
-@pytest.mark.parametrize("schedule", [each for each in MASKABLE.values() if not each.name.endswith("-in-rows")])
-def test_sympys_own_subs_gives_what_is_counted_by_every_schedule(schedule: Schedule, mask: str | None) -> None:
-    check_subs(schedule.name, mask, Random(schedule.name), times=10)
+@pytest.mark.parametrize("name", [name for name in MASKABLE if not name.endswith("-in-rows")])
+def test_sympys_own_subs_gives_what_is_counted_by_every_schedule(name: str) -> None:
+    random = Random(name)
+    for mask in ("causal", random.choice([None, "window:1", "window:5", "band:2"])):
+        check_subs(name, mask, random, times=4)
 
 
 def test_subs_of_a_window_and_of_sums_that_are_long() -> None:

@@ -30,10 +30,10 @@ MOST_HEADS = 65535
 """Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""What each pass computes."""
+"""The problem of each pass."""
 
 RESULTS = {"forward": ("O", "L"), "backward": ("dQ", "dK", "dV")}
-"""What of it is kept."""
+"""The outputs of each pass that are kept."""
 
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""

@@ -9,9 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,17 @@ from pebblesim.api.play import play
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.counting.count import count
 from pebblesim.counting.heads import Heads
+from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.language import masks
+from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import AnyHeads, HeadMasks
+from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.program import fingerprint
 from pebblesim.language.registry import Schedule, get
+from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rows; stored rows of another version are ignored."""
 
 
@@ -43,7 +45,7 @@ FEW = 100
 
 
 RESULTS = {
-    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap", "gap_of_way"),
     "formula": ("reads", "writes", "io", "peak_words"),
     "play": (
         *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
@@ -63,7 +65,7 @@ class Point:
         dims, M: the sizes; no M if nothing depends on it.
         blocks: a rule, or sizes by name.
         mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
-        program: a hash of the schedule's program under the mask.
+        program: a hash of the schedule's program under the mask, its problem and its bounds; see `describe`.
     """
 
     what: str
@@ -78,24 +80,25 @@ class Point:
     program: str
 
     def key(self) -> str:
-        """A hash of everything that defines the row: the sizes, and the program itself rather than its name alone."""
+        """A hash of everything that defines the row: the sizes, and the program and its problem rather than names."""
         sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
-        sizes += [self.heads.to_dict()] if self.heads.said else []
+        sizes += [self.heads.to_dict()] if self.heads.is_given else []
         text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
-    """A schedule, what it does under a mask, and the bounds that its rows are compared with, as a hash."""
+    """Return a hash of a schedule, what it does under a mask, its problem, and the bounds its rows are compared with.
+
+    The problem counts with its reference, its graph, its Θ and its bounds, and users' own bounds with their functions.
+    """
     program = fingerprint(algorithm.program if mask is None else algorithm.masked)
-    solves = algorithm.problem
-    shapes = (solves.name, solves.dims, *map(dict, (solves.inputs, solves.kept, solves.outputs, solves.extra)))
-    rules = (algorithm.name, shapes, dict(algorithm.paper), algorithm.fit, dict(algorithm.graph))
-    return hashlib.sha256(repr((rules, program, _allowed(mask), _bounds())).encode()).hexdigest()
+    declared = {each.name: getattr(algorithm, each.name) for each in fields(algorithm) if each.name != "function"}
+    return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
 
 
 def _allowed(mask: AnyHeads | None) -> object:
-    """What a mask allows, as text or hashes: the name of a file says nothing."""
+    """Return the allowed pairs of a mask, as text or hashes: the name of a file says nothing."""
     if isinstance(mask, HeadMasks):
         return [_allowed(each) for each in mask.each]
     if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
@@ -103,12 +106,25 @@ def _allowed(mask: AnyHeads | None) -> object:
     return str(mask)
 
 
-@cache
-def _bounds() -> str:
-    """The version of the bounds: a hash of the text that states them."""
-    rooms = (files("pebblesim.lower_bounds"), files("pebblesim.catalogue"))
-    stated = {(room.name, file.name): file.read_bytes() for room in rooms for file in room.iterdir() if file.is_file()}
-    return hashlib.sha256(repr(sorted(stated.items())).encode()).hexdigest()
+@dataclass(frozen=True)
+class Own:
+    """The problems and bounds of the user, which another process does not know."""
+
+    problems: tuple[Problem, ...]
+    bounds: tuple[OwnBound, ...]
+
+    @classmethod
+    def known(cls) -> Own:
+        """Return those known to this process."""
+        problems = (each for each in PROBLEMS.values() if not is_built_in(each.values))
+        return cls(tuple(problems), tuple(OWN.values()))
+
+    def declare(self) -> None:
+        """Make them known to this process."""
+        for each in self.problems:
+            PROBLEMS[each.name] = each
+        for bound in self.bounds:
+            OWN[bound.name] = bound
 
 
 def _version() -> str:
@@ -155,13 +171,14 @@ class Run:
             return
         from joblib import Parallel, cpu_count, delayed, parallel_config
 
+        own = Own.known()
         jobs = min(self.jobs or cpu_count(), len(pending))
         if self.dask is None and len(pending) <= FEW and all(point.what != "play" for point in pending.values()):
             jobs = 1
         here = parallel_config(backend="loky", idle_worker_timeout=IDLE)
         with here if self.dask is None else _cluster(self.dask):
             yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-                delayed(_work)(_version(), key, point) for key, point in pending.items()
+                delayed(_work)(_version(), key, point, own) for key, point in pending.items()
             )
 
 
@@ -194,11 +211,12 @@ def _cluster(address: str) -> Iterator[None]:
             yield
 
 
-def _work(version: str, key: str, point: Point) -> tuple[str, StoredRow | None, str]:
+def _work(version: str, key: str, point: Point, own: Own) -> tuple[str, StoredRow | None, str]:
     """Return (key, row, "") or (key, None, reason of the failure); runs in another process."""
     try:
         if version != _version():
             raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
+        own.declare()
         return key, row_of(point), ""
     except PebblesimError as error:
         return key, None, str(error)
@@ -216,7 +234,7 @@ def row_of(point: Point) -> StoredRow:
         if point.what == "count":
             same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
             counted = count(point.schedule, M=point.M, **same)
-            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
+            shared = {} if counted.io_without_sharing is None else {"io_without_sharing": counted.io_without_sharing}
             values = {name: getattr(counted, name) for name in RESULTS["count"]}
             return values | {"blocks": dict(counted.blocks)} | shared
         same |= {"mask": cases.masks[0], **cases.sizes}

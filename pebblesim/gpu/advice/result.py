@@ -18,7 +18,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.count import Counted, count
+from pebblesim.counting.count import OF_WAY, Counted, count
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, pasted
 from pebblesim.language.masks import Band, Mask
@@ -70,8 +70,8 @@ class Advice(Result):
         card, problem, dims, dtype, heads, kv_heads, batch, mask: the arguments.
         boundaries: the results at the multiprocessors and at the memory.
         useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
-        together: number of heads that share keys and values; they are counted as one head with this many times the
-            queries.
+        heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
+            the queries.
         kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
         own_kernels: the same with the user's tile, if a kernel supports it.
     """
@@ -85,7 +85,7 @@ class Advice(Result):
     mask: Mask | None
     boundaries: tuple[Boundary, ...]
     useful: int
-    together: int = 1
+    heads_per_problem: int = 1
     kernels: tuple[Forecast, ...] = ()
     own_kernels: tuple[Forecast, ...] = ()
     kv_heads: int | None = None
@@ -93,7 +93,7 @@ class Advice(Result):
     @property
     def times(self) -> int:
         """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
-        return self.heads // self.together * self.batch
+        return self.heads // self.heads_per_problem * self.batch
 
     @property
     def peak(self) -> float | None:
@@ -183,7 +183,7 @@ class Advice(Result):
             **self.dims,
             "dtype": self.dtype,
             "heads": self.heads,
-            "kv_heads": self.heads // self.together,
+            "kv_heads": self.heads // self.heads_per_problem,
             "batch": self.batch,
             "mask": None if self.mask is None else str(self.mask),
             "useful_operations": self.useful * self.times,
@@ -245,12 +245,13 @@ class Advice(Result):
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed, with its tables."""
+        """Return the parts to print: sentences and tables."""
         sizes = listed(self.dims)
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
-        if self.together > 1:
-            heads += f" on {self.heads // self.together:,} of keys and values, {self.together:,} of them counted as one"
+        if self.heads_per_problem > 1:
+            shared = self.heads_per_problem
+            heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
         parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
         for each in self.boundaries:
             parts += ["", *self._shown(each)]
@@ -288,7 +289,7 @@ class Advice(Result):
         best = each.best
         lines.append(
             f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
-            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
+            f"{best.gap:.2f} x the lower bound of {best.every_way}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
@@ -299,13 +300,14 @@ class Advice(Result):
         return lines
 
     def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
-        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        columns = ("schedule", "blocks", "I/O per head", "gap", OF_WAY, "ops/byte", "moving", "computing", "bound by")
         cells = [
             (
                 row.schedule,
                 _said(row.blocks) or "none",
                 row.io,
                 row.gap,
+                row.gap_of_way,
                 self.per_byte(row),
                 _time(self.seconds(each, row)),
                 _time(self.arithmetic(row)),

@@ -531,7 +531,7 @@ class _Writer:
         return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 
     def _positions(self, rng: ir.Range) -> tuple[str, str]:
-        """The same of rows, of which a mask may have several at a position."""
+        """The first position of the rows of a tile, and the one after its last; a position may have several rows."""
         start, stop = self._ends(rng)
         assert self._mask is not None
         several = self._mask.rows
