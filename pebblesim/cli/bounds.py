@@ -23,7 +23,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import one_way, print_json, print_table, say, show
+from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
-    result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
+    with progress_bar("comparing") as progress:
+        result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
     if output is not None:
         from pebblesim.views.plots.crossover import io_over_M
         from pebblesim.views.plots.style import save

@@ -94,7 +94,7 @@ def edge_list(data: bytes) -> Cdag:
     if (source < 0).any() or (target < 0).any():
         return _named_edges(data)
     ids, places = np.unique(np.concatenate([source, target]), return_inverse=True)
-    pairs = places.reshape(2, -1).T
+    pairs = places.reshape(2, len(source)).T
     names = None if ids[-1] == len(ids) - 1 else [str(v) for v in ids.tolist()]
     return Cdag.from_edges(len(ids), pairs, names=names)
 
