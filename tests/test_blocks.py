@@ -536,6 +536,15 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "d", "M"), [("small-cache-streamed", 2, 4, 22), ("small-cache-relu", 2, 8, 27), ("q-tiled", 2, 9, 60)]
+)
+def test_best_lets_a_block_hold_the_longer_of_the_dimensions_that_it_cuts(name: str, n: int, d: int, M: int) -> None:
+    """Blocks cut n and d, and n < d: a block of d may be best."""
+    feasible = [io for io, peak in table_of(name, (n, d), "chain").values() if peak <= M]
+    assert ps.count(name, n=n, d=d, M=M, blocks="best").io == min(feasible)
+
+
 def test_a_long_list_of_names_is_cut() -> None:
     """A sentence that names all of 80 schedules is not read; one that names a few is."""
     names = [f"schedule-{number:02}" for number in range(30)]

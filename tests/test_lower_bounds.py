@@ -464,6 +464,18 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
                 assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
 
 
+@pytest.mark.parametrize("percent", [1, 100, 125, 149, 150, 151, 175, 200, 300])
+def test_the_forms_of_words_at_two_times_end_where_they_meet(percent: int) -> None:
+    """From M = 3nd/2 on, two times are better than one; before, their form would say too much."""
+    n, d = 4096, 2
+    M = n * d * percent // 100
+    found = {each.name: each for each in lower_bounds(PROBLEMS["forward"], {"n": n, "d": d}, M)}["C5"]
+    one, two = 13 * n * d // 2 - 48 * d**2 - M, 8 * n * d - 48 * d**2 - 2 * M
+    texts = ("13*n*d/2 - 48*d**2 - M", "M ≤ 3/2·n·d"), ("8*n*d - 48*d**2 - 2*M", "3/2·n·d ≤ M")
+    assert (found.form.expr, found.form.domain) == texts[percent > 150]
+    assert evaluated(found.form.expr, {"n": n, "d": d, "M": M}) == min(one, two) <= found.value
+
+
 def test_closed_forms_are_those_of_theory() -> None:
     """n = 65536, d = 128, by hand: 6n²d²/M - nd + 3d² and 4n²d²/M where M is large."""
     n, d = 65536, 128

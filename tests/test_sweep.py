@@ -39,6 +39,21 @@ COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]
 
 
+def test_idle_workers_end_after_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even those of a sweep that was killed."""
+    import joblib
+
+    given: list[dict[str, Any]] = []
+
+    def config(**settings: Any) -> contextlib.nullcontext[None]:
+        given.append(settings)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(joblib, "parallel_config", config)
+    ps.sweep("small-cache", n=[8, 12], d=4, M=64, jobs=1)
+    assert given == [{"backend": "loky", "idle_worker_timeout": 20}]
+
+
 # -- Sizes -----------------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ def edge_list(data: bytes) -> Cdag:
     if (rows.values < 0).any() and (wrong := re.search(rb"(?m)^[^#%\n]*?[0-9]\s+[0-9]+[ \t]+([A-Za-z_]\w*)", data)):
         _refuse_third(data.count(b"\n", 0, wrong.start(1)) + 1, wrong[1].decode())
     ids, places = np.unique(np.concatenate([source, target]), return_inverse=True)
-    pairs = places.reshape(2, -1).T
+    pairs = places.reshape(2, len(source)).T
     names = None if ids[-1] == len(ids) - 1 else [str(v) for v in ids.tolist()]
     return Cdag.from_edges(len(ids), pairs, names=names)
 
