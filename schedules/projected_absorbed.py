@@ -7,10 +7,12 @@ written. For few keys, W_Q is absorbed into the keys: scores are A1 (K W_Qáµ€)áµ
 
 import re
 
+from pebblesim.language import exp
 from pebblesim.language.registry import get, schedule
-from pebblesim.schedules import flash_forward, forward  # noqa: F401 - what gets other operands
+from pebblesim.schedules import flash_forward, forward, partly_resident  # noqa: F401 - what gets other operands
 from pebblesim.schedules.matmul import gemm_streamed, streamed
 from pebblesim.schedules.projected import PROJECTIONS, run, sign
+from pebblesim.schedules.row_sums import add_row_sums
 
 SCORES = {
     "": (("Q", "A1", "W_Q"), ("K", "A2", "W_K")),
@@ -93,5 +95,60 @@ for prefix, absorbed in {
     "queries-absorbed": ("W_Q",),
 }.items():
     absorb(f"{prefix}-row-stationary-forward", get("row-stationary-forward"), *absorbed)
+absorb("queries-absorbed-keys-partly-resident-forward", get("keys-partly-resident-forward"), "W_Q")
 for each in ("flash2-forward", "small-cache-forward-streamed"):
     absorb(f"absorbed-{each}", get(each), "W_K", "W_V")
+
+
+@schedule(
+    problem="projected-backward-qkv",
+    source="ours: queries-resident with W_K and W_V absorbed",
+    io=(
+        " + ".join(
+            streamed(*sizes, "a_w", "b_w") for sizes in (SIZES["Q"], SIZES["QW"], ("n_q", "d_v", "d"), SIZES["Q"])
+        )
+        + " + 2*n_q*d_v + n_q*d_k + 3*n_q*d + n_q + 2*n_k*d + n_k*(d_k + d_v)"
+    ),
+    fit=[("a_w", "b_w")],
+    graph={"kept": "l", "absorbed": ("W_K", "W_V")},
+)
+def queries_resident_absorbed(m, A1, W_Q, A2, W_K, A3, W_V, dO, O, l, *, a_w, b_w):
+    """Queries resident, absorbed: little more than the compulsory words, with n_q(3d + d_k + d_v) of cache and more."""
+    (n_q, d), (n_k, _), d_k, d_v = A1.shape, A2.shape, W_K.shape[1], W_V.shape[1]
+    Q, QW, dOW, dSA2 = (
+        m.tensor("Q", n_q, d_k),
+        m.tensor("QW", n_q, d),
+        m.tensor("dOW", n_q, d),
+        m.tensor("dSA2", n_q, d),
+    )
+    dQ, dK, dV = m.tensor("dQ", n_q, d_k), m.tensor("dK", n_k, d_k), m.tensor("dV", n_k, d_v)
+
+    with m.phase("Q"):
+        gemm_streamed(m, Q, A1, W_Q, a_w, b_w)
+
+    with m.phase("QW"):
+        gemm_streamed(m, QW, Q, W_K, a_w, b_w, B_T=True)
+
+    with m.phase("dOW"):
+        gemm_streamed(m, dOW, dO, W_V, a_w, b_w, B_T=True)
+
+    with m.phase("dK, dV, dSA2"):
+        dO_, v_ = m.read(dO), m.zeros(n_q)
+        add_row_sums(m, v_, dO_, O)
+        Q_, QW_, dOW_, l_, dSA2_ = m.read(Q), m.read(QW), m.read(dOW), m.read(l), m.zeros(n_q, d)
+        for j in m.tiles(n_k, 1, keys_of=n_q, otherwise={dK: 0, dV: 0}):
+            A2_j, A3_j, dK_j, dV_j = m.read(A2[j, :]), m.read(A3[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
+            for i in m.tiles(n_q, 1, queries_of=j):
+                P = m.compute(QW_[i, :] @ A2_j.T)
+                P[:] = exp(P) / l_[i]
+                dV_j += P.T @ dO_[i, :]
+                dS = m.compute(dOW_[i, :] @ A3_j.T)  # dP
+                dS[:] = P * (dS - v_[i])
+                dK_j += dS.T @ Q_[i, :]
+                dSA2_[i, :] += dS @ A2_j
+            m.write(dK[j, :], dK_j)
+            m.write(dV[j, :], dV_j)
+        m.write(dSA2, dSA2_)
+
+    with m.phase("dQ"):
+        gemm_streamed(m, dQ, dSA2, W_K, a_w, b_w)

@@ -33,9 +33,11 @@ GLOSSARY = {
 }
 """(formula, meaning) of the tensors that projections add."""
 
+_QW = {"QW": ("Q W_Kᵀ", "queries, already multiplied by the weights of the keys")}
+
 ABSORBED = {
-    "forward": {
-        "QW": ("Q W_Kᵀ", "queries, already multiplied by the weights of the keys"),
+    "forward": _QW
+    | {
         "KW": ("K W_Qᵀ", "keys, already multiplied by the weights of the queries"),
         "AV": ("A V", "the output before the division by the row sums; A A3 where W_V is absorbed"),
         "lO": (
@@ -43,9 +45,14 @@ ABSORBED = {
             "running output, before the division by the row sums; of A3 for V where W_V is absorbed",
         ),
         "PA": ("P A3", "for each query, the mean of the inputs of the values; O = PA W_V"),
-    }
+    },
+    "backward-qkv": _QW
+    | {
+        "dOW": ("dO W_Vᵀ", "gradient with respect to P A3, the mean of the inputs of the values"),
+        "dSA2": ("dS A2", "gradient with respect to QW; dQ = dSA2 W_K"),
+    },
 }
-"""The same for tensors of schedules in which weights are absorbed."""
+"""(formula, meaning) of the tensors of schedules in which weights are absorbed."""
 
 
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
@@ -72,7 +79,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
             THEOREMS[core.name],
             f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
             "d**2*n/sqrt(M) + ",
-            OF_PROJECTED,
+            OF_PROJECTED[core.name],
         ),
         bounds=f"projected-{core.name}",
         glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES}
