@@ -1,7 +1,7 @@
 """Where each lower bound bites: comparisons in which it is the largest bound and exceeds the compulsory words.
 
-A bound that is never the largest where anything is compared with it is not tested by these comparisons, however many
-they are. The last section of docs/lower-bounds.md is the table, from a run.
+A bound that is never the largest where something is compared with it is not tested by the comparisons, however many
+they are.
 """
 
 from __future__ import annotations
@@ -10,37 +10,43 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import product
 from math import isqrt, prod
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from pebblesim import graphs
 from pebblesim.analysis.blocks import smallest
-from pebblesim.analysis.peak import peak_red
 from pebblesim.api.graph import optimum
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import count
 from pebblesim.language.masks import Mask, of
 from pebblesim.language.problems import PROBLEMS, Problem
-from pebblesim.language.registry import Schedule, of_problem
-from pebblesim.lower_bounds.bounds import Formulation, best, lower_bounds
-
-COMPULSORY = "compulsory"
+from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, best, lower_bounds
 
 FEW = 4
-"""Comparisons of a theorem in each problem in which it bites."""
+"""Comparisons of a theorem in each problem in which it bites, even if it has enough of others."""
+
+
+class Case(NamedTuple):
+    """Sizes at which bounds are compared; `shapes` are "rectangle", "mask" and "M about nd", where they apply."""
+
+    solves: Problem
+    sizes: Mapping[str, int]
+    M: int
+    mask: Mask | None
+    shapes: tuple[str, ...]
 
 
 @dataclass
 class Bites:
-    """The comparisons in which one theorem is the largest bound and exceeds the compulsory words.
+    """The comparisons with counts in which one theorem bites.
 
     Attributes:
         number: by problem.
         shapes: how many were of rectangles, under a mask, or with M from nd/2 to 2nd.
-        closest: the least words compared ÷ the bound.
+        closest: the least words ÷ bound.
         where: the comparison of that ratio.
     """
 
@@ -49,105 +55,116 @@ class Bites:
     closest: Fraction | None = None
     where: str = ""
 
-    def add(self, problem: str, ratio: Fraction, where: str, shapes: list[str]) -> None:
+    def add(self, case: Case, ratio: Fraction, where: str) -> None:
         """Count one comparison."""
-        self.number[problem] += 1
-        self.shapes.update(shapes)
+        self.number[case.solves.name] += 1
+        self.shapes.update(case.shapes)
         if self.closest is None or ratio < self.closest:
             self.closest, self.where = ratio, where
 
 
 @dataclass
 class Searched:
-    """The searches of small graphs on which one theorem is the largest bound and exceeds the compulsory words.
+    """The searches of small graphs on which one theorem bites.
 
     Attributes:
         optima: how many were finished, so that the bound is held against the optimum.
-        ends: how many were interrupted and proved the bound or more.
-        open: how many were interrupted below the bound; the best game is then all that it is held against.
-        met: how many optima equal the bound.
-        problems: the problems with an optimum or such an end.
+        met: how many of these optima equal the bound.
+        ends: how many were interrupted, and had proved as many words as the bound, or more.
+        open: how many were interrupted before; the best game is then all that the bound is held against.
     """
 
     optima: int = 0
+    met: int = 0
     ends: int = 0
     open: int = 0
-    met: int = 0
-    problems: Counter[str] = field(default_factory=Counter)
-
-    def add(self, problem: str, value: int, end: int, proven: bool) -> None:
-        """Count one search, whose lower end is `end`."""
-        self.optima += proven
-        self.ends += not proven and end >= value
-        self.open += end < value
-        self.met += proven and end == value
-        if end >= value:
-            self.problems[problem] += 1
 
 
-def against_counts(enough: int, draws: int, seed: int = 7) -> dict[str, Bites]:
-    """Compare bounds with counts until each theorem has bitten often enough.
+class Comparison:
+    """Compares bounds with counts, until each theorem has bitten often enough.
 
     Args:
         enough: after as many comparisons nothing more is counted for a theorem, but for `FEW` in each problem.
-        draws: sizes drawn for each schedule, and for all schedules of a problem together.
+        draws: cases drawn for each schedule, and for all schedules of a problem together.
         seed: of the draws.
-
-    Raises:
-        BelowBound: a schedule moves fewer words than a bound.
     """
-    random, found = Random(seed), defaultdict[str, Bites](Bites)
-    for solves in PROBLEMS.values():
-        schedules = of_problem(solves.name)
-        for schedule in [*schedules, None]:
-            for _ in range(draws):
-                _compare(solves, schedule, random, found, enough)
-    return dict(found)
+
+    def __init__(self, enough: int, draws: int, seed: int = 7) -> None:
+        self.enough, self.draws, self.random = enough, draws, Random(seed)
+        self.bites: defaultdict[str, Bites] = defaultdict(Bites)
+
+    def run(self) -> dict[str, Bites]:
+        """Draw and compare.
+
+        Where a theorem bites that has not bitten often enough, all schedules of the problem are compared, at this M and
+        nearby.
+
+        Raises:
+            BelowBound: a schedule moves fewer words than a bound.
+        """
+        for solves in PROBLEMS.values():
+            schedules: list[Schedule | None] = [*of_problem(solves.name), None]
+            for schedule in schedules:
+                for _ in range(self.draws):
+                    case = drawn(solves, self.random)
+                    name = self.compare(case, schedule)
+                    if name and self.bites[name].number.total() < self.enough:
+                        for other in schedules:
+                            for eighths in range(6, 11):
+                                if (other, eighths) != (schedule, 8):
+                                    self.compare(case._replace(M=max(4, case.M * eighths // 8)), other)
+        return dict(self.bites)
+
+    def compare(self, case: Case, schedule: Schedule | None) -> str:
+        """Compare the largest bound for a schedule's way with its count; of None, that for every way with the least.
+
+        Returns:
+            The theorem that bites; empty if none does, if it has bitten often enough, or if nothing fits.
+        """
+        if schedule is not None and case.mask is not None and not schedule.alike:
+            return ""
+        top = biting(case.solves, case.sizes, case.M, None if schedule is None else Formulation.of(schedule), case.mask)
+        if top is None:
+            return ""
+        number = self.bites[top.name].number
+        if number.total() >= self.enough and number[case.solves.name] >= FEW:
+            return ""
+        try:
+            words, name = _least_words(case, schedule)
+        except Infeasible:
+            return ""
+        sizes = ", ".join(f"{dim} = {size}" for dim, size in {**case.sizes, "M": case.M}.items())
+        where = f"{name}, {sizes}" + (f", {case.mask}" if case.mask else "")
+        if words < top.value:
+            raise BelowBound(f"{where}: {words} words, below the {top.value} of {top.name}.")
+        self.bites[top.name].add(case, Fraction(words, top.value), where)
+        return top.name
 
 
-def _compare(solves: Problem, schedule: Schedule | None, random: Random, found: dict[str, Bites], enough: int) -> None:
-    """Draw sizes, and compare the largest bound for a schedule's way with its count, or that for every way with all."""
-    view, sizes, M, mask, shapes = drawn(solves, random)
-    if schedule is not None and mask is not None and not schedule.alike:
-        mask, shapes = None, [each for each in shapes if each != "mask"]
-    way = None if schedule is None else Formulation.of(schedule)
-    top = best(view, sizes, M, way, mask)
-    number = found[top.name].number
-    if top.name == COMPULSORY or (number.total() >= enough and number[solves.name] >= FEW):
-        return
-    least = lower_bounds(view, sizes, M, way or Formulation(), mask)[0]
-    if top.value <= least.value:
-        return
-    try:
-        words, name = _least_words(solves, schedule, sizes, M, mask)
-    except Infeasible:
-        return
-    where = f"{name}, {', '.join(f'{dim}={size}' for dim, size in sizes.items())}, M={M}" + (
-        f", {mask}" if mask else ""
-    )
-    if words < top.value:
-        raise BelowBound(f"{where} moves {words} words, below {top.value} of {top.name}")
-    found[top.name].add(solves.name, Fraction(words, top.value), where, shapes)
+def biting(
+    solves: Problem, sizes: Mapping[str, int], M: int, way: Formulation | None, mask: Mask | None = None
+) -> LowerBound | None:
+    """Return the largest bound for a way of computing, or for every way, if it exceeds the compulsory words."""
+    view = solves.in_dims(sizes)
+    top, compulsory = best(view, sizes, M, way, mask), lower_bounds(view, sizes, M, way or Formulation(), mask)[0]
+    return top if top.value > compulsory.value else None
 
 
-def _least_words(
-    solves: Problem, schedule: Schedule | None, sizes: Mapping[str, int], M: int, mask: Mask | None
-) -> tuple[int, str]:
+def _least_words(case: Case, schedule: Schedule | None) -> tuple[int, str]:
+    arguments: dict[str, Any] = {**case.sizes, "M": case.M, "mask": case.mask}
     if schedule is not None:
-        return count(schedule, M=M, mask=mask, **sizes).io, schedule.name  # type: ignore[arg-type]
-    row = compare(solves.name, M=M, mask=mask, **sizes)[0]  # type: ignore[arg-type]
+        return count(schedule, **arguments).io, schedule.name
+    row = compare(case.solves.name, **arguments)[0]
     if row.least_M is not None:
-        raise Infeasible(f"M = {M}", row.least_M)
-    return row.io, f"all, {row.schedule}"
+        raise Infeasible(f"nothing fits into M = {case.M}", row.least_M)
+    return row.io, f"every way, {row.schedule}"
 
 
-def drawn(solves: Problem, random: Random) -> tuple[Problem, dict[str, int], int, Mask | None, list[str]]:
+def drawn(solves: Problem, random: Random) -> Case:
     """Draw sizes of a problem, square or not, an M about d², nd or between, and a mask or none."""
     rectangle = solves.rectangle if random.random() < 0.5 else None
     view, d = rectangle or solves, random.choice([1, 2, 3, 4, 8, 16, 20, 64, 128])
-    n = random.choice([d // 4, d // 2, d, 2 * d, 5 * d, 16 * d, 24 * d, 50 * d, 200 * d, 1000 * d]) + random.choice(
-        [0, 0, 1]
-    )
+    n = max(1, d * random.choice([1, 2, 4, 8, 20, 64, 96, 200, 800, 4000]) // 4) + random.choice([0, 0, 1])
     sizes = {}
     for dim, kind in view.from_nd.items():
         factor = random.choice([1, 1, 2, 4, 16, 64]) if rectangle or solves.name == "matmul" else 1
@@ -157,54 +174,61 @@ def drawn(solves: Problem, random: Random) -> tuple[Problem, dict[str, int], int
     M = max(4, anchor * random.choice([1, 2, 3, 4, 5, 6, 8, 11, 14, 16, 18, 20, 24, 30, 36, 48]) // 16)
     mask = None
     if view.maskable and random.random() < 0.3:
-        _, keys = view.grid(sizes)
-        mask = of(random.choice(["causal", f"window:{max(1, keys // random.choice([2, 8]))}"]))
-    shapes = ["rectangle"] * bool(rectangle) + ["mask"] * (mask is not None)
-    shapes += ["M about nd"] * (words <= 2 * M <= 4 * words)
-    return view, sizes, M, mask, shapes
+        mask = of(random.choice(["causal", f"window:{max(1, view.grid(sizes)[1] // random.choice([2, 8]))}"]))
+    shapes = {"rectangle": rectangle is not None, "mask": mask is not None, "M about nd": words <= 2 * M <= 4 * words}
+    return Case(solves, sizes, M, mask, tuple(shape for shape, applies in shapes.items() if applies))
 
 
-def against_optima(most_vertices: int, states: int, searches: int) -> dict[str, Searched]:
-    """Compare bounds with the least I/O of small graphs, where they exceed the compulsory words.
+SMALL: tuple[tuple[str, tuple[int, ...], int], ...] = (
+    # schedule whose graph is searched, the problem's dimensions in their order, M
+    *(("matmul-tiled", sides, 3) for sides in ((2, 1, 2), (2, 1, 3), (3, 1, 2), (2, 2, 2))),
+    ("small-cache-forward-relu", (2, 1, 1, 1), 3),
+    ("small-cache-forward-relu", (2, 1, 1, 2), 3),
+    ("small-cache-forward-sigmoid", (1, 2, 1, 1), 3),
+    *((f"small-cache-forward-{kind}", (3, 3, 1, 1), 5) for kind in ("relu", "sigmoid")),
+    *((f"small-cache-{kind}", (1, 1, 1), 3) for kind in ("relu", "sigmoid")),
+    ("small-cache-relu", (2, 2, 2), 5),
+    ("small-cache-relu", (1, 4, 3), 5),
+    ("small-cache-relu", (6, 8, 1), 6),
+    ("small-cache-relu", (4, 8, 1), 6),
+    ("small-cache-relu", (3, 4, 1), 5),
+    ("small-cache-sigmoid", (3, 4, 1), 5),
+    ("small-cache-backward-blocked", (2, 2, 2, 2), 5),
+    ("small-cache-backward-blocked", (3, 2, 1, 2), 5),
+    ("small-cache-backward-blocked", (5, 3, 1, 2), 6),
+    ("small-cache-backward-blocked", (5, 5, 1, 1), 6),
+    ("small-cache-backward-kept", (3, 1, 1, 5), 5),
+    ("small-cache-backward-kept", (3, 2, 1, 3), 6),
+    ("projected-small-cache-backward-kept", (2, 1, 1, 3, 1), 5),
+    ("projected-small-cache-backward-blocked", (3, 5, 1, 1, 1), 5),
+    ("linear", (2, 3), 7),
+    ("row-stationary-split-latent", (5, 5, 1, 1), 7),
+    ("row-stationary-split-latent", (5, 5, 1, 3), 10),
+)
+"""Small graphs on which theorems bite, found by trying dimensions up to 8."""
 
-    Args:
-        most_vertices: of a graph that is searched.
-        states: of each search; a search that is interrupted proves a lower end.
-        searches: at most as many for each theorem and problem, the smallest graphs first.
+
+def searched(states: int) -> dict[str, Searched]:
+    """Search the graphs of `SMALL`, each until it is solved or has this number of states.
 
     Raises:
         BelowBound: a game moves fewer words than a bound.
     """
-    found = defaultdict[str, Searched](Searched)
-    for (name, _), cases in _small_graphs(most_vertices).items():
-        for _, problem, options, M, value in sorted(cases, key=lambda case: case[0])[:searches]:
-            least = optimum(graphs.build(problem, **options), M=M, states=states)
-            if least.io < value:
-                raise BelowBound(f"{problem}, {options}, M = {M}: a game of {least.io} words, below {value} of {name}")
-            found[name].add(problem, value, least.bound, least.proven)
+    found: defaultdict[str, Searched] = defaultdict(Searched)
+    for name, numbers, M in SMALL:
+        schedule = get(name)
+        view = schedule.problem.rectangle or schedule.problem
+        sizes = dict(zip(view.dims, numbers, strict=True))
+        top = biting(schedule.problem, sizes, M, Formulation.of(schedule))
+        if top is None:
+            continue
+        options: dict[str, Any] = {**sizes, **schedule.graph_options(smallest(schedule))}
+        least = optimum(graphs.build(schedule.problem.name, **options), M=M, states=states)
+        if least.io < top.value:
+            raise BelowBound(f"{name}, {sizes}, M = {M}: a game of {least.io} words, below {top.value} of {top.name}.")
+        of_name = found[top.name]
+        of_name.optima += least.proven
+        of_name.met += least.proven and least.io == top.value
+        of_name.ends += not least.proven and least.bound >= top.value
+        of_name.open += least.bound < top.value
     return dict(found)
-
-
-def _small_graphs(most_vertices: int) -> dict[tuple[str, str], list[tuple[int, str, dict[str, Any], int, int]]]:
-    """(vertices, problem, options of the graph, M, bound) of each theorem and problem, where the theorem bites."""
-    cases = defaultdict[tuple[str, str], list[tuple[int, str, dict[str, Any], int, int]]](list)
-    for solves in PROBLEMS.values():
-        view, known = solves.rectangle or solves, set()
-        for schedule in of_problem(solves.name):
-            way, ones = Formulation.of(schedule), smallest(schedule)
-            key = str((way.kept, way.outputs, schedule.graph_options(ones)))
-            if key in known:
-                continue
-            known.add(key)
-            for numbers in product((1, 2, 3), repeat=len(view.dims)):
-                sizes = dict(zip(view.dims, numbers, strict=True))
-                options: dict[str, Any] = {**sizes, **schedule.graph_options(ones)}
-                vertices = graphs.size(solves.name, **options).vertices
-                if vertices > most_vertices:
-                    continue
-                least_M = peak_red(schedule.in_dims(sizes).program, {**sizes, **ones})
-                for M in (least_M, least_M + 1):
-                    top = best(view, sizes, M, way)
-                    if top.value > lower_bounds(view, sizes, M, way)[0].value:
-                        cases[top.name, solves.name].append((vertices, solves.name, options, M, top.value))
-    return dict(cases)
