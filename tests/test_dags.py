@@ -549,8 +549,9 @@ def test_a_round_on_many_edges_makes_fewer_tries(monkeypatch: pytest.MonkeyPatch
         tries.append(given[-2])
         return given[2], -1
 
-    monkeypatch.setattr("pebblesim.dags.search.anneal", watched)
     few, many = scattered(100, 2, 0), scattered(250, 200, 0)
+    ps.pebble(few, M=6, seconds=0)  # compiles
+    monkeypatch.setattr("pebblesim.dags.search.anneal", watched)
     for graph, M in ((few, 6), (many, 200)):
         ps.pebble(graph, M=M, steps=1, rules="no-recompute", seconds=0)
     assert tries[0] == 100 * Task(few, 6, "no-recompute").steps
