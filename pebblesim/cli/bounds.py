@@ -249,11 +249,12 @@ def theorems(
             return
         print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
     elif as_json:
-        print_json({"rows": [asdict(each) for each in STATEMENTS]})
+        print_json({"rows": [asdict(statement) for statement in STATEMENTS]})
     else:
-        for each in STATEMENTS:
-            lines = [f"{each.title}: {each.about or each.note}"]
-            if each.expr:
-                lines.append(f"{bound(each.relation, each.expr)} for {region_in_words(each.domain)}; {each.assumes}")
-            lines += [each.note] if each.about and each.note else []
+        for statement in STATEMENTS:
+            lines = [f"{statement.title}: {statement.about or statement.note}"]
+            if statement.expr:
+                form = bound(statement.relation, statement.expr)
+                lines.append(f"{form} for {region_in_words(statement.domain)}; {statement.assumes}")
+            lines += [statement.note] if statement.about and statement.note else []
             say("\n  ".join(lines))
