@@ -52,7 +52,7 @@ ABSORBED = {
         "dSA2": ("dS A2", "gradient with respect to QW; dQ = dSA2 W_K"),
     },
 }
-"""The same for tensors of schedules in which weights are absorbed."""
+"""(formula, meaning) of the tensors of schedules in which weights are absorbed."""
 
 
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
@@ -79,7 +79,7 @@ for core in (problem(name).rectangle for name in THEOREMS):
             THEOREMS[core.name],
             f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
             "d**2*n/sqrt(M) + ",
-            OF_PROJECTED,
+            OF_PROJECTED[core.name],
         ),
         bounds=f"projected-{core.name}",
         glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES}

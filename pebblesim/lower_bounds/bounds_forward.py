@@ -65,8 +65,11 @@ def _which(formulation: Formulation) -> str:
 
 
 def _linear(case: Cutting) -> Iterator[CuttingBound]:
-    if _order(case.formulation) == "linear order":
+    yield bounds_products.any_order(case)
+    order = _order(case.formulation)
+    if order == "linear order":
         yield bounds_products.linear(case)
+    if order != "quadratic order":
         return
     scores, output = SCORES._replace(left="S", right="A2"), OUTPUT._replace(right="h")
     yield from _bounds(case, (_LINEAR_S, _LINEAR_h), scores, output)
@@ -96,7 +99,8 @@ def _latent(case: Cutting) -> Iterator[CuttingBound]:
 
 
 def _order(formulation: Formulation) -> str:
-    return f"{formulation.graph.get('order', 'linear')} order"
+    order = formulation.graph.get("order", "linear")
+    return ANY_ORDER if order == "any" else f"{order} order"
 
 
 PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
@@ -115,7 +119,7 @@ LATENT = Bounding(("Q_C", "Q_R", "C", "R", "O"), _latent)
 LINEAR = Bounding(
     ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,
-    ways={f"{order} order": Formulation(graph={"order": order}) for order in ("linear", "quadratic")},
+    ways={_order(each): each for each in (Formulation(graph={"order": o}) for o in ("linear", "quadratic", "any"))},
     which=_order,
     made={"S": "A1", "h": "A3"},
 )
