@@ -245,7 +245,7 @@ class Board:
                 free=claim.free + case.Z,
                 light=2 * case.Z,
             )
-        self.claim, self.graph, self.game = claim, graph, game
+        self.claim, self.graph, self.game, self.d = claim, graph, game, case.dims["d"]
         self.counted = {product.result: product.result for product in claim.table}
         for name, place in IN_PLACE.get(claim.name, {}).items():
             if name in names and place not in names:
@@ -267,6 +267,10 @@ class Board:
         self.outputs = {*case.problem.outputs}
         self.family = [self._family(v) for v in range(graph.vertices)]
         self.product = [self._product(v) for v in range(graph.vertices)]
+        with_products = {each for each, made in zip(self.family, self.product, strict=True) if made}
+        self.family = [  # an element of no pairs has no products, and is in no family
+            None if each and each[0] in BETWEEN and each not in with_products else each for each in self.family
+        ]
         self.episodes = self._episodes()
 
     def _family(self, v: int) -> Name | None:
@@ -385,7 +389,6 @@ class Board:
 
         Only where a pair's values may be made again in a segment, from whole lines, need pairs not be.
         """
-        d = max(index for name, *_, index in (f for f in self.family if f) if name in ("A1", "Q", "A")) + 1
         for kind, v in self.game[begin:end]:
             if kind != COMPUTE or self.product[v] is None:
                 continue
@@ -396,13 +399,13 @@ class Board:
                 if family in reach or (name in ("Σ", "Θ") and name not in self.results):
                     continue
                 assert name in self.made, (family, self.graph.describe(v))
-                assert self.made_in_reach(name, first, d, reach)
+                assert self.made_in_reach(name, first, reach)
 
-    def made_in_reach(self, name: str, line: int, d: int, reach: set[Name]) -> bool:
+    def made_in_reach(self, name: str, line: int, reach: set[Name]) -> bool:
         """Whether the row that a row is made from is within reach, or what that one is made from."""
         row = self.made[name]
-        whole = all((row, line, t) in reach for t in range(d))
-        return whole or (row in self.made and self.made_in_reach(row, line, d, reach))
+        whole = all((row, line, t) in reach for t in range(self.d))
+        return whole or (row in self.made and self.made_in_reach(row, line, reach))
 
     @property
     def _by_product(self) -> Mapping[Name, Name]:
