@@ -195,7 +195,9 @@ def test_the_exponent_is_measured() -> None:
 
 def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
-    found = list(regimes(backward, dims))
+    told: list[float] = []
+    found = list(regimes(backward, dims, told.append))
+    assert told == sorted(told) and told[-1] == 1 and len(told) > 20
     assert [name for _, name in found][:3] == ["D4r", "D3", "D5"] and found[-1][1] == "compulsory"
     for (_, before), (M, name) in pairwise(found):
         assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)

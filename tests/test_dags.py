@@ -482,6 +482,25 @@ def test_more_than_64_vertices() -> None:
     assert found.io == 10 * optimum(generate("pyramid", rows=4), 4, "no-recompute").io
 
 
+def test_progress_of_the_exact_search_is_a_share_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit there is no share to tell; with one it grows up to 1."""
+    graph, told = generate("pyramid", rows=5), list[float]()
+
+    def tell(part: float, *_: object) -> None:
+        told.append(part)
+
+    optimum(graph, 3, progress=tell)
+    assert told and set(told) == {0.0}
+    told.clear()
+    clock = iter(range(10**5, 10**6))
+    monkeypatch.setattr("pebblesim.dags.optimum.time.monotonic", lambda: float(next(clock)))
+    optimum(graph, 3, seconds=1000, progress=tell)
+    assert 0 < told[0] < 1
+    told.clear()
+    optimum(graph, 3, seconds=1, progress=tell)
+    assert set(told) == {1.0}  # it is past its end when it tells first
+
+
 # -- the referee -----------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +518,11 @@ SUM = Cdag.from_edges(4, [(0, 2), (1, 2), (2, 3)])  # terms 0 and 1 of vertex 2,
             "is begun, but has no red pebble",
         ),
         ([(READ, 0), (COMPUTE, 0), (READ, 1)], "needs a 3rd red pebble, M = 2"),
+        (
+            [(READ, 1), (COMPUTE, 1), (WRITE, 2), (DELETE, 2), (READ, 0), (COMPUTE, 0)],
+            "vertex 0): the sum vertex 2 is begun, but has no red pebble",
+        ),
+        ([(READ, 0), (READ, 1), (COMPUTE, 0)], "vertex 0): needs a 3rd red pebble, M = 2"),
         ([(COMPUTE, 3)], "vertex 0 is an input"),
         ([(COMPUTE, 6)], "its 1 terms must be added one by one"),
         ([(COMPUTE, 7)], "this term does not exist; the graph has 3 edges"),

@@ -169,6 +169,18 @@ def test_a_top_folder_cannot_be_imported_by_its_short_name(package: str) -> None
         importlib.import_module(package)
 
 
+def test_no_docstring_needs_its_neighbour() -> None:
+    """A sentence that begins so leaves out its subject, or its verb."""
+    begins = re.compile(r'^ *"""(The same|Of|What)\b')
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for module, path in SOURCES.items()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if begins.match(line)
+    ]
+    assert found == []
+
+
 def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     places = r"(^|[^\w.])/(work|root|home|farm|tmp|opt|Users)/" + "|" + r"\b(pypi|pythonhosted)\.(org|io)"
     kept = [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir(), *ROOT.glob("*.md")]

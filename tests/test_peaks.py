@@ -335,3 +335,12 @@ def test_a_term_takes_the_pebbles_of_its_expression(expression: str, at_once: in
     assert end.peak_red == count(program, sizes).peak_red == 4 * k + most
     inputs = toy.random_inputs(sizes)
     np.testing.assert_allclose(numbers(program, sizes, inputs)["r"], toy.reference(inputs)["r"])
+
+
+def test_a_schedule_that_brings_nothing_into_the_cache_has_no_peak() -> None:
+    """Constants are written from nowhere; one red pebble makes them, one after the other."""
+
+    def nothing(m: Machine, A: Tensor, B: Tensor) -> None:
+        m.write(m.tensor("C", A.shape[0], B.shape[1]), 0)
+
+    assert count(unregistered(nothing).program, {"m": 2, "k": 3, "n": 4}).peak_words == 0

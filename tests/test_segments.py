@@ -441,5 +441,5 @@ def test_the_argument_holds_in_every_segment_of_games() -> None:
 
 @pytest.mark.slow
 def test_the_argument_holds_in_every_segment_of_many_games() -> None:
-    found = check_games(2, 1500)
+    found = check_games(2, 700)
     assert min(found.values()) > 10

@@ -39,6 +39,21 @@ COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]
 
 
+def test_idle_workers_end_after_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even those of a sweep that was killed."""
+    import joblib
+
+    given: list[dict[str, Any]] = []
+
+    def config(**settings: Any) -> contextlib.nullcontext[None]:
+        given.append(settings)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(joblib, "parallel_config", config)
+    ps.sweep("small-cache", n=[8, 12], d=4, M=64, jobs=1)
+    assert given == [{"backend": "loky", "idle_worker_timeout": 20}]
+
+
 # -- Sizes -----------------------------------------------------------------------------------------------------------
 
 
@@ -542,6 +557,20 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
         ps.sweep("small-cache", n=8, d=4, M=99, store=text)
     with pytest.raises(UsageError, match="unable to open"):
         ps.sweep("small-cache", n=8, d=4, M=99, store=tmp_path / "missing" / "rows.sqlite")
+
+
+def test_a_damaged_store_and_a_store_in_the_place_of_the_table_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "rows.sqlite"
+    ps.sweep("small-cache", n=8, d=4, M=99, store=store)
+    file = sqlite3.connect(store)
+    file.execute("UPDATE rows SET row = 'half of a row'")
+    file.commit()
+    file.close()
+    with pytest.raises(UsageError, match=r"rows in .*rows\.sqlite' cannot be read: Expecting value"):
+        ps.sweep("small-cache", n=8, d=4, M=99, store=store)
+    with pytest.raises(UsageError, match=r"would both be .*a\.csv'; give the store another name"):
+        ps.sweep("small-cache", n=8, d=4, M=99, output=tmp_path / "a.csv", store=tmp_path / "a.csv")
+    assert not (tmp_path / "a.csv").exists()
 
 
 def test_a_row_that_cannot_be_computed_does_not_cost_the_others(tmp_path: Path) -> None:

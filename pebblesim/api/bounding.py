@@ -100,7 +100,7 @@ class Bounds(Result):
                 }
                 for each in self.lower
             ],
-            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.said else {}),
+            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.is_given else {}),
         }
 
     def latex(self) -> str:
@@ -122,7 +122,7 @@ class Bounds(Result):
         lines = [f"least: {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
-        if self.heads.said:
+        if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
         return lines
 
@@ -175,7 +175,7 @@ def bounds(
     M = whole("M", M)
     if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
-    if pairs is not None and among.together > 1:
+    if pairs is not None and among.heads_per_problem > 1:
         raise UsageError(
             "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
         )
@@ -240,15 +240,15 @@ def _refuse_above_counts(
 
 def _together(each: Sequence[Bounds]) -> Bounds:
     """The bounds of heads that have each their own mask, on all of them."""
-    first = each[0]
-    if len(each) == 1:
+    first, *others = each
+    if not others:
         return first
     alike: dict[tuple[str, str], list[LowerBound]] = {}
     for bound in (bound for one in each for bound in one.lower):
         alike.setdefault((bound.name, bound.way), []).append(bound)
     return replace(
         first,
-        pairs=sum(one.pairs or 0 for one in each),
+        pairs=sum(one.pairs for one in each if one.pairs is not None),
         lower=[added_up(bounds) for bounds in alike.values()],
         ways={way: added_up([one.ways[way] for one in each]) for way in first.ways},
         best=added_up([one.best for one in each]),

@@ -67,7 +67,7 @@ class Gaps(Result):
         }
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed: a row for each M, the ways of computing that the bounds are for, and the largest gap."""
+        """Return the parts to print: a row for each M, the ways of computing behind the bounds, and the largest gap."""
         sizes = listed(self.dims)
         columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for its way", OF_WAY)
         rows = [

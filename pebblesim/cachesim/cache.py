@@ -13,7 +13,7 @@ from pebblesim.core.sizes import bytes_of, several, whole
 from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
-from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.count import Counted, count_heads
 from pebblesim.counting.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
@@ -106,7 +106,7 @@ class Cached:
             policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
             for policy, each in self.by_policy.items()
         }
-        if not self.heads.said:
+        if not self.heads.is_given:
             return row
         totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
         return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
@@ -133,7 +133,7 @@ class CacheTable(Result, Sequence[Cached]):
     def __str__(self) -> str:
         lines = [aligned(*table(self.rows))] if self.rows else []
         lines += [f"{name} does not fit into {M:,} words; it needs {least:,}." for (name, M), least in self.notes()]
-        if self.heads.said:
+        if self.heads.is_given:
             lines += [self.title, aligned(*self.totals())]
         return "\n".join(lines)
 
@@ -144,7 +144,7 @@ class CacheTable(Result, Sequence[Cached]):
 
     @property
     def title(self) -> str:
-        """What `totals` adds up."""
+        """The heading of `totals`: the heads and sequences that it adds up."""
         among, first = self.heads, self.rows[0]
         if first.counted is not None and first.counted.parts:
             one = ", each under its own mask"
@@ -326,7 +326,7 @@ def cache(
         whole("ways", ways)
     algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     if algorithm is None:
-        if dims or words is not None or mask is not None or among.said:
+        if dims or words is not None or mask is not None or among.is_given:
             raise UsageError(
                 "sizes, heads, lines and masks are for a schedule; a stream, a graph or a trace has its own."
             )
@@ -339,7 +339,7 @@ def cache(
     alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
     for size in sizes:
         try:
-            counted = of_heads(algorithm, among, dims, size, blocks, "chain", pattern)
+            counted = count_heads(algorithm, among, dims, size, blocks, "chain", pattern)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -364,8 +364,8 @@ def cache(
             bound = counted.lower_bound
             if shares > 1:
                 together = replace(among, separate=False)
-                bound = of_heads(
-                    algorithm, together, dims, counted.M, blocks, "chain", pattern, or_smallest=True
+                bound = count_heads(
+                    algorithm, together, dims, counted.M, blocks, "chain", pattern, fallback_to_smallest=True
                 ).lower_bound
             rows.append(
                 replace(

@@ -52,7 +52,7 @@ ABSORBED = {
         "dSA2": ("dS A2", "gradient with respect to QW; dQ = dSA2 W_K"),
     },
 }
-"""The same for tensors of schedules in which weights are absorbed."""
+"""(formula, meaning) of the tensors of schedules in which weights are absorbed."""
 
 
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}

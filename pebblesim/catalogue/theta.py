@@ -23,7 +23,7 @@ _CORE = "Min(d_k*d_v*n_q*n_k/M, (d_k + d_v)*n_q*n_k/sqrt(M))"
 OF_QKV = f"{_WORDS} + {_CORE}"
 OF_LATENT = "(d_v + d_r)*n_q + (d_v + d_r)*n_k + d_v*n_q + Min((d_v + d_r)**2*n_q*n_k/M, (d_v + d_r)*n_q*n_k/sqrt(M))"
 OF_BACKWARD = "d*n_q + d*n_k + Min(d**2*n_q*n_k/M, d*n_q*n_k/sqrt(M))"
-"""The same for different numbers of queries and keys, and different widths."""
+"""Expressions inside Θ for different numbers of queries and keys, and different widths."""
 
 _ABSORBED = (
     "d*(d_k + d_v)*Min(n_q, n_k)/sqrt(M) + "

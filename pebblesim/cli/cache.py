@@ -134,7 +134,7 @@ def cache(
         shown,
         first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].by_policy)),
     )
-    if result.heads.said:
+    if result.heads.is_given:
         head, lines = result.totals(dtype)
         print_table(result.title, head, [[_shown(cell) for cell in each] for each in lines])
     for (name, M), least in result.notes():

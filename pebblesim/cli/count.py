@@ -114,7 +114,7 @@ def count(
         rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
-    behind = _behind(rows, shared.options, shape, cache.dtype)
+    behind = _behind_l2(rows, shared.options, shape, cache.dtype)
     if as_json:
         result = rows.to_dict(cache.dtype)
         for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
@@ -131,7 +131,7 @@ def count(
         left=2,
         first=("schedule", "I/O", "gap", "blocks"),
     )
-    if first.heads.said and not behind:  # behind an L2 there is a table of all heads
+    if first.heads.is_given and not behind:  # behind an L2 there is a table of all heads
         totals = Totals(rows, cache.dtype)
         print_table(
             totals.title,
@@ -189,7 +189,7 @@ def _cell(value: str | int | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
-def _behind(
+def _behind_l2(
     rows: Sequence[Counted], options: dict[str, Any] | None, shape: dict[str, Any], dtype: str | None
 ) -> list[L2 | None]:
     """Return the traffic of each feasible schedule behind an L2; nothing without an L2."""
@@ -257,7 +257,7 @@ def list_schedules(as_json: AsJson = False) -> None:
 
     listed = listing()
     if as_json:
-        print_json({name: [each.name for each in schedules] for name, schedules in listed.items()})
+        print_json({name: [schedule.name for schedule in schedules] for name, schedules in listed.items()})
     else:
         say(listed)
 

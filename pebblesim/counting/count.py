@@ -55,7 +55,7 @@ class Counted(Result):
             keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
         parts: where each head has its own mask, the figures of each; else empty.
         times: how often all this is done; see `total`.
-        each_for_itself: words moved for all where heads share keys and values and each is counted for itself; None
+        io_without_sharing: words moved for all where heads share keys and values and each is counted for itself; None
             where nothing is shared.
     """
 
@@ -80,7 +80,7 @@ class Counted(Result):
     heads: Heads = field(default_factory=Heads)
     parts: tuple[Counted, ...] = ()
     times: int = 1
-    each_for_itself: int | None = None
+    io_without_sharing: int | None = None
 
     @property
     def blocks_in_words(self) -> str:
@@ -274,7 +274,7 @@ class Counted(Result):
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
             "gap": f"{self.gap:.3g} x the lower bound of {self.every_way}",
             **({OF_WAY: f"{self.gap_of_way:.3g} x the lower bound of {self.lower_bound}"} if self.has_way else {}),
-            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.said else {}),
+            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.is_given else {}),
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
@@ -332,10 +332,10 @@ def count(
     """
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     hold_theta(get(schedule).problem)
-    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
+    return count_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
 
 
-def of_heads(
+def count_heads(
     algorithm: Schedule,
     among: Heads,
     dims: Mapping[str, int],
@@ -343,9 +343,12 @@ def of_heads(
     blocks: BlockRule,
     summation: str,
     mask: AnyHeads | None,
-    or_smallest: bool = False,
+    fallback_to_smallest: bool = False,
 ) -> Counted:
-    """The same, of arguments that are checked; what does not fit is counted with its smallest blocks `or_smallest`."""
+    """Count a schedule for heads and arguments that are checked.
+
+    `fallback_to_smallest`: a schedule that does not fit is counted with its smallest blocks, instead of an error.
+    """
     cases = among.cases(algorithm.problem, dims, mask)
     view = algorithm.in_dims(cases.sizes)
 
@@ -354,7 +357,7 @@ def of_heads(
         try:
             sides = block_rules.choose(view, cases.sizes, M, blocks, summation, mask)
         except Infeasible as error:
-            if not or_smallest:
+            if not fallback_to_smallest:
                 raise
             sides = block_rules.smallest(view) | ({} if isinstance(blocks, str) else dict(blocks))
             least_M = error.least_M
@@ -362,20 +365,20 @@ def of_heads(
 
     parts = [of_one(each) for each in cases.masks]
     alone = None
-    if among.together > 1 and parts[0].least_M is None:
-        alone = of_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, or_smallest=True)
+    if among.heads_per_problem > 1 and parts[0].least_M is None:
+        alone = count_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, fallback_to_smallest=True)
     return replace(
         parts[0] if len(parts) == 1 else _together(parts),
         heads=among,
         mask=cases.masks[0] if len(parts) == 1 else mask,
         times=cases.times,
-        each_for_itself=None if alone is None or alone.least_M is not None else alone.total.io,
+        io_without_sharing=None if alone is None or alone.least_M is not None else alone.total.io,
     )
 
 
 def _together(parts: Sequence[Counted]) -> Counted:
     """All heads of a sequence, one after the other in the same cache."""
-    first = parts[0]
+    first, *_ = parts
 
     def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
         names = dict.fromkeys(name for part in parts for name in of(part))

@@ -24,7 +24,7 @@ STEPS: Final = (2**12, 2**24, 2**36)
 """The values of t at which a Θ is compared, with sizes that are powers of t."""
 
 GROWTH: Final = 4
-"""What is bounded, or grows with a logarithm, grows less than this from one step to the next; t^(1/5) grows more."""
+"""Bounded ratios and logarithms grow by less than this factor from one step to the next; t^(1/5) grows by more."""
 
 
 @lru_cache(maxsize=64)

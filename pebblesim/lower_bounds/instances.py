@@ -156,7 +156,7 @@ class Instance:
 
     @property
     def Z_text(self) -> str:
-        """The same as text."""
+        """Number of allowed pairs, as text."""
         return "Z" if self.masked else self.size(("queries", "keys"))[0]
 
     def size(self, sides: Iterable[str]) -> tuple[str, int]:

@@ -102,7 +102,9 @@ def advise(
         _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, pattern),
     )
     useful = useful_operations(solves.name, sizes, pattern)
-    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.together)
+    advice = Advice(
+        chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
+    )
     kernels, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
     return replace(advice, kernels=kernels, own_kernels=own, kv_heads=kv_heads)
 
