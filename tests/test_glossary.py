@@ -116,7 +116,11 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
     text = re.sub(r"(\w+)ᵀ", r"T(\1)", text)
     text = re.sub(r"diag\(([^()]*)\)⁻¹", r"inverse(diag(\1))", text)
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)  # a product without a sign
-    return eval(text, {"__builtins__": {}}, names).v
+    try:
+        return eval(text, {"__builtins__": {}}, names).v
+    except NameError as unknown:
+        known = sorted(name for name, value in names.items() if callable(value))
+        raise AssertionError(f"{formula!r}: {unknown.name} is no tensor, and none of {', '.join(known)}") from None
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
