@@ -369,7 +369,10 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
         f"why {best.schedule} moves {best.io:,} words at the SM boundary\n2nd⌈n/B_r⌉ = {int(first.value):,} words"
         in text
     )
-    assert "phase g reads A2 (input), h (made on the way)" in text
+    assert f"phase {best.schedule} reads A2 (input), A3 (input)" in text
+    assert (
+        "phase dQ reads dS (made on the way)" in ps.advise("A100", problem_name="backward-qkv", n=4096, d=128).explain()
+    )
     assert f"with twice the cache: {int(first.doubled):,} words, 0.51 x" in text
     assert "it is about 6n²d²/M = " in text
 

@@ -27,7 +27,7 @@ from pebblesim.language.masks import Mask, from_array
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule
 
-CORES = [name for name in SCHEDULES if not name.startswith("projected-")]
+CORES = [name for name, schedule in SCHEDULES.items() if not schedule.problem.name.startswith("projected-")]
 KINDS = ("delete", "repeat", "move", "loop", "swap", "no transpose", "")  # the last: a name for another
 
 RIGHT_BUT_REFUSED = (

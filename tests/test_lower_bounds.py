@@ -464,6 +464,19 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
                 assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_bound_has_a_proof_of_its_weights(name: str) -> None:
+    """A bound is refused when it is made, if nothing proves that its weighted products are the most that fit."""
+    problem, refused = PROBLEMS[name], []
+    dims = {dim: {"d": 64, "k": 64}.get(dim, 4096) for dim in problem.dims}
+    for way in [None, *(Formulation.of(schedule) for schedule in SCHEDULES.values() if schedule.problem is problem)]:
+        try:
+            lower_bounds(problem, dims, 2**14, way)
+        except ValueError as error:
+            refused.append(str(error))
+    assert refused == []
+
+
 @pytest.mark.parametrize("percent", [1, 100, 125, 149, 150, 151, 175, 200, 300])
 def test_the_forms_of_words_at_two_times_end_where_they_meet(percent: int) -> None:
     """From M = 3nd/2 on, two times are better than one; before, their form would say too much."""

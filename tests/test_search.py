@@ -199,6 +199,14 @@ def test_problems_that_have_no_schedule(name, unseen):
     assert large.io == compulsory
 
 
+def test_as_few_words_as_another_search_found_for_heads_that_share_keys():
+    """AccelForge 1.0.467, four heads of 512 queries on 512 keys, sums in place: K stays in the first pass."""
+    heads = {"n_q": 4 * 512, "n_k": 512, "d": 64}
+    found = ps.search("forward-relu", M=2081, summation="in-place", **heads)
+    assert found.new and found.played.passed
+    assert found.io <= 6_455_296
+
+
 @pytest.mark.slow
 def test_fewer_words_than_another_search_found():
     """AccelForge 1.0.467 on the same problem and cache."""
