@@ -1,6 +1,7 @@
 """Where a value first exceeds a limit: found as a plain search finds it, and in few steps however large it is."""
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 from hypothesis import given, strategies as st
@@ -22,7 +23,7 @@ VALUES: dict[str, Callable[[int], int]] = {
 @given(limit=st.integers(0, 100))
 def test_the_first_beyond_a_limit_is_that_of_a_plain_search(name: str, limit: int) -> None:
     value = VALUES[name]
-    assert first_beyond(value, limit) == next(x for x in range(1, 10_100) if value(x) > limit)
+    assert first_beyond(value, limit) == next(x for x in count(1) if value(x) > limit)
 
 
 @pytest.mark.parametrize("name", ["linear", "square", "steps", "squares of steps", "difference"])
