@@ -9,7 +9,7 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.claims.biting import SMALL, Comparison, biting, drawn
-from pebblesim.claims.evidence import TITLE, section
+from pebblesim.claims.evidence import DRAWS, ENOUGH, TITLE, of_results, section
 from pebblesim.core.errors import BelowBound
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import get
@@ -24,10 +24,16 @@ def written(page: str, text: str) -> str:
     return page.partition(f"\n{TITLE}")[0].rstrip("\n") + f"\n\n{text.rstrip()}\n"
 
 
+def rows_of_counts(text: str) -> list[list[str]]:
+    """The cells of each theorem's row, without those of searches."""
+    return [line.split(" | ")[:7] for line in text.splitlines() if line.startswith("| ")][1:]
+
+
 @pytest.mark.slow
 def test_the_table_is_current() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == written(page, section())
+    """But for the searches, which are not the same in each run."""
+    counted = of_results(Comparison(ENOUGH, DRAWS).run(), {})
+    assert rows_of_counts(PAGE.read_text(encoding="utf-8").partition(TITLE)[2]) == rows_of_counts(counted) != []
 
 
 def test_a_small_graph_is_one_on_which_a_theorem_bites() -> None:

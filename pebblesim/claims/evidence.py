@@ -22,17 +22,23 @@ A bound that stays below the compulsory words, or below another bound, is not te
 table counts the comparisons in which a theorem is *the largest bound and exceeds the compulsory words*: with counts of
 schedules, by their own way of computing or, least of all schedules, for every way; and with searches of small graphs,
 where it is held against the optimum, or against what an interrupted search has proved. `tests/test_evidence.py` draws
-the cases from a seed and keeps the table current: {DRAWS} for each schedule, rectangles, masks and M near nd among them,
-and those around a case in which a rare theorem bites. No comparison is below a bound.
+the cases from a seed and keeps the table current: {DRAWS} for each schedule, with rectangles, masks and M near nd among
+them, and those around a case in which a rare theorem bites. No comparison is below a bound. "Ends" are searches that
+were interrupted after {STATES:,} states and had proved as many words as the bound; "open" those that had not; how far
+a search gets differs a little from run to run.
 
-| theorem | problems | counts | rectangles | masks | M near nd | least I/O ÷ bound | optima (met) | ends ≥ bound | open |
+| theorem | problems | counts | rectangles | masks | M near nd | least I/O ÷ bound | optima (met) | ends | open |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
 
 def section() -> str:
     """Return the section, from a run of about two minutes."""
-    bites, graphs = Comparison(ENOUGH, DRAWS).run(), searched(STATES)
+    return of_results(Comparison(ENOUGH, DRAWS).run(), searched(STATES))
+
+
+def of_results(bites: dict[str, Bites], graphs: dict[str, Searched]) -> str:
+    """Return the section with these results."""
     names = _theorems()
     rows = [_row(name, bites.get(name, Bites()), graphs.get(name, Searched())) for name in names]
     return _HEAD + "\n".join(rows) + "\n\n" + "\n".join(_remarks(names, bites, graphs))
@@ -62,18 +68,19 @@ def _remarks(names: list[str], bites: dict[str, Bites], graphs: dict[str, Search
     """Say which theorems few counts, and which no search, put to the test, and what stands in for it."""
     few = [name for name in names if bites.get(name, Bites()).number.total() < ENOUGH]
     if few:
-        yield f"Fewer than {ENOUGH} counts, as others are larger nearly everywhere: {', '.join(few)}.\n"
+        yield f"Fewer than {ENOUGH} counts, as sizes where they are the largest are rare among the draws: {', '.join(few)}.\n"
     found = (graphs.get(name, Searched()) for name in names)
     reached = {name for name, each in zip(names, found, strict=True) if each.optima + each.ends}
     cut = [name for name in names if name not in reached and name not in WORDS_AT_ONCE]
     at_once = [name for name in names if name not in reached and name in WORDS_AT_ONCE]
     yield (
-        f"No search of a graph reaches {', '.join(cut)}. In their place, `tests/test_segments.py` applies sections 1 and 2\n"
-        "to random and optimal games and compares the families and products of every segment with the claims, and\n"
-        "`tests/test_proved_capacities.py` certifies each capacity.\n"
+        f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
+        "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
+        "the claims, and `tests/test_proved_capacities.py` certifies each capacity.\n"
     )
     if at_once:
         yield (
-            f"Nor {', '.join(at_once)}, for which graphs would need n of many times d. In their place, games of words and\n"
-            "pairs are played in the tests of the words in the cache at one and at two times, and the lemmas tried on them.\n"
+            f"Nor does any reach {', '.join(at_once)}, as n must be many times d. In their place, the lemmas are\n"
+            "tried on games: that of (6) in `tests/test_cases_of_two_times.py` and\n"
+            "`tests/test_words_at_two_times.py`, that of E7 in `tests/test_any_order.py`.\n"
         )
