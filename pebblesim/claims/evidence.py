@@ -68,7 +68,8 @@ def _remarks(names: list[str], bites: dict[str, Bites], graphs: dict[str, Search
     """Say which theorems few counts, and which no search, put to the test, and what stands in for it."""
     few = [name for name in names if bites.get(name, Bites()).number.total() < ENOUGH]
     if few:
-        yield f"Fewer than {ENOUGH} counts, as sizes where they are the largest are rare among the draws: {', '.join(few)}.\n"
+        rare = f"Fewer than {ENOUGH} counts, as sizes where they are the largest are rare among the draws:"
+        yield f"{rare} {', '.join(few)}.\n"
     found = (graphs.get(name, Searched()) for name in names)
     reached = {name for name, each in zip(names, found, strict=True) if each.optima + each.ends}
     cut = [name for name in names if name not in reached and name not in WORDS_AT_ONCE]
