@@ -14,11 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import tile_starts
-from pebblesim.game.numbering import Family
+from pebblesim.game.numbering import CONSTANTS, Family
 from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
+
+ZERO, MINUS_INFINITY = CONSTANTS[0.0], CONSTANTS[float("-inf")]
+OPS: Final = np.array([Op.INPUT, Op.ZERO, Op.MINUS_INFINITY])
+"""The operations of vertices, by what a table says of an element that is a constant."""
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -158,7 +162,7 @@ class Masking:
             return self._sum(family, by_name, pairs, leave_out)
         shape = (family.blocks, family.elements)
         if pairs:
-            constant = np.where(self.allowed, 0, Op.ZERO)
+            constant = np.where(self.allowed, 0, ZERO)
         elif self.made is not None:
             constant = np.zeros(shape)
         elif any(by_name[_name(operand)].table is not None for operand in family.operands):
@@ -187,7 +191,7 @@ class Masking:
         terms = np.where(made, terms, 0)
         empty = made & (terms == 0)
         owned = np.where(terms, 2 * terms - 1 + 2 * family.start + family.onto, empty & (not family.onto))
-        constant = np.where(empty & (not family.onto), Op.MINUS_INFINITY if family.op == "rowmax" else Op.ZERO, 0)
+        constant = np.where(empty & (not family.onto), MINUS_INFINITY if family.op == "rowmax" else ZERO, 0)
         return Unplaced(family, terms, owned, constant.astype(np.uint8), pairs, before, line)
 
     def _add_pairs(self, family: Family) -> None:
@@ -281,7 +285,7 @@ def _fill_elements(
 
     codes = np.full(stop - start, PARTIAL_SUM.get(family.op, Op.INPUT), np.uint8)
     degrees = np.full(stop - start, 2)
-    codes[first], degrees[first] = constant, 0
+    codes[first], degrees[first] = OPS[constant], 0
     codes[leaf], degrees[leaf] = (TERM | ELEMENTWISE)[family.op], arity(family)
     if family.start:
         codes[first + leaves], degrees[first + leaves] = Op.ZERO, 0
@@ -343,7 +347,7 @@ def _ragged(counts: Ids) -> tuple[Ids, Ids]:
 
 
 def _constants(family: Family, by_name: Mapping[str, Family]) -> NDArray[Any]:
-    """Which elements of an elementwise family are constants, as `Op`s, since all that they are made from is."""
+    """Which elements of an elementwise family are constants, since all that they are made from is."""
     values = [_of_elements(family, _constant_values(operand, by_name)) for operand in family.operands]
     if family.op not in OF_CONSTANTS:
         return np.zeros(family.elements)
@@ -352,7 +356,7 @@ def _constants(family: Family, by_name: Mapping[str, Family]) -> NDArray[Any]:
     if family.op in ("sub", "div"):
         x, y = values
         result[(x == y) & (x == (0 if family.op == "div" else -np.inf))] = 0
-    return np.where(result == 0, Op.ZERO, np.where(np.isneginf(result), Op.MINUS_INFINITY, 0))
+    return np.where(result == 0, ZERO, np.where(np.isneginf(result), MINUS_INFINITY, 0))
 
 
 def _constant_values(operand: str, by_name: Mapping[str, Family]) -> NDArray[np.float64]:
@@ -367,8 +371,8 @@ def _constant_values(operand: str, by_name: Mapping[str, Family]) -> NDArray[np.
         values[(table.roots < 0).all(axis=0).reshape(source.shape)] = source.initial
     elif not source.running:
         constant = table.constant[0].reshape(source.shape)
-        values[constant == Op.ZERO] = 0
-        values[constant == Op.MINUS_INFINITY] = -np.inf
+        values[constant == ZERO] = 0
+        values[constant == MINUS_INFINITY] = -np.inf
     return values.T if how == "T" else values
 
 

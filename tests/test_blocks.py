@@ -382,7 +382,7 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
 @pytest.mark.parametrize(("turn", "summation"), [(0, "chain"), (1, "in-place"), (2, "balanced")])
 def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation: str) -> None:
     """There a sum has one term, so that hardly any of what a primitive may hold is held."""
-    alone = [schedule for schedule in SCHEDULES.values() if not schedule.name.startswith("projected-")]
+    alone = [schedule for schedule in SCHEDULES.values() if not schedule.problem.name.startswith("projected-")]
     of = strategies.amount(3, 1)
     for schedule in alone[turn % of :: of]:
         blocks = dict.fromkeys(schedule.blocks, 1)
@@ -470,7 +470,9 @@ def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> Non
 @pytest.mark.parametrize("n", [2**60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2**48, 2**256 - 1))])
 def test_best_takes_sizes_however_large(n: int) -> None:
     """There was no memory for the candidates."""
-    alone = [schedule for schedule in blocked if not schedule.name.startswith("projected-")]  # as with projections
+    alone = [
+        schedule for schedule in blocked if not schedule.problem.name.startswith("projected-")
+    ]  # as with projections
     for schedule in strategies.some(alone, 24):
         dims = problem_dims(schedule.problem, {"n": n, "d": 128})
         try:
@@ -534,6 +536,15 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "d", "M"), [("small-cache-streamed", 2, 4, 22), ("small-cache-relu", 2, 8, 27), ("q-tiled", 2, 9, 60)]
+)
+def test_best_lets_a_block_hold_the_longer_of_the_dimensions_that_it_cuts(name: str, n: int, d: int, M: int) -> None:
+    """Blocks cut n and d, and n < d: a block of d may be best."""
+    feasible = [io for io, peak in table_of(name, (n, d), "chain").values() if peak <= M]
+    assert ps.count(name, n=n, d=d, M=M, blocks="best").io == min(feasible)
 
 
 def test_a_long_list_of_names_is_cut() -> None:

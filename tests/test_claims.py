@@ -145,7 +145,7 @@ def test_what_the_paper_says_itself_is_no_erratum(report: Report) -> None:
 
 
 def test_the_errata_are_fair_to_their_authors(report: Report) -> None:
-    """What main results rest on is no misprint, and a step is judged with all that its lemma gives it."""
+    """A step that main results rest on is no misprint, and a step is judged with all that its lemma gives it."""
     errata = {row.claim.name: row for row in report.rows if row.claim.erratum}
     for row in errata.values():
         assert row.claim.erratum
@@ -287,7 +287,7 @@ def test_nothing_tried_and_nothing_refuted_is_no_answer() -> None:
 
 @pytest.mark.parametrize(("full", "number"), [(False, 1), (True, 2)])
 def test_both_efforts_say_how_much_they_tried(full: bool, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the schedules that were played, not of those that a quick run would have played."""
+    """The number is that of the schedules that were played, not of those that a quick run would have played."""
     two = {name: get(name) for name in ("matmul-tiled", "projected-flash2-forward")}
     monkeypatch.setattr(games, "SCHEDULES", two)
     judge = next(each.judge for each in CLAIMS if each.name == "game = count = closed form")

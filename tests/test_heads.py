@@ -28,7 +28,7 @@ def printed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command prints as JSON."""
+    """The output of a command, as JSON."""
     return lambda line: json.loads(printed(f"{line} --json", capsys, monkeypatch)[0])
 
 
@@ -283,6 +283,22 @@ def test_a_mask_for_each_head_from_a_file(run: Any, tmp_path: Any) -> None:
     assert total["io"] == 5 * row["io"]
     assert total["bytes"] == 2 * total["io"]
     assert found["pairs"] == 16 * (4 + 2 + 1)
+
+
+def test_heads_with_masks_of_their_own_have_their_own_blocks_and_pairs() -> None:
+    """Together they have block sizes only where these are the same for all; pairs and bounds add up."""
+    table = np.zeros((3, 4, 4), bool)
+    table[0], table[1], table[2, 0, 0] = True, np.eye(4), True
+    sizes: dict[str, Any] = {"n": 16, "d": 2, "M": 60}
+    alone = [ps.count("flash2-forward", mask=from_array(each), blocks="best", **sizes) for each in table]
+    together = ps.count("flash2-forward", mask=table, heads=3, blocks="best", **sizes)
+    assert len({tuple(each.blocks.items()) for each in alone}) > 1
+    assert (together.blocks, together.io) == ({}, sum(each.io for each in alone))
+    assert ps.count("flash2-forward", mask=table[:2] | True, heads=2, blocks="best", **sizes).blocks == alone[0].blocks
+
+    bounds = ps.bounds("forward", mask=table, heads=3, **sizes)
+    assert bounds.pairs == 16 * (16 + 4 + 1)
+    assert bounds.best.value == sum(ps.bounds("forward", mask=from_array(each), **sizes).best.value for each in table)
 
 
 def test_heads_one_after_the_other_find_their_keys_in_the_cache() -> None:

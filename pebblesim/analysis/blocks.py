@@ -227,9 +227,9 @@ class _Part:
             if search.prove():
                 return search.best
         best, least = start, self.words(start)
-        for power in range(M.bit_length()):
-            if self.fits(2**power, sizes):
-                blocks = _climbed(self, 2**power, tuple(names), tuple(sizes.items()))
+        for words in (2**power for power in range(M.bit_length())):
+            if self.fits(words, sizes):
+                blocks = _climbed(self, words, tuple(names), tuple(sizes.items()))
                 if self.words(blocks) <= least:
                     best, least = blocks, self.words(blocks)
         return best

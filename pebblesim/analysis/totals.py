@@ -219,7 +219,7 @@ class LoopContext:
         return visits
 
     def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
-        return [each for each in self.conditions.values() if top in (each.rows, each.columns)]
+        return [condition for condition in self.conditions.values() if top in (condition.rows, condition.columns)]
 
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
         """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""

@@ -240,15 +240,15 @@ def _refuse_above_counts(
 
 def _together(each: Sequence[Bounds]) -> Bounds:
     """The bounds of heads that have each their own mask, on all of them."""
-    first = each[0]
-    if len(each) == 1:
+    first, *others = each
+    if not others:
         return first
     alike: dict[tuple[str, str], list[LowerBound]] = {}
     for bound in (bound for one in each for bound in one.lower):
         alike.setdefault((bound.name, bound.way), []).append(bound)
     return replace(
         first,
-        pairs=sum(one.pairs or 0 for one in each),
+        pairs=sum(one.pairs for one in each if one.pairs is not None),
         lower=[added_up(bounds) for bounds in alike.values()],
         ways={way: added_up([one.ways[way] for one in each]) for way in first.ways},
         best=added_up([one.best for one in each]),

@@ -84,10 +84,7 @@ def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
         missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
         return missed, missed, 0
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
-    if policy == "lru":
-        counts = kernels.lru_sized(*requests, room)
-    else:
-        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*requests)
+    counts = {"lru": kernels.lru_sized, "opt": kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
     return int(counts[0]), int(counts[1]), int(counts[2])
 
 

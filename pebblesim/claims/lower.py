@@ -72,7 +72,7 @@ def _form(of: str, *names: str, times: int = 1) -> _Form:
     """Return the largest of the compulsory words and these bounds at times·M, in the forms that hold for M = d²."""
     solves, d = problem(of), _SIZES["d"]
     bounds = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
-    forms = [next(each.form for each in bounds if each.name == name and not each.way) for name in names]
+    forms = [next(bound.form for bound in bounds if bound.name == name and not bound.way) for name in names]
     M = parse("M")
     texts = [str(parse(form.expr).xreplace({M: times * M})) for form in forms if form]
     assert len(texts) == len(names)

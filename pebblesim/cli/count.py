@@ -257,7 +257,7 @@ def list_schedules(as_json: AsJson = False) -> None:
 
     listed = listing()
     if as_json:
-        print_json({name: [each.name for each in schedules] for name, schedules in listed.items()})
+        print_json({name: [schedule.name for schedule in schedules] for name, schedules in listed.items()})
     else:
         say(listed)
 

@@ -378,7 +378,7 @@ def count_heads(
 
 def _together(parts: Sequence[Counted]) -> Counted:
     """All heads of a sequence, one after the other in the same cache."""
-    first = parts[0]
+    first, *_ = parts
 
     def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
         names = dict.fromkeys(name for part in parts for name in of(part))

@@ -220,7 +220,7 @@ def source_of(track: Track, tiling: Tiling) -> Source:
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
     """Return the storage of a block of each kernel, by name."""
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
+    return [(kernel.name, storage(kernel.launch, sizes, track.dtype, tiling.stages)) for kernel in source.kernels]
 
 
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:

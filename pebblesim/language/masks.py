@@ -301,7 +301,7 @@ class Packed(Mask):
     def _sequences(self, grid: Grid) -> list[tuple[Grid, Grid]]:
         """Return the start and end of each sequence, among the queries and among the keys."""
         ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
-        return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
+        return list(zip(*(list(pairwise(end)) for end in ends), strict=True))
 
 
 @lru_cache(maxsize=2**15)  # the schedules of a problem ask for the same tiles

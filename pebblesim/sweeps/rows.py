@@ -93,7 +93,7 @@ def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
     The problem counts with its reference, its graph, its Θ and its bounds, and users' own bounds with their functions.
     """
     program = fingerprint(algorithm.program if mask is None else algorithm.masked)
-    declared = {each.name: getattr(algorithm, each.name) for each in fields(algorithm) if each.name != "function"}
+    declared = {entry.name: getattr(algorithm, entry.name) for entry in fields(algorithm) if entry.name != "function"}
     return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
 
 
@@ -116,13 +116,13 @@ class Own:
     @classmethod
     def known(cls) -> Own:
         """Return those known to this process."""
-        problems = (each for each in PROBLEMS.values() if not is_built_in(each.values))
+        problems = (problem for problem in PROBLEMS.values() if not is_built_in(problem.values))
         return cls(tuple(problems), tuple(OWN.values()))
 
     def declare(self) -> None:
         """Make them known to this process."""
-        for each in self.problems:
-            PROBLEMS[each.name] = each
+        for problem in self.problems:
+            PROBLEMS[problem.name] = problem
         for bound in self.bounds:
             OWN[bound.name] = bound
 

@@ -124,6 +124,8 @@ def sweep(
     if output is not None:
         format_of(Path(output))
     kept = Path(store) if store is not None else None if output is None else Path(output).with_suffix(".sqlite")
+    if output is not None and kept is not None and kept.resolve() == Path(output).resolve():
+        raise UsageError(f"the table and the stored rows would both be {str(output)!r}; give the store another name.")
     rule = blocks if isinstance(blocks, str) else "fit"
     run = Run(kept, jobs, dask, progress)
     swept = []

@@ -187,7 +187,7 @@ def search(
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + less, 1) for each in ways), M)
+        least_M = first_that(lambda M: any(plans(way, _passes(way), sizes, M + less, 1) for way in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)

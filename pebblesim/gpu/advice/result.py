@@ -190,20 +190,20 @@ class Advice(Result):
         }
         boundaries = [
             {
-                "boundary": each.name,
-                "cache": each.cache,
-                "M": each.M,
-                "bandwidth": each.bandwidth,
-                "too_large": dict(each.too_large),
-                "rows": [self._row(each, row) for row in each.rows],
-                "own": [self._row(each, row) for row in each.own],
+                "boundary": boundary.name,
+                "cache": boundary.cache,
+                "M": boundary.M,
+                "bandwidth": boundary.bandwidth,
+                "too_large": dict(boundary.too_large),
+                "rows": [self._row(boundary, row) for row in boundary.rows],
+                "own": [self._row(boundary, row) for row in boundary.own],
             }
-            | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
-            for each in self.boundaries
+            | ({"terms": [terms.as_data(term, boundary.best.io) for term in self.terms(boundary)]} if explain else {})
+            for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        forecasts = {"kernels": [each.to_dict() for each in self.kernels]}
-        own = {"own_kernels": [each.to_dict() for each in self.own_kernels]}
+        forecasts = {"kernels": [kernel.to_dict() for kernel in self.kernels]}
+        own = {"own_kernels": [kernel.to_dict() for kernel in self.own_kernels]}
         return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
@@ -234,11 +234,11 @@ class Advice(Result):
     def explain(self) -> str:
         """Explain the I/O of the best schedule at each boundary, term by term."""
         parts = []
-        for each in self.boundaries:
-            best = each.best
+        for boundary in self.boundaries:
+            best = boundary.best
             sizes = {**self.dims, **best.blocks}
-            text = terms.explained(self.terms(each), self._program(best), sizes, each.M)
-            parts.append(f"why {best.schedule} moves {best.io:,} words at the {each.name} boundary\n{text}")
+            text = terms.explained(self.terms(boundary), self._program(best), sizes, boundary.M)
+            parts.append(f"why {best.schedule} moves {best.io:,} words at the {boundary.name} boundary\n{text}")
         return "\n\n".join(parts)
 
     def __str__(self) -> str:
@@ -253,8 +253,8 @@ class Advice(Result):
             shared = self.heads_per_problem
             heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
         parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
-        for each in self.boundaries:
-            parts += ["", *self._shown(each)]
+        for boundary in self.boundaries:
+            parts += ["", *self._shown(boundary)]
         parts += ["", self._roofline()]
         return parts + (["", *self._launched()] if self.kernels else [])
 
@@ -278,7 +278,9 @@ class Advice(Result):
         columns = ("schedule", "blocks", "heads at once", "warps", "stages", "forecast", "useful Top/s", "most of it")
         lines: list[str | Sheet] = ["kernels on matrix units, as forecast"]
         lines.append(Sheet(columns, rows, ("schedule", "forecast", "blocks", "heads at once", "warps", "stages")))
-        lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
+        lines += [
+            f"your tile: {kernel.seconds / best.seconds:.2f} x the time of the first" for kernel in self.own_kernels
+        ]
         return [*lines, "", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:

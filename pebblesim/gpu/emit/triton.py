@@ -856,7 +856,7 @@ def _multiplies(node: ir.Compute) -> bool:
     return (
         isinstance(node.expr, ir.Elementwise)
         and node.expr.op == "mul"
-        and any(isinstance(each, ir.Ref) and each.tile is node.target.tile for each in node.expr.operands)
+        and any(isinstance(operand, ir.Ref) and operand.tile is node.target.tile for operand in node.expr.operands)
     )
 
 
