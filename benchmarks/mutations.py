@@ -41,7 +41,7 @@ CRASHED = ", which cannot be imported"
 
 
 class Mutation(NamedTuple):
-    """What is changed, where, from which text to which, and the checks that should mind."""
+    """A mutation: its place, the text and what replaces it, and the checks that should mind."""
 
     what: str
     module: str
@@ -51,7 +51,7 @@ class Mutation(NamedTuple):
 
 
 def listed() -> dict[str, list[Mutation]]:
-    """What is broken, from mutations.toml, by what it is part of."""
+    """The mutations of mutations.toml, by the part that they break."""
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     lists = data.pop("checks")
     found = {}
@@ -86,7 +86,7 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def found_by(check: str) -> str | None:
-    """What fails of a check, in this process; None if nothing does."""
+    """The part of a check that fails, in this process; None if nothing does."""
     kind, _, names = check.partition(": ")
     if kind == "verify":
         import pebblesim as ps
@@ -162,7 +162,7 @@ def page(mutations: dict[str, list[Mutation]], results: dict[str, str]) -> str:
 
 
 def key(mutation: Mutation) -> str:
-    """What a result is of."""
+    """The mutation that a result belongs to."""
     return "\n".join((mutation.module, mutation.old, mutation.new))
 
 

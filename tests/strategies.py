@@ -1,4 +1,4 @@
-"""What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
+"""Strategies of the tests: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar

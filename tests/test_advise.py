@@ -341,7 +341,7 @@ def test_the_terms_of_a_schedule_with_a_part_that_stays(schedule: Schedule) -> N
     ],
 )
 def test_the_leading_terms_are_those_of_the_literature(schedule: str, M: int, leading: str) -> None:
-    """Of terms in more than one pass; and they are close to what the terms are, for n much larger than d."""
+    """Terms in more than one pass have a leading part; it is close to the term where n is much larger than d."""
     dims = {"n": 2**16, "d": 64}
     counted = ps.count(schedule, M=M, **dims)
     sizes = {**counted.dims, **counted.blocks}

@@ -288,7 +288,7 @@ def test_tiles_that_are_in_cache_together_lie_apart(schedule: Schedule, data: st
 
 
 def _held_together(body: list[ir.Node], held: list[ir.Tile]) -> Any:
-    """What is in cache after each node, in the order of the program."""
+    """The tiles in cache after each node, in the order of the program."""
     for node in body:
         if isinstance(node, ir.Loop):
             yield from _held_together(node.body, held)
@@ -388,10 +388,9 @@ def launched(schedule: Schedule, prefix: str) -> str:
     """The kernels of a case with 40,000 words of cache, or as many as the schedule needs."""
     dims = {dim: 1000 if dim[0] in "nm" else 64 for dim in schedule.problem.dims}
     try:
-        found = case(schedule, M=40_000, workers=1 + (schedule.name in SPLIT), **dims)
+        found = case(schedule, M=40_000, workers=1 + (schedule.name in SPLIT), threads=512, **dims)
     except Infeasible as error:
-        found = case(schedule, M=error.least_M, **dims)
-    assert found.threads == 512
+        found = case(schedule, M=error.least_M, threads=512, **dims)
     return cuda(found.program, found.workers, found.sizes, prefix).text
 
 
@@ -405,7 +404,7 @@ def test_nvcc_takes_kernels_for_any_sizes(
 
 
 def compiled(text: str, architecture: str, folder: Path) -> str:
-    """What ptxas says about the kernels."""
+    """The report of ptxas about the kernels."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on the path; install the CUDA toolkit to compile kernels for real GPUs")

@@ -77,7 +77,7 @@ def test_every_kind_of_vertex_is_met_and_called_as_the_glossary_says() -> None:
 
 
 class Matrix:
-    """What formulas say, as numpy: `*` is the matrix product, `@` the product entry by entry."""
+    """The matrices of formulas, as numpy: `*` is the matrix product, `@` the product entry by entry."""
 
     def __init__(self, values: Any) -> None:
         self.v = np.asarray(values, float)
@@ -215,7 +215,7 @@ def test_the_glossary_as_json(run: Run) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints."""
+    """The output of a command."""
 
     def run(line: str) -> str:
         monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])

@@ -44,13 +44,13 @@ LAYERS = (
 """The rooms of pebblesim from the ground up; each may import those of the layers below its own, and nothing else."""
 
 LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
-"""What is loaded by name when it is first asked for: what ships with pebblesim."""
+"""Imports by name, at the first lookup: the schedules that ship with pebblesim."""
 
 PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_machine")
-"""What turns a program into moves."""
+"""The modules that turn a program into moves."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
-"""What the player and the graphs share with the referee: the moves, and how vertices are numbered."""
+"""The modules that the player and the graphs share with the referee: moves, and the numbers of vertices."""
 
 
 @cache

@@ -186,7 +186,7 @@ CAPACITIES = st.one_of(
 
 
 def fewest_words(N: int, capacity: Capacity, M: int, X: int, trees: int, tree: int) -> int | None:
-    """What a game must move by segments of X and T starts, if it makes trees again as often as it likes.
+    """The words that a game must move, by segments of X and T starts, if it makes trees again as often as it likes.
 
     None where one segment could hold all, or making trees again would never end.
     """
@@ -234,7 +234,7 @@ def test_trees_of_unknown_size_may_all_be_as_small_as_makes_them_cheap_to_make_a
 
 
 def fewest_weighted(N: int, w: int, M: int, light: int, tree: int, others: int) -> float:
-    """The same with segments of T = M, 3M/2 and 2M more than one, for the best of many weights of the light trees.
+    """The fewest words by segments of T = M, 3M/2 and 2M more than one, for the best of many weights of light trees.
 
     A weight is left out if trees made again were worth their while: a game would make them forever, and no bound holds.
     """

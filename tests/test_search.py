@@ -157,8 +157,8 @@ def test_few_queries_and_many_keys_move_each_word_once():
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(m=st.integers(1, 40), k=st.integers(1, 40), n=st.integers(1, 40), M=st.integers(5, 300))
 def test_products_as_cheap_as_by_the_formula(m, k, n, M):
-    """Of all tiles a x b of C that fit with a column of A, a word of B, a product, and the sum that it goes to, which
-    takes no other's pebble: Kwasniewski et al. 2019, Listing 1."""
+    """The best tile a x b of C that fits with a column of A, a word of B, a product, and the sum that it goes to, which
+    takes no other's pebble (Kwasniewski et al. 2019, Listing 1)."""
     formula = min(
         m * k * -(-n // b) + k * n * -(-m // a) + m * n
         for a in range(1, m + 1)

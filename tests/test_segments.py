@@ -385,7 +385,7 @@ class Board:
         return dict(each for each in done if each is not None)
 
     def check_reach(self, begin: int, end: int, reach: set[Name]) -> None:
-        """What a counted product is made of is within reach, or of a row that is made of one that is within reach.
+        """All that a counted product is made of is within reach, or of a row that is made of one that is within reach.
 
         Only where a pair's values may be made again in a segment, from whole lines, need pairs not be.
         """
