@@ -10,7 +10,7 @@ from pebblesim.lower_bounds.bounds import lower_bounds
 
 TITLE = "## 7. Where each theorem was put to the test"
 
-ENOUGH, DRAWS, STATES = 50, 20, 20_000
+ENOUGH, DRAWS, STATES = 50, 30, 20_000
 """Comparisons with counts wanted for each theorem, cases drawn for each schedule, and states of each search."""
 
 WORDS_AT_ONCE = ("C4", "C5", "D5", "E7")
