@@ -69,7 +69,8 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         Erratum(
             UNCLEAR,
             "an entry should be written only when it is computed for the first time, and the same for entries of A1 X "
-            "in (A1 X) A2ᵀ, and of X A2ᵀ in A1 (X A2ᵀ); otherwise this adds more than n² words if entries are recomputed",
+            "in (A1 X) A2ᵀ, and of X A2ᵀ in A1 (X A2ᵀ); otherwise this adds more than n² words if entries are "
+            "recomputed",
             "the theorem, in both orders, and where each pair has its own; it follows from our D4r and D1m as well",
             "no",
         ),
