@@ -335,7 +335,7 @@ def test_no_way_to_deal_whole_pairs_is_below_the_bounds(n: int, heads: int, back
 @pytest.mark.parametrize("backward", [False, True])
 def test_with_little_memory_the_passes_come_near_the_bound(backward: bool) -> None:
     """So little is owned beside M that P3 is larger than P2, which asks for no memory."""
-    team = Team(2**11, 2, 1, 1, 512, backward)
+    team = Team(2**12, 2, 1, 1, 512, backward)
     M = 3 * team.owned_words(8)
     moved = best(SCHEDULES["tiles-in-passes"], team, M)
     assert moved.words_held <= M
