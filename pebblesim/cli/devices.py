@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pebblesim.cli.completion import one_of, parallel_schedules
 from pebblesim.cli.options import AsJson, command, family
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.sizes import parse_size, parse_words
@@ -16,7 +17,10 @@ app = family()
 @command(app, "devices", example="pebblesim devices -n 1M -d 128 --heads 64 --kv-heads 8 -P 256")
 def devices(
     schedules: Annotated[
-        list[str] | None, typer.Argument(help="Schedules, such as ring or tiles; all if none.")
+        list[str] | None,
+        typer.Argument(
+            help="Schedules, such as ring or tiles; all if none.", autocompletion=one_of(parallel_schedules)
+        ),
     ] = None,
     *,
     n: Annotated[str, typer.Option("-n", help="Tokens: 4096, 64k, 2^20.", metavar="N")],
@@ -34,7 +38,10 @@ def devices(
         str | None, typer.Option("--dtype", help="Type of a word: float32, bfloat16, …; adds a column of bytes.")
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass: dQ, dK and dV.")] = False,
-    mask: Annotated[str | None, typer.Option("--mask", help="causal, or none.", metavar="MASK")] = None,
+    mask: Annotated[
+        str | None,
+        typer.Option("--mask", help="causal, or none.", metavar="MASK", autocompletion=one_of(lambda: ("causal",))),
+    ] = None,
     ownership: Annotated[
         str | None,
         typer.Option("--ownership", help="Who owns which tokens: contiguous, zig-zag or striped.", metavar="NAME"),
