@@ -47,7 +47,7 @@ class Totals:
     def columns(self) -> tuple[str, ...]:
         """The headings of the table of totals."""
         in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
-        return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
+        return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("I/O without sharing", "saved by sharing") * self._compares))
 
     @property
     def lines(self) -> list[tuple[str | int | None, ...]]:
