@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the collector of garbage need not look through it, nor through the rest so often."""
+    """Imported modules stay: the collector of garbage need not look through it, nor through the rest so often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -1,4 +1,4 @@
-"""What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
+"""Strategies of the tests: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -59,7 +59,7 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
 
     Many put projections around another schedule; of these every fourth stands for all by default.
     """
-    around = [name for name in schedules if name.startswith("projected-")]
+    around = [name for name, schedule in schedules.items() if schedule.problem.name.startswith("projected-")]
     return _each(schedules, argument, {name for number, name in enumerate(around) if number % 4})
 
 

@@ -44,7 +44,7 @@ def test_few_keys_cost_hardly_more_than_their_words() -> None:
 @given(data=st.data())
 @strategies.draws(4, 60)
 def test_no_key_or_value_that_is_not_made_is_moved(schedule: Any, data: st.DataObject) -> None:
-    """What is absorbed leaves no tensor in memory, and each input of the other side is read as often as its passes."""
+    """An absorbed weight leaves no tensor in memory, and each input of the other side is read once a pass."""
     not_made = {"X": "S", "Y": "h", "W_Q": "Q", "W_K": "K", "W_V": "V"}
     dims = {dim: data.draw(st.integers(1, 50), dim) for dim in schedule.problem.rectangle.dims}
     blocks = {block: data.draw(st.integers(1, 9), block) for block in schedule.blocks}

@@ -341,7 +341,7 @@ def test_the_terms_of_a_schedule_with_a_part_that_stays(schedule: Schedule) -> N
     ],
 )
 def test_the_leading_terms_are_those_of_the_literature(schedule: str, M: int, leading: str) -> None:
-    """Of terms in more than one pass; and they are close to what the terms are, for n much larger than d."""
+    """Terms in more than one pass have a leading part; it is close to the term where n is much larger than d."""
     dims = {"n": 2**16, "d": 64}
     counted = ps.count(schedule, M=M, **dims)
     sizes = {**counted.dims, **counted.blocks}
@@ -369,7 +369,10 @@ def test_the_explanation_says_where_the_words_go_and_what_a_larger_cache_would_s
         f"why {best.schedule} moves {best.io:,} words at the SM boundary\n2nd⌈n/B_r⌉ = {int(first.value):,} words"
         in text
     )
-    assert "phase g reads A2 (input), h (made on the way)" in text
+    assert f"phase {best.schedule} reads A2 (input), A3 (input)" in text
+    assert (
+        "phase dQ reads dS (made on the way)" in ps.advise("A100", problem_name="backward-qkv", n=4096, d=128).explain()
+    )
     assert f"with twice the cache: {int(first.doubled):,} words, 0.51 x" in text
     assert "it is about 6n²d²/M = " in text
 

@@ -4,7 +4,7 @@ Rectangles are where orders differ: with few queries, absorbing W_K and W_V into
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import product
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 from test_lower_bounds import CAPACITIES, fewest_words
+from test_numbers_of_proofs import case_of, claims_of
 from test_segments import Moves, of_use, random_game
 
 from pebblesim import graphs
@@ -27,7 +28,8 @@ from pebblesim.language.masks import Band, Mask, from_array, from_text
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.lower_bounds.bounds import Formulation, best, best_of_ways, lower_bounds
-from pebblesim.lower_bounds.capacities import Capacity
+from pebblesim.lower_bounds.capacities import Capacity, Cube
+from pebblesim.lower_bounds.certificates import private_families
 from pebblesim.lower_bounds.covers import least_cover
 
 RECTANGULAR = {
@@ -162,27 +164,32 @@ def test_covers_of_large_masks() -> None:
 
 # -- pairs that are red where a word is dead on one side and one late on the other -------------------------------------
 
-SIDES = {"Q": "query", "dO": "query", "dQ": "query", "K": "key", "V": "key", "dK": "key", "dV": "key"}
-PAIRS = {**dict.fromkeys(("S", "A", "P"), "Σ"), **dict.fromkeys(("dP", "dPv", "dS"), "Θ")}
+LINES = {"backward-qkv": ("Q", "dO", "dQ", "K", "V", "dK", "dV"), "backward": ("A1", "dO", "A2", "A3")}
+MADE = {"A1": "S", "dO": "dOY", "A2": "A2X", "A3": "h"}
+PAIRS = {
+    "backward-qkv": dict.fromkeys(("S", "A", "P"), "Σ") | dict.fromkeys(("dP", "dPv", "dS"), "Θ"),
+    "backward": dict.fromkeys(("Z", "A", "f", "vf"), "Σ") | dict.fromkeys(("q", "qv", "fq", "Aq", "p"), "Θ"),
+}
 
 
 class Lives:
-    """When each word of a line and each family of a pair is red in a game of dQ, dK and dV, and what is moved."""
+    """When each word of a line, each family of a pair and each made element is red in a game, and what is moved."""
 
-    def __init__(self, graph: Cdag, game: Moves) -> None:
+    def __init__(self, problem: str, graph: Cdag, game: Moves) -> None:
+        pairs, words = PAIRS[problem], {*LINES[problem], *(MADE.values() if problem == "backward" else ())}
         self.first: dict[Any, int] = {}
         self.last: dict[Any, int] = {}
         self.episodes: dict[Any, int] = defaultdict(int)
         self.red_at: dict[Any, set[int]] = defaultdict(set)
-        self.moved: set[tuple[int, int]] = set()
+        self.moved: set[Any] = set()
         red: dict[Any, int] = defaultdict(int)
         for t, (kind, v) in enumerate(game, 1):
             family, _, index, _ = graph.locate(v)
-            name: Any = (family.name, *index) if family.name in SIDES else None
-            if family.name in PAIRS:
-                name = PAIRS[family.name], *index
-                if kind in (READ, WRITE):
-                    self.moved.add((index[0], index[1]))
+            name: Any = (family.name, *index) if family.name in words else None
+            if family.name in pairs:
+                name = pairs[family.name], *index
+            if kind in (READ, WRITE) and name is not None:
+                self.moved.add(index[:2] if family.name in pairs else name)
             if name is not None and kind != WRITE:
                 red[name] += -1 if kind == DELETE else 1
                 if kind == DELETE:
@@ -190,7 +197,7 @@ class Lives:
                 elif red[name] == 1:
                     self.episodes[name] += 1
                     self.first.setdefault(name, t)
-            for each in [each for each, pebbles in red.items() if pebbles and each[0] in ("Σ", "Θ")]:
+            for each in [each for each, pebbles in red.items() if pebbles and each[0] not in LINES[problem]]:
                 self.red_at[each].add(t)
         for name, pebbles in red.items():
             if pebbles:
@@ -217,7 +224,7 @@ def lines(i: int, j: int, k: int, d: int) -> dict[str, list[Any]]:
 
 def check_cores(graph: Cdag, game: Moves, n: int, d: int) -> int:
     """The lemma of E7: a dead core, and a late core or output that the pair's dS is multiplied into; how often."""
-    lives, seen = Lives(graph, game), 0
+    lives, seen = Lives("backward-qkv", graph, game), 0
     for i, j, k in product(range(n), range(n), range(d)):
         of = lines(i, j, k, d)
         seen += lives.check(i, j, of["query"], [*of["key"], *of["dK"]])
@@ -271,7 +278,117 @@ def test_a_dead_core_keeps_a_pair_red() -> None:
     judged = referee(graph, 1000, [np.array([pack(*move) for move in game], np.int64)])
     assert judged.legal and judged.complete
     check_cores(graph, game, n, d)
-    lives = Lives(graph, game)
+    lives = Lives("backward-qkv", graph, game)
     with pytest.raises(AssertionError):  # the same with outputs on both sides
         for i, j in product(range(n), range(n)):
             lives.check(i, j, [("dQ", i, 0)], [("dK", j, 0)])
+
+
+def check_closed(graph: Cdag, game: Moves, n: int, d: int) -> int:
+    """The lemma of D5: an input with a dead word, whose made row is not all red, and a late word; how often."""
+    lives, seen, end = Lives("backward", graph, game), 0, len(game)
+
+    def closed(name: str, line: int) -> list[int]:
+        gone = [lives.last[name, line, c] for c in range(d) if lives.episodes[name, line, c] == 1]
+        row = [(MADE[name], line, c) for c in range(d)]
+        times = range(min(gone, default=end), end)
+        return [t for t in times if any(t not in lives.red_at[each] and each not in lives.moved for each in row)]
+
+    sides = ("A1", "dO"), ("A2", "A3")
+    for i, j in product(range(n), range(n)):
+        if (i, j) in lives.moved:
+            continue
+        for (line, inputs), (other, others) in (((i, sides[0]), (j, sides[1])), ((j, sides[1]), (i, sides[0]))):
+            words = product(others, [other], range(d))
+            late = max((lives.first[word] for word in words if lives.episodes[word] == 1), default=0)
+            for t in sorted({t for name in inputs for t in closed(name, line) if t < late}):
+                assert t in lives.red_at["Σ", i, j] | lives.red_at["Θ", i, j], (i, j, t)
+                seen += 1
+    return seen
+
+
+def once(graph: Cdag, first: list[int]) -> Moves:
+    """A game that makes these vertices first, each vertex once, and deletes each as soon as it is of no more use."""
+    game: Moves = []
+    inputs, outputs = {*graph.inputs.tolist()}, {*graph.outputs.tolist()}
+    uses = Counter(u for v in range(graph.vertices) for u in graph.predecessors(v).tolist())
+    done: set[int] = set()
+
+    def make(v: int) -> None:
+        if v in done:
+            return
+        done.add(v)
+        before = graph.predecessors(v).tolist()
+        for u in before:
+            make(u)
+        game.append((READ if v in inputs else COMPUTE, v))
+        if v in outputs:
+            game.append((WRITE, v))
+        uses.subtract(before)
+        game.extend((DELETE, u) for u in dict.fromkeys(before) if not uses[u])
+
+    for v in (*first, *outputs):
+        make(v)
+    return game
+
+
+def test_a_closed_input_keeps_a_pair_red_in_any_order() -> None:
+    """Where all q, or half of the scores, come first, inputs are of no more use while others have not been read."""
+    rng, seen = random.Random(2), dict.fromkeys(((), ("X",), ("Y",), ("X", "Y")), 0)
+    for absorbed, order, some in product(seen, ("T", "U", "one-pass"), (0, 1)):
+        n, d = rng.choice([(2, 2), (3, 1), (3, 2)])
+        graph = graphs.build("backward", n=n, d=d, order=order, absorbed=absorbed)
+        names = [graph.locate(v)[0].name for v in range(graph.vertices)]
+        first = [v for v in range(graph.vertices) if names[v] == "q"]
+        rng.shuffle(first)
+        scores = [v for v in range(graph.vertices) if names[v] == "Z"]
+        game = once(graph, rng.sample(scores, len(scores) // 2) * some + first)
+        judged = referee(graph, graph.vertices, [np.array([pack(*move) for move in game], np.int64)])
+        assert judged.legal and judged.complete
+        seen[absorbed] += check_closed(graph, game, n, d)
+    assert min(seen.values()) > 10, seen
+
+
+# -- linear attention -------------------------------------------------------------------------------------------------
+
+CHAIN = {"A1": ("n", "d"), "X": ("d", "d"), "A2ᵀ": ("d", "n"), "A3": ("n", "d"), "Y": ("d", "d")}
+Made = tuple[str, str, str, tuple[str, str, str]]
+
+
+def orders(names: tuple[str, ...]) -> list[tuple[str, list[Made]]]:
+    """All orders of a product: the name of the result, and each product's result, operands and sides."""
+    if len(names) == 1:
+        return [(names[0], [])]
+    found = []
+    for cut in range(1, len(names)):
+        for (left, one), (right, other) in product(orders(names[:cut]), orders(names[cut:])):
+            sides = CHAIN[names[0]][0], CHAIN[names[cut]][0], CHAIN[names[-1]][1]
+            result = f"({left} {right})"
+            found.append((result, [*one, *other, (result, left, right, sides)]))
+    return found
+
+
+@given(n=st.integers(1, 12), d=st.integers(1, 12), M=st.integers(3, 60), X=st.integers(3, 300))
+@strategies.draws(40, 300)
+def test_l2_is_the_least_of_all_fourteen_orders(n: int, d: int, M: int, X: int) -> None:
+    l2 = next(each for each in claims_of(case_of("linear", Formulation(), n=n, d=d)).values() if each.name == "L2")
+    assert len(orders(tuple(CHAIN))) == 14
+    least = fewest_words(l2.products, Cube(), M, X, l2.free, min(n, d))
+    for _, made in orders(tuple(CHAIN)):
+        assert private_families(tuple(((p[0], p[1], p[2]), 1) for p in made), 1)
+        sizes = [[{"n": n, "d": d}[side] for side in p[3]] for p in made]
+        trees = sum(rows * columns for rows, _, columns in sizes[:-1])
+        words = fewest_words(sum(a * b * c for a, b, c in sizes), Cube(), M, X, trees, min(n, d))
+        assert X < M or least is None or (words is not None and words >= least)
+
+
+# -- what a segment holds --------------------------------------------------------------------------------------------
+
+
+def test_several_orders_and_weights_in_one_table_would_make_too_many_products() -> None:
+    """S made of d queries and S' of d keys, with X in the cache: 3d³ products of 6d² words, where 2√2 d³ may be."""
+    d = 30
+    X, lines, pairs = d * d, 4 * d * d, d * d
+    made, scores = 2 * d * d * d, pairs * d
+    assert made + scores > Cube()(X + lines + pairs)
+    assert max(made, scores) <= Cube()(X + lines + pairs)

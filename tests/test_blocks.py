@@ -382,7 +382,7 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
 @pytest.mark.parametrize(("turn", "summation"), [(0, "chain"), (1, "in-place"), (2, "balanced")])
 def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation: str) -> None:
     """There a sum has one term, so that hardly any of what a primitive may hold is held."""
-    alone = [schedule for schedule in SCHEDULES.values() if not schedule.name.startswith("projected-")]
+    alone = [schedule for schedule in SCHEDULES.values() if not schedule.problem.name.startswith("projected-")]
     of = strategies.amount(3, 1)
     for schedule in alone[turn % of :: of]:
         blocks = dict.fromkeys(schedule.blocks, 1)
@@ -470,7 +470,9 @@ def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> Non
 @pytest.mark.parametrize("n", [2**60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2**48, 2**256 - 1))])
 def test_best_takes_sizes_however_large(n: int) -> None:
     """There was no memory for the candidates."""
-    alone = [schedule for schedule in blocked if not schedule.name.startswith("projected-")]  # as with projections
+    alone = [
+        schedule for schedule in blocked if not schedule.problem.name.startswith("projected-")
+    ]  # as with projections
     for schedule in strategies.some(alone, 24):
         dims = problem_dims(schedule.problem, {"n": n, "d": 128})
         try:

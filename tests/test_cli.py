@@ -445,7 +445,7 @@ def test_a_game_is_saved_whole(pebblesim: Pebblesim, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["game.npy", "game.txt"])
 def test_the_moves_of_an_illegal_game_are_saved_whole(name: str, pebblesim: Pebblesim, tmp_path: Path) -> None:
-    """The same moves under two sets of rules: those behind the illegal one are in the file, too."""
+    """Moves of one game under two sets of rules: those behind the illegal one are in the file, too."""
     assert pebblesim(f"{PLAY} --save {name}").code == 0
     legal = (tmp_path / name).read_bytes()
     assert pebblesim(f"{PLAY} --rules no-recompute --save {name}").code == 1

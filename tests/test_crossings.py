@@ -149,7 +149,7 @@ def test_sizes_of_any_problem_have_a_crossing() -> None:
     st.integers(1, 400),
 )
 def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
-    """What the search rests on, for every schedule that it takes."""
+    """The assumptions of the search hold for every schedule that it takes."""
     try:
         curve = Curve(get(name), {"n": n, "d": d})
     except UsageError as refusal:

@@ -79,7 +79,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """What a command prints where the terminal has some encoding."""
+    """The output of a command where the terminal has some encoding."""
 
     def run(line: str, encoding: str) -> str:
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)

@@ -1,4 +1,4 @@
-"""What docs/extending.md promises: a schedule, a problem, its graph and a bound take one file, and little is asked."""
+"""The promises of docs/extending.md: a schedule, a problem, a graph and a bound take one file, little is asked."""
 
 import sys
 from collections.abc import Callable

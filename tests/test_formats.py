@@ -39,7 +39,7 @@ def graphs(draw: st.DrawFn) -> Cdag:
 
 
 def held_in(graph: Cdag) -> tuple[object, ...]:
-    """What the game depends on: vertices, operands in order, words, inputs, outputs."""
+    """All that the game depends on: vertices, operands in order, words, inputs, outputs."""
     operands = [list(dict.fromkeys(graph.predecessors(v).tolist())) for v in range(graph.vertices)]
     words = [1] * graph.vertices if graph.weights is None else graph.weights.tolist()
     return operands, words, graph.inputs.tolist(), graph.outputs.tolist()

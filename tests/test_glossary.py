@@ -77,7 +77,7 @@ def test_every_kind_of_vertex_is_met_and_called_as_the_glossary_says() -> None:
 
 
 class Matrix:
-    """What formulas say, as numpy: `*` is the matrix product, `@` the product entry by entry."""
+    """The matrices of formulas, as numpy: `*` is the matrix product, `@` the product entry by entry."""
 
     def __init__(self, values: Any) -> None:
         self.v = np.asarray(values, float)
@@ -116,7 +116,11 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
     text = re.sub(r"(\w+)ᵀ", r"T(\1)", text)
     text = re.sub(r"diag\(([^()]*)\)⁻¹", r"inverse(diag(\1))", text)
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)  # a product without a sign
-    return eval(text, {"__builtins__": {}}, names).v
+    try:
+        return eval(text, {"__builtins__": {}}, names).v
+    except NameError as unknown:
+        known = sorted(name for name, value in names.items() if callable(value))
+        raise AssertionError(f"{formula!r}: {unknown.name} is no tensor, and none of {', '.join(known)}") from None
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -211,7 +215,7 @@ def test_the_glossary_as_json(run: Run) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints."""
+    """The output of a command."""
 
     def run(line: str) -> str:
         monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])

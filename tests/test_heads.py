@@ -28,7 +28,7 @@ def printed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command prints as JSON."""
+    """The output of a command, as JSON."""
     return lambda line: json.loads(printed(f"{line} --json", capsys, monkeypatch)[0])
 
 

@@ -44,29 +44,20 @@ LAYERS = (
 """The rooms of pebblesim from the ground up; each may import those of the layers below its own, and nothing else."""
 
 LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
-"""What is loaded by name when it is first asked for: what ships with pebblesim."""
+"""Imports by name, at the first lookup: the schedules that ship with pebblesim."""
 
 PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_machine")
-"""What turns a program into moves."""
+"""The modules that turn a program into moves."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
-"""What the player and the graphs share with the referee: the moves, and how vertices are numbered."""
-
-
-def imports(module: str, path: Path, types: bool = True) -> list[str]:
-    """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
-    return [name for name, for_types in everything(module, path) if types or not for_types]
+"""The modules that the player and the graphs share with the referee: moves, and the numbers of vertices."""
 
 
 @cache
-def everything(module: str, path: Path) -> list[tuple[str, bool]]:
-    """The same, and of each whether it is for the names of types alone."""
+def imports(module: str, path: Path) -> list[str]:
+    """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    return [
-        (name, isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test))
-        for part in parsed(path).body
-        for name in _imports(part, package)
-    ]
+    return [name for part in parsed(path).body for name in _imports(part, package)]
 
 
 @cache
@@ -124,10 +115,10 @@ def test_imports_go_in_one_direction(module: str) -> None:
 
 
 def test_no_imports_run_in_circles() -> None:
-    """Of modules; what is imported for the names of types alone ties nothing, nor does a package that lists modules."""
+    """Modules import each other one way, for the names of types, too; a package that lists modules does not count."""
     graph = nx.DiGraph()
     for module, path in SOURCES.items():
-        for target in imports(module, path, types=False):
+        for target in imports(module, path):
             source = target if target in SOURCES else target.rpartition(".")[0]
             if (module, target) in LATE:
                 continue

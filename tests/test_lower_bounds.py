@@ -186,7 +186,7 @@ CAPACITIES = st.one_of(
 
 
 def fewest_words(N: int, capacity: Capacity, M: int, X: int, trees: int, tree: int) -> int | None:
-    """What a game must move by segments of X and T starts, if it makes trees again as often as it likes.
+    """The words that a game must move, by segments of X and T starts, if it makes trees again as often as it likes.
 
     None where one segment could hold all, or making trees again would never end.
     """
@@ -234,7 +234,7 @@ def test_trees_of_unknown_size_may_all_be_as_small_as_makes_them_cheap_to_make_a
 
 
 def fewest_weighted(N: int, w: int, M: int, light: int, tree: int, others: int) -> float:
-    """The same with segments of T = M, 3M/2 and 2M more than one, for the best of many weights of the light trees.
+    """The fewest words by segments of T = M, 3M/2 and 2M more than one, for the best of many weights of light trees.
 
     A weight is left out if trees made again were worth their while: a game would make them forever, and no bound holds.
     """
@@ -462,6 +462,19 @@ def test_a_closed_form_never_exceeds_the_value(name: str, data: st.DataObject) -
             assert bound.form is None or not bound.why_not
             if bound.form is not None:
                 assert evaluated(bound.form.expr, sizes) <= bound.value + Decimal("1e-9"), bound
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_bound_has_a_proof_of_its_weights(name: str) -> None:
+    """A bound is refused when it is made, if nothing proves that its weighted products are the most that fit."""
+    problem, refused = PROBLEMS[name], []
+    dims = {dim: {"d": 64, "k": 64}.get(dim, 4096) for dim in problem.dims}
+    for way in [None, *(Formulation.of(schedule) for schedule in SCHEDULES.values() if schedule.problem is problem)]:
+        try:
+            lower_bounds(problem, dims, 2**14, way)
+        except ValueError as error:
+            refused.append(str(error))
+    assert refused == []
 
 
 @pytest.mark.parametrize("percent", [1, 100, 125, 149, 150, 151, 175, 200, 300])

@@ -27,7 +27,7 @@ from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule
 
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}
-CORES = [schedule for name, schedule in MASKABLE.items() if not name.startswith("projected")]
+CORES = [schedule for schedule in MASKABLE.values() if not schedule.problem.name.startswith("projected-")]
 
 
 def drawn(data: st.DataObject, schedule: Schedule, largest: int = 8) -> tuple[dict[str, int], Mask]:

@@ -42,7 +42,7 @@ def claims_of(case: Cutting) -> dict[str, CuttingBound]:
 
 
 def products_of(graph: Cdag) -> dict[str, Counter[tuple[int, ...]]]:
-    """Of each tensor that a matrix product makes, how many products each element has that some output depends on."""
+    """The number of products of each element that some output depends on, for each tensor that a product makes."""
     needed, stack = set(graph.outputs.tolist()), graph.outputs.tolist()
     while stack:
         for u in graph.predecessors(stack.pop()).tolist():

@@ -162,7 +162,7 @@ POSITIVE = st.integers(1, 10**9)
 
 
 def exact(text: str, values: dict[str, int]) -> int:
-    """What sympy makes of a rule; it must come out whole."""
+    """The value that sympy gives a rule; it must come out whole."""
     result = sympy.sympify(text).subs({sympy.Symbol(name): sympy.Integer(value) for name, value in values.items()})
     assert result.is_Integer
     return int(result)

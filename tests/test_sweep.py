@@ -525,7 +525,7 @@ def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
 def test_another_process_knows_a_problem_and_bounds_of_the_readers_own(
     scores: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker is sent is enough for it, although it has not run the file."""
+    """A worker is sent enough, although it has not run the file."""
     more = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
     sent: list[bytes] = []
     work = sweep_rows._work
@@ -589,7 +589,7 @@ def environment() -> dict[str, str]:
 
 
 def uninterrupted(output: Path) -> None:
-    """The same sweep in one go, on one core."""
+    """Run the sweep of `killed_after` in one go, on one core."""
     names, M = ["small-cache", "row-stationary"], (40, 80, 160)
     ps.sweep(names, what="play", n=(8, 12, 16), d=4, M=M, jobs=1, output=output)
 

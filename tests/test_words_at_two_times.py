@@ -24,7 +24,7 @@ PAIR = {"S", "Sm", "A", "P"}
 
 
 def check_dead_and_late(graph: Cdag, game: Moves, n: int, d: int) -> int:
-    """Of each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
+    """Check each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
 
     Lines are those of a column k: Q_i and O_ik, K_j and V_jk. Returns how often both were so.
     """

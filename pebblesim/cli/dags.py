@@ -157,6 +157,12 @@ def pebble(
     seconds: Annotated[
         str, typer.Option("--seconds", help="How long to search for a better game.", metavar="S")
     ] = "10",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", help="Search for so many steps instead: the same seed then gives the same game.", metavar="K"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the random choices.")] = 0,
     save: Save = None,
     as_json: AsJson = False,
@@ -172,7 +178,9 @@ def pebble(
                 line(done, f"I/O {io:,}, bound {bound:,}")
 
         limit = _seconds(seconds)
-        pebbling = ps.pebble(graph, M=cache.words, rules=rules, seconds=limit or 0.0, seed=seed, progress=on_progress)
+        pebbling = ps.pebble(
+            graph, M=cache.words, rules=rules, seconds=limit or 0.0, steps=steps, seed=seed, progress=on_progress
+        )
     _save(save, graph, pebbling.moves, rules)
     if as_json:
         bounds = [bound.to_dict() for bound in pebbling.bounds]

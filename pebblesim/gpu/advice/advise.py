@@ -73,7 +73,7 @@ def advise(
         The I/O of each schedule at the boundaries of the card, the roofline, and kernels with their forecasts.
 
     >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
-    'row-stationary-fused'
+    'row-stationary-absorbed'
 
     Raises:
         Infeasible: no schedule fits into the shared memory of a block.
