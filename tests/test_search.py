@@ -130,7 +130,7 @@ def test_rectangles(data, M, name):
 
 
 @pytest.mark.slow
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=st.data(),
     M=st.integers(40, 500),

@@ -8,6 +8,7 @@ bound at M, because I/O never decreases if the cache is smaller.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -238,6 +239,7 @@ class _Against:
 
     def __init__(self) -> None:
         self.number = 0
+        self.biting: Counter[str] = Counter()
         self.closest: dict[str, tuple[float, str]] = {}
 
     def below(self, schedule: Schedule, M: int, sizes: dict[str, int]) -> Finding | None:
@@ -245,11 +247,13 @@ class _Against:
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
         way = Formulation.of(schedule)
         text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
-        bound = largest(lower_bounds(schedule.problem, words.dims, M, way))
+        bounds = lower_bounds(schedule.problem, words.dims, M, way)
+        bound = largest(bounds)
         if bound.value > words.io:
             return Finding(FAILS, f"{text}.io → {words.io}, below {bound.source}: {bound.value}")
         gap = words.io / bound.value
         self.number += 1
+        self.biting.update([bound.name] if bound.value > bounds[0].value else [])
         name = schedule.problem.name
         self.closest[name] = min(self.closest.get(name, (inf, "")), (gap, f"{text}.gap_of_way → {gap:.4f}"))
         return None
@@ -257,7 +261,13 @@ class _Against:
     def held(self, what: str) -> Finding:
         """Return HOLDS if anything was counted."""
         least = min(self.closest.values(), default=(inf, ""))[1]
-        return tried(self.number, f"{self.number} counts of {what}\nthe closest: {least}")
+        return tried(self.number, f"{self.number} counts of {what}{_bite(self.biting)}\nthe closest: {least}")
+
+
+def _bite(biting: Counter[str]) -> str:
+    """Say in how many comparisons each theorem is the largest bound and exceeds the compulsory words."""
+    told = ", ".join(f"{name} {number}" for name, number in sorted(biting.items()))
+    return f"; above the compulsory words in {biting.total()} of them{f': {told}' if told else ''}"
 
 
 @claim("lower bounds ≤ counts", "ours", "no schedule moves fewer words than any lower bound that applies to it", HOLDS)
@@ -347,7 +357,7 @@ def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
     HOLDS,
 )
 def _optimum(effort: Effort) -> Finding:
-    searched, line = 0, ""
+    searched, line, biting = 0, "", Counter[str]()
     known: dict[str, Optimum] = {}  # many schedules are played on one graph
     for schedule, sizes in _small_games(effort.some(18, 28)):
         blocks = smallest(schedule)
@@ -356,7 +366,9 @@ def _optimum(effort: Effort) -> Finding:
         least_M = peak_red(schedule.program, {**sizes, **blocks})
         for M in range(least_M, least_M + effort.some(2, 5)):
             words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
-            above = largest(lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule)))
+            bounds = lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule))
+            above = largest(bounds)
+            biting.update([above.name] if above.value > bounds[0].value else [])
             arguments = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
             text = f'ps.optimum("{schedule.problem.name}", {arguments}).io'
             if text not in known:
@@ -366,4 +378,4 @@ def _optimum(effort: Effort) -> Finding:
             if not (above.value <= least.io and least.bound <= words):
                 return Finding(FAILS, line)
             searched += 1
-    return tried(searched, f"{len(known)} graphs searched for {searched} counts, the last\n{line}")
+    return tried(searched, f"{len(known)} graphs searched for {searched} counts{_bite(biting)}; the last\n{line}")
