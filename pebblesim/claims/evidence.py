@@ -77,8 +77,8 @@ def _remarks(names: list[str], bites: dict[str, Bites], graphs: dict[str, Search
     yield (
         f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
-        "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs differ\n"
-        "in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`).\n"
+        "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
+        "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`).\n"
     )
     if at_once:
         yield (
