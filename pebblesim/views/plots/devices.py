@@ -40,4 +40,4 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
     ax.set_xticks([each.team.P for each in results], [f"{each.team.P:,}" for each in results])
     ax.set(yscale="log", xlabel="P, devices", ylabel="words that the busiest device moves")
     ax.grid(alpha=0.25, linewidth=0.5)
-    ax.legend(frameon=False, fontsize=9)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=9)
