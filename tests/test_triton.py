@@ -62,6 +62,8 @@ def run(
     inputs = {each: np.stack([one[each] for one in many]) for each in order}
     if scale is not None:  # (Q / scale) Kᵀ scale are the same scores
         inputs["Q"] = inputs["Q"] / scale
+    if "L" in inputs:  # logarithms are to base 2 in the kernels
+        inputs["L"] = inputs["L"] * np.log2(np.e)
     outputs, words = triton_interpreter.run(source.text, inputs, dtype)
 
     expected: Counter[tuple[str, str]] = Counter()
@@ -76,6 +78,8 @@ def run(
         reference = dict(schedule.problem.reference(one, allowed))
         if scale is not None and "dQ" in reference:
             reference["dQ"] = reference["dQ"] * scale
+        if "L" in reference:
+            reference["L"] = reference["L"] * np.log2(np.e)
         for each, array in outputs.items():
             error = np.linalg.norm(array[head] - reference[each]) / max(np.linalg.norm(reference[each]), 0.1)
             assert error < close, (each, error)

@@ -11,6 +11,9 @@ would matter: in sums over a row, in products, and in memory.
 
 If launches are repeated in a loop over rows, the first of these rows is an argument. A table of pairs that only needs
 these rows has only this number of rows, and a table that replaces another tile by tile uses its memory.
+
+Exponentials and logarithms are to base 2, which the chip has: the logarithm of e is multiplied into the scale of the
+scores. So the logarithms of sums, L, are to base 2 in memory, too.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from itertools import accumulate
+from math import e, inf, log, log2, prod
 
 from pebblesim.errors import UnknownName, UsageError
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.readings.kernels.identifiers import Identifiers
 from pebblesim.readings.kernels.launches import Launch, blocks, check_alike, launches
+from pebblesim.readings.kernels.orientation import turned
 from pebblesim.readings.totals import tile_of_whole
 from pebblesim.units import Bytes
 
@@ -40,9 +45,10 @@ LARGE_TILE = 2**15
 GROUP = 8
 """Rows of tiles that are launched together, column by column, so that shared tiles are still in L2."""
 
+LOGARITHM = "L"
+"""The tensor that holds logarithms of sums, to base 2."""
+
 _OPERATIONS = {
-    "exp": "tl.exp({})",
-    "log": "tl.log({})",
     "add": "({} + {})",
     "sub": "({} - {})",
     "mul": "({} * {})",
@@ -154,6 +160,7 @@ def triton(
     of = {tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()}
     kernels, texts, calls = [], [], []
     parts, places = _parts_at_once(program, made), _places(program, made)
+    logarithms = {tensor for name, tensor in program.tensors.items() if name == LOGARITHM}
     repeated: ir.Loop | None = None
     for launch in made:
         if launch.kind == "fill":
@@ -161,7 +168,7 @@ def triton(
             assert isinstance(node, ir.Init)
             calls.append(f"    {of[node.tensor]}.fill_({_constant(node.value)})")
             continue
-        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask, scale, parts)
+        writer = _Writer(program, launch, sizes, names.new(launch.name), of, dtype, mask, scale, parts, logarithms)
         texts.append(writer.text())
         kernel = writer.kernel
         kernels.append(kernel)
@@ -314,22 +321,28 @@ class _Writer:
         mask: Band | None,
         scale: float | None,
         parts: Mapping[ir.Tensor, ir.Range],
+        logarithms: set[ir.Tensor],
     ) -> None:
         self._whole = False  # whether all pairs are allowed where one is
         self._around = None if launch.around is None else launch.around.range
         self._parts_of = parts
         self._scale = None if scale is None else repr(float(scale))
+        self._steep = repr((1.0 if scale is None else float(scale)) * log2(e))  # of scores, as exponents of 2
+        self._rising = scale is None or scale > 0
         self._unscaled: set[ir.Tile] = set()  # what is still to be multiplied by the scale
         self._empty: set[ir.Tile] = set()  # sums without a term yet
         self._program, self._launch, self._sizes, self._dtype, self._mask = program, launch, sizes, dtype, mask
         self._name, self._of, self._names = name, of, Identifiers({*_TAKEN.split(), *of.values()})
         self._tiles: dict[ir.Tile, str] = {}
         self._loaded: set[ir.Tile] = set()  # in the words of memory, not in float32
+        self._base_2: set[ir.Tile] = set()  # logarithms, to base 2
+        self._logarithms = logarithms  # tensors of them
         self._indices: dict[ir.Range, str] = {}
         self._numbers: dict[ir.Range, str] = {}
         self._tensors: dict[str, ir.Tensor] = {}
         self._lines: list[str] = []
         nodes = list(ir.walk([*launch.grid, *launch.block] if launch.grid else launch.block))
+        self._turned = turned(nodes)
         self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in ("Q", "K")}
         self._resumed = {  # sums in memory that are to be scaled: read as if they had not been yet
             node.target.tile
@@ -343,6 +356,7 @@ class _Writer:
         for node in nodes:
             if isinstance(node, ir.Read | ir.Write | ir.Init):
                 self._tensors.setdefault(node.tensor.name, node.tensor)
+        self._reread = {node.tensor for node in nodes if isinstance(node, ir.Read)}
 
     @property
     def kernel(self) -> Kernel:
@@ -387,7 +401,7 @@ class _Writer:
             return
         assert self._mask is not None and self._mask.after is not None
         self._body(body[: differ[0]], 1)
-        kept = (self._loaded, self._unscaled, self._empty)
+        kept = (self._loaded, self._unscaled, self._empty, self._base_2)
         before = [set(each) for each in kept]
         condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._mask.after + 1}"
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
@@ -549,7 +563,7 @@ class _Writer:
         self._say(depth, f"for {number} in range({ends}):")
         self._indices[inner.range] = self._names.new(f"at_{inner.range.name}")
         self._say(depth + 1, f"{self._indices[inner.range]} = {first}{number} * {small} + tl.arange(0, {small})")
-        self._body(inner.body, depth + 1)
+        self._looped(inner.body, depth + 1)
 
     def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
         """The number of the first tile that a loop runs over, and the one after that of the last."""
@@ -630,13 +644,13 @@ class _Writer:
                 return any(ir.over_pairs(ref.ranges) and ref.tile not in self._zero for ref in (left, right))
         return False
 
-    def _pairs(self, ranges: ir.Ranges) -> str:
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
         if self._mask is None or self._whole or not ir.over_pairs(ranges):
             return ""
         rows, columns = map(self._index, ranges)
-        rows = f"{rows}[:, None]" if self._mask.rows == 1 else f"({rows} // {self._mask.rows})[:, None]"
-        distance = f"({columns}[None, :] - {rows}"
+        rows = rows if self._mask.rows == 1 else f"({rows} // {self._mask.rows})"
+        distance = f"({columns}{_along(1, frame)} - {rows}{_along(0, frame)}"
         parts = [] if self._mask.after is None else [f"{distance} <= {self._mask.after})"]
         parts += [] if self._mask.before is None else [f"{distance} >= {-self._mask.before})"]
         return " & ".join(parts)
@@ -656,17 +670,21 @@ class _Writer:
                         self._say(depth, f"for {number} in range({f'{low}, {high}'.removeprefix('0, ')}):")
                         self._enter(node, depth + 1, number)
                         self._whole = around or whole
-                        self._body(node.body, depth + 1)
+                        self._looped(node.body, depth + 1)
                     self._whole = around
                 case ir.Read():
                     self._check_written(node)
                     name = self._tile(node.tile)
                     resumed = node.tile in self._resumed
                     (self._unscaled if resumed else self._loaded).add(node.tile)
+                    if node.tensor in self._logarithms:
+                        self._base_2.add(node.tile)
                     place, unscaled = self._place(node.tensor, node.tile.ranges, node.at), f" / {self._scale}" * resumed
                     self._say(depth, f"{name} = tl.load({place}{self._edge(node.tile.ranges)}){unscaled}")
                 case ir.Write():
-                    value = self._only(self._scaled(node.tile), self._pairs(node.tile.ranges), "0.0")
+                    frame = node.tile in self._turned
+                    value = self._only(self._written(node), self._pairs(node.tile.ranges, frame), "0.0")
+                    value = f"tl.trans({value})" if frame else value
                     self._store(depth, self._place(node.tensor, node.tile.ranges, node.at), node, value)
                 case ir.Init():
                     shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
@@ -677,14 +695,35 @@ class _Writer:
                     self._empty.add(node.tile)
                 case ir.Constant():
                     self._fill(depth, node.tile, _constant(node.value))
+                    if node.value == -inf:  # a maximum to come
+                        self._base_2.add(node.tile)
                 case ir.Move():
                     self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
-                    for kind in (self._loaded, self._unscaled):
+                    for kind in (self._loaded, self._unscaled, self._base_2):
                         (kind.add if node.source in kind else kind.discard)(node.tile)
                 case ir.Delete():
                     pass
                 case ir.Compute():
                     self._compute(depth, node)
+
+    def _looped(self, body: list[ir.Node], depth: int) -> None:
+        """The statements of a loop; what it hands on to its next iteration is to the base that it began with."""
+        before = set(self._base_2)
+        self._body(body, depth)
+        made = {tile for node in ir.walk(body) if (tile := ir.entering(node))}
+        for tile in [tile for tile in self._tiles if tile in (self._base_2 ^ before) - made]:
+            name, factor = self._tiles[tile], log2(e) if tile in before else log(2)
+            self._say(depth, f"{name} = {name} * {factor!r}")
+        self._base_2 = before
+
+    def _written(self, node: ir.Write) -> str:
+        """The value of a tile for memory. Logarithms that only other launches read stay to base 2."""
+        tensor, value = node.tensor, self._scaled(node.tile)
+        if node.tile in self._base_2 and tensor.name not in self._program.outputs and tensor not in self._reread:
+            self._logarithms.add(tensor)
+        if (node.tile in self._base_2) == (tensor in self._logarithms):
+            return value
+        return f"({value} * {log(2) if node.tile in self._base_2 else log2(e)!r})"
 
     def _check_written(self, node: ir.Read) -> None:
         """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
@@ -710,7 +749,7 @@ class _Writer:
         return self._tiles[tile]
 
     def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
-        shape = ", ".join(str(self._length(rng)) for rng in tile.ranges)
+        shape = ", ".join(str(self._length(rng)) for rng in tile.ranges[:: -1 if tile in self._turned else 1])
         self._say(depth, f"{self._tile(tile)} = tl.full(({shape},), {value}, tl.float32)")
 
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
@@ -748,19 +787,22 @@ class _Writer:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
-        name = self._tile(tile)
+        name, frame = self._tile(tile), node.target.tile in self._turned
+        logarithm = node.mode != "add" and self._is_logarithm(expr)
         scaled = self._scale is not None and self._makes_scores(expr)
         waiting = tile in self._unscaled or (scaled and tile in self._empty)
         if node.mode == "add" and isinstance(expr, ir.MatMul) and scaled == waiting:
             onto = f"{name}.to(tl.float32)" if tile in self._loaded else name
-            self._say(depth, f"{name} = {self._dot(expr, node.line, onto)}")
+            self._say(depth, f"{name} = {self._dot(expr, node.line, onto, frame)}")
         elif node.mode == "add":
-            made = self._expr(expr, node.line)
+            made = self._expr(expr, node.line, frame)
             made = f"{made} * {self._scale}" if scaled else made
             self._say(depth, f"{name} = {self._scaled(tile)} + {made}" if waiting else f"{name} += {made}")
             scaled = False
         else:
-            self._say(depth, f"{name} = {self._expr(expr, node.line)}")
+            made = self._exponent(expr, node.line, frame) if logarithm else self._expr(expr, node.line, frame)
+            self._say(depth, f"{name} = {made}")
+        (self._base_2.add if logarithm else self._base_2.discard)(tile)
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
         self._empty.discard(tile)
         self._loaded.discard(tile)
@@ -783,48 +825,96 @@ class _Writer:
         )
 
     def _ref(self, ref: ir.Ref, line: int) -> str:
+        """The value of a tile, in the frame that it is held in."""
         if ref.ranges != ref.tile.ranges:
             raise self._part(ref.tile, line)
-        return self._scaled(ref.tile)
+        value = self._scaled(ref.tile)
+        return f"({value} * {log(2)!r})" if ref.tile in self._base_2 else value
 
-    def _expr(self, expr: ir.Expr, line: int) -> str:
+    def _facing(self, text: str, ref: ir.Ref, frame: bool) -> str:
+        """A tile's text, transposed if it is not held as it is asked for; `frame`: the result is to be transposed."""
+        return f"tl.trans({text})" if ref.transposed ^ (ref.tile in self._turned) ^ frame else text
+
+    def _expr(self, expr: ir.Expr, line: int, frame: bool = False) -> str:
+        """An expression; `frame`: its transpose, of one that has rows and columns."""
+        frame = frame and len(expr.shape) == 2
         match expr:
             case ir.Ref():
                 name = self._ref(expr, line)
                 name = f"{name}.to(tl.float32)" if expr.tile in self._loaded else name
-                return f"tl.trans({name})" if expr.transposed else name
+                return self._facing(name, expr, frame)
+            case ir.Elementwise(op="exp", operands=(operand,)):
+                return f"tl.math.exp2({_bare(self._exponent(operand, line, frame))})"
+            case ir.Elementwise(op="log"):
+                return f"({self._exponent(expr, line, frame)} * {log(2)!r})"
             case ir.Elementwise():
-                operands = []
-                for operand in expr.operands:
-                    text = self._expr(operand, line)
-                    operands.append(f"{text}[:, None]" if len(operand.shape) < len(expr.shape) else text)
-                if expr.op == "div" and len(expr.operands[1].shape) < len(expr.shape):  # one division for each row
-                    return f"({operands[0]} * {self._reciprocal(self._expr(expr.operands[1], line))}[:, None])"
-                made = _OPERATIONS[expr.op].format(*operands)
-                if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
-                    return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
-                if self._mask is not None and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
-                    return f"tl.where({operands[0]} == {operands[1]}, 0.0, {made})"
-                return made
+                return self._elementwise(expr, [self._expr(each, line, frame) for each in expr.operands], line, frame)
             case ir.RowReduction():
-                text, shape = self._expr(expr.operand, line), expr.operand.shape
-                reduction, nothing = ("sum", "0.0") if expr.op == "rowsum" else ("max", 'float("-inf")')
-                exist = (
-                    f"({self._index(shape[1])}[None, :] < {self._sizes[shape[1].dim]})"
-                    if self._ragged(shape[1])
-                    else ""
-                )
-                text = self._only(text, " & ".join(filter(None, (exist, self._pairs(shape)))), nothing)
-                return f"tl.{reduction}({text}, axis=1)"
+                frame = any(ref.tile in self._turned for ref in ir.refs(expr.operand))
+                return self._reduced(expr, self._expr(expr.operand, line, frame), frame)
             case ir.MatMul():
-                return self._dot(expr, line, None)
+                return self._dot(expr, line, None, frame)
+
+    def _elementwise(self, expr: ir.Elementwise, texts: list[str], line: int, frame: bool) -> str:
+        """An operation on the texts of its operands; a vector is for all columns."""
+        wide = [len(operand.shape) == len(expr.shape) for operand in expr.operands]
+        operands = [text if full else text + _along(0, frame) for text, full in zip(texts, wide, strict=True)]
+        if expr.op == "div" and not wide[1]:  # one division for each row
+            return f"({operands[0]} * {self._reciprocal(texts[1])}{_along(0, frame)})"
+        made = _OPERATIONS[expr.op].format(*operands)
+        if self._mask is not None and expr.op == "div":  # a row without an allowed pair has 0/0 = 0
+            return f"tl.where({operands[1]} == 0.0, 0.0, {made})"
+        if self._mask is not None and expr.op == "sub" and len(expr.shape) == 1:  # and (-inf) - (-inf) = 0
+            return f"tl.where({operands[0]} == {operands[1]}, 0.0, {made})"
+        return made
+
+    def _reduced(self, expr: ir.RowReduction, text: str, frame: bool) -> str:
+        """The sum or maximum of each row of a text; `frame`: the text is of the transpose."""
+        shape, axis = expr.operand.shape, 0 if frame else 1
+        reduction, nothing = ("sum", "0.0") if expr.op == "rowsum" else ("max", 'float("-inf")')
+        exist = f"({self._index(shape[1])}{_along(1, frame)} < {self._sizes[shape[1].dim]})"
+        parts = (exist if self._ragged(shape[1]) else "", self._pairs(shape, frame))
+        return f"tl.{reduction}({self._only(text, ' & '.join(filter(None, parts)), nothing)}, axis={axis})"
+
+    def _is_logarithm(self, expr: ir.Expr) -> bool:
+        """Whether it is a logarithm or a maximum of scores, and so to base 2."""
+        match expr:
+            case ir.Ref(tile=tile):
+                return tile in self._base_2
+            case ir.Elementwise(op="add" | "sub" | "max", operands=operands):
+                return len(expr.shape) == 1 and any(map(self._is_logarithm, operands))
+            case ir.Elementwise(op="log") | ir.RowReduction(op="rowmax"):
+                return True
+        return False
+
+    def _exponent(self, expr: ir.Expr, line: int, frame: bool = False) -> str:
+        """An expression multiplied by log₂ e: 2 to its power is e to the power of the expression."""
+        frame = frame and len(expr.shape) == 2
+        match expr:
+            case ir.Ref(tile=tile) if tile in self._base_2 and expr.ranges == tile.ranges:
+                return self._facing(self._tiles[tile], expr, frame)
+            case ir.Ref(tile=tile) if tile in self._unscaled and expr.ranges == tile.ranges:
+                return f"{self._facing(self._tiles[tile], expr, frame)} * {self._steep}"
+            case ir.Elementwise(op="add" | "sub" | "max"):
+                operands = [self._exponent(each, line, frame) for each in expr.operands]
+                return self._elementwise(expr, operands, line, frame)
+            case ir.Elementwise(op="log", operands=(operand,)):
+                return f"tl.log2({self._expr(operand, line, frame)})"
+            case ir.RowReduction(op="rowmax", operand=ir.Ref(tile=tile)) if tile in self._unscaled and self._rising:
+                text = self._facing(self._tiles[tile], expr.operand, tile in self._turned)
+                return f"{self._reduced(expr, text, tile in self._turned)} * {self._steep}"
+            case ir.RowReduction(op="rowmax"):
+                frame = any(ref.tile in self._turned for ref in ir.refs(expr.operand))
+                return self._reduced(expr, self._exponent(expr.operand, line, frame), frame)
+        return f"{self._expr(expr, line, frame)} * {log2(e)!r}"
 
     def _reciprocal(self, vector: str) -> str:
         """1 / vector; under a mask 0 for a row without an allowed pair, which has 0/0 = 0."""
         made = f"(1.0 / {vector})"
         return made if self._mask is None else f"tl.where({vector} == 0.0, 0.0, {made})"
 
-    def _dot(self, expr: ir.MatMul, line: int, onto: str | None) -> str:
+    def _dot(self, expr: ir.MatMul, line: int, onto: str | None, frame: bool = False) -> str:
+        """A product of tiles, added to `onto`; `frame`: its transpose, the product of the transposed operands."""
         terms = expr.left.shape[1]
         for rng in (*expr.left.shape, *expr.right.shape):
             if self._length(rng) < LEAST_SIDE:
@@ -832,23 +922,39 @@ class _Writer:
                     f"{self._program.name}: matrix units take tiles with sides of {LEAST_SIDE} and more, and one in "
                     f"line {line} has {self._length(rng)} indices of {rng.dim}; take larger blocks."
                 )
-        left = self._operand(expr.left, line, terms, 1)
-        right = self._operand(expr.right, line, terms, 0)
+        sides = (expr.right, expr.left) if frame else (expr.left, expr.right)
+        left, right = (
+            self._operand(ref, line, terms, 1 - axis, frame) for axis, ref in enumerate(sides)
+        )
         precise = ', input_precision="ieee"' if self._dtype == "float32" else ""
         return f"tl.dot({left}, {right}{f', {onto}' if onto else ''}{precise})"
 
-    def _operand(self, ref: ir.Ref, line: int, terms: ir.Range, axis: int) -> str:
-        """An operand of a product, in the words of memory; what no index stands for adds nothing."""
-        text, loaded = self._ref(ref, line), ref.tile in self._loaded
+    def _operand(self, ref: ir.Ref, line: int, terms: ir.Range, axis: int, frame: bool) -> str:
+        """An operand of a product, in the words of memory; what no index stands for adds nothing.
+
+        `axis`: along which its terms are; `frame`: it is the transpose of what the product says.
+        """
+        text, held = self._ref(ref, line), ref.tile in self._turned
         if ref.tile not in self._zero:
-            text = self._only(text, self._pairs(ref.ranges), "0.0")
-        text = f"tl.trans({text})" if ref.transposed else text
-        if loaded:
+            text = self._only(text, self._pairs(ref.ranges, held), "0.0")
+        text = self._facing(text, ref, frame)
+        if ref.tile in self._loaded:
             return text
         if self._ragged(terms):
-            along = "[None, :]" if axis else "[:, None]"
-            text = self._only(text, f"{self._index(terms)}{along} < {self._sizes[terms.dim]}", "0.0")
+            text = self._only(text, f"{self._index(terms)}{_along(axis)} < {self._sizes[terms.dim]}", "0.0")
         return f"{text}.to(tl.{self._dtype})"
+
+
+def _along(axis: int, frame: bool = False) -> str:
+    """The index that makes a vector one of rows (axis 0) or of columns, of the transpose if `frame`."""
+    return "[None, :]" if (axis == 1) ^ frame else "[:, None]"
+
+
+def _bare(text: str) -> str:
+    """A text without the parentheses around all of it."""
+    inner = text[1:-1]
+    depths = list(accumulate((char == "(") - (char == ")") for char in inner))
+    return inner if text[:1] == "(" and text[-1:] == ")" and min(depths, default=0) >= 0 else text
 
 
 def _multiplies(node: ir.Compute) -> bool:
