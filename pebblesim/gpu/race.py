@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import e, log2
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -165,7 +166,7 @@ class Arrays:
                 S.masked_fill_(torch.arange(n, device="cuda") > torch.arange(n, device="cuda")[part, None], -torch.inf)
             P = torch.softmax(S, 1)
             O = P @ V
-            self.of["O"][head, part], self.of["L"][head, part] = O, torch.logsumexp(S, 1)
+            self.of["O"][head, part], self.of["L"][head, part] = O, torch.logsumexp(S, 1) * log2(e)
             if head:
                 continue
             if self.track.way == "forward":
@@ -214,13 +215,15 @@ def source_of(track: Track, tiling: Tiling) -> Source:
     """
     program, band = _program(track, tiling)
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages)
+    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages, apart=tiling.apart)
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
     """Return the storage of a block of each kernel, by name."""
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
+    return [
+        (each.name, storage(each.launch, sizes, track.dtype, tiling.of(each.launch.name)[1])) for each in source.kernels
+    ]
 
 
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
@@ -244,6 +247,7 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     """Return time, errors and traffic of a schedule's kernels with given tiles; or the error that they end with."""
     track, (program, band) = arrays.track, _program(arrays.track, tiling)
     row: Row = {"blocks": dict(tiling.blocks), "warps": tiling.warps, "stages": tiling.stages}
+    row |= {"apart": dict(tiling.apart)} if tiling.apart else {}
     try:
         counted = count(tiling.schedule, M=2**40, blocks=tiling.blocks, mask=band, n=track.n, d=track.d)
         source = source_of(track, tiling)

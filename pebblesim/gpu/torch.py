@@ -230,7 +230,14 @@ def _run(tiling: Tiling, dims: Dims, dtype: str, causal: int, scale: float) -> t
     schedule, band = get(tiling.schedule).in_dims(sizes), _mask(sizes, causal)
     program = schedule.program if band is None else schedule.masked
     source = triton(
-        program, {**sizes, **tiling.blocks}, dtype, band, scale=scale, warps=tiling.warps, stages=tiling.stages
+        program,
+        {**sizes, **tiling.blocks},
+        dtype,
+        band,
+        scale=scale,
+        warps=tiling.warps,
+        stages=tiling.stages,
+        apart=tiling.apart,
     )
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
 

@@ -17,6 +17,7 @@ from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
+from pebblesim.readings.kernels.orientation import turned
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.readings.kernels.triton import word_bytes
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
@@ -48,6 +49,7 @@ class LaunchCost:
         late: bytes read that no loop prefetches.
         least: bytes of the parts of tensors that are read or written, each counted once for each launch.
         storage: storage of a thread block.
+        warps, stages: of a thread block.
     """
 
     name: str
@@ -64,6 +66,8 @@ class LaunchCost:
     late: int
     least: int
     storage: Storage
+    warps: int
+    stages: int
 
 
 def launch_costs(
@@ -82,7 +86,7 @@ def launch_costs(
     program = schedule.program if mask is None else schedule.masked
     sizes = {**dims, **tiling.blocks}
     return [
-        _cost(program, launch, sizes, dtype, heads, mask, tiling.warps, tiling.stages)
+        _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name))
         for launch in launches(program, masked=True, repeated=True)
         if launch.kind == "tiles"
     ]
@@ -99,9 +103,9 @@ def _cost(
     stages: int,
 ) -> LaunchCost:
     late = set(_late(launch.block))
-    read = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}
+    read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
     widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
-    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, held, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
@@ -124,6 +128,8 @@ def _cost(
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
         storage=storage(launch, sizes, dtype, stages),
+        warps=warps,
+        stages=stages,
     )
 
 
@@ -209,13 +215,17 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 
 
 def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
-    computes = (node.expr for node in ir.walk(body) if isinstance(node, ir.Compute))
-    return {_width(expr, sizes, warps) for expr in computes if isinstance(expr, ir.MatMul)}
+    transposed = turned(ir.walk(body))
+    return {
+        _width(node.expr, sizes, warps, node.target.tile in transposed)
+        for node in ir.walk(body)
+        if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)
+    }
 
 
-def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int) -> int:
+def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) -> int:
     """Columns of an instruction: four warps take 64 rows, and share columns where there are too few rows."""
-    rows, columns = (padded(rng, sizes) for rng in product.shape)
+    rows, columns = (padded(rng, sizes) for rng in product.shape[:: -1 if transposed else 1])
     groups, high = max(1, warps // 4), max(1, rows // 64)
     return min(256, max(8, columns * high // groups) if high < groups else columns)
 
@@ -226,6 +236,7 @@ def _amounts(
     warps: int,
     late: set[ir.Read],
     read: set[ir.Tile],
+    transposed: frozenset[ir.Tile],
     last: ir.Node,
     node: ir.Node,
     at: LoopContext,
@@ -240,11 +251,11 @@ def _amounts(
                 yield "late", moved
         case ir.Write(tile=tile, tensor=tensor):
             yield ("writes", tensor), at.words(tile.ranges) * widths[tensor]
-        case ir.Compute(expr=ir.MatMul() as product):
+        case ir.Compute(target=target, expr=ir.MatMul() as product):
             yield "dots", 1
-            yield "passed", len(through_shared(product, read))
-            terms = product.left.shape[1]
-            yield ("products", _width(product, sizes, warps)), 2 * entries((*product.shape, terms), sizes)
+            yield "passed", len(through_shared(product, read, transposed))
+            terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in transposed)
+            yield ("products", width), 2 * entries((*product.shape, terms), sizes)
         case ir.Compute(target=target, expr=expr):
             for shape in _operations(expr):
                 yield "elementwise", entries(shape, sizes)

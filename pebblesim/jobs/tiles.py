@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,19 +24,26 @@ class Tiling:
         blocks: its block sizes.
         warps: of each thread block.
         stages: copies of the operands in flight.
+        apart: warps and stages of launches that have others, by the name of the launch.
     """
 
     schedule: str
     blocks: Mapping[str, int]
     warps: int = 8
     stages: int = 3
+    apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        return hash((self.schedule, tuple(self.blocks.items()), self.warps, self.stages))
+        return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
-        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages"
+        apart = "".join(f"; {name}: {warps} warps, {stages} stages" for name, (warps, stages) in self.apart.items())
+        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
+
+    def of(self, launch: str) -> tuple[int, int]:
+        """Return the warps and stages of a launch."""
+        return self.apart.get(launch, (self.warps, self.stages))
 
 
 def _small_cache(schedule: str) -> tuple[Tiling, ...]:
@@ -97,7 +104,7 @@ def within(
         elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
-                fitting.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
+                fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
 
 

@@ -36,12 +36,7 @@ def turned(nodes: Iterable[ir.Node]) -> frozenset[ir.Tile]:
                 kept |= {ref.tile for ref in used}
             else:
                 _join(groups, [ref.tile for ref in used])
-    return frozenset(
-        tile
-        for each in wanted
-        if not kept & (group := groups.get(each, {each}))
-        for tile in group
-    )
+    return frozenset(tile for each in wanted if not kept & (group := groups.get(each, {each})) for tile in group)
 
 
 def _join(groups: dict[ir.Tile, set[ir.Tile]], tiles: list[ir.Tile]) -> None:

@@ -126,6 +126,7 @@ def triton(
     scale: float | None = None,
     warps: int = 8,
     stages: int = 3,
+    apart: Mapping[str, tuple[int, int]] | None = None,
 ) -> Source:
     """Write the Triton source of a program for given sizes.
 
@@ -136,6 +137,7 @@ def triton(
         mask: which pairs are allowed, for a program traced under a mask.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         warps, stages: warps and pipeline stages of each launch.
+        apart: those of launches that have others, by the name of the launch.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -181,7 +183,8 @@ def triton(
         repeated = launch.around
         depth, first = ("    ", "") if repeated is None else ("        ", "start, ")
         launched = f"({writer.programs}, heads)"
-        calls.append(f"{depth}{kernel.name}[{launched}]({first}{arguments}, num_warps={warps}, num_stages={stages})")
+        own = "num_warps={}, num_stages={}".format(*(apart or {}).get(launch.name, (warps, stages)))
+        calls.append(f"{depth}{kernel.name}[{launched}]({first}{arguments}, {own})")
     read_from = [name for name in program.tensors if name in program.inputs]
     made_here = [tensor for name, tensor in program.tensors.items() if name not in program.inputs]
     listed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks))
@@ -923,9 +926,7 @@ class _Writer:
                     f"line {line} has {self._length(rng)} indices of {rng.dim}; take larger blocks."
                 )
         sides = (expr.right, expr.left) if frame else (expr.left, expr.right)
-        left, right = (
-            self._operand(ref, line, terms, 1 - axis, frame) for axis, ref in enumerate(sides)
-        )
+        left, right = (self._operand(ref, line, terms, 1 - axis, frame) for axis, ref in enumerate(sides))
         precise = ', input_precision="ieee"' if self._dtype == "float32" else ""
         return f"tl.dot({left}, {right}{f', {onto}' if onto else ''}{precise})"
 
