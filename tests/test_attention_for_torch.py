@@ -16,7 +16,7 @@ from pebblesim.errors import UsageError
 from pebblesim.jobs import tiles
 from pebblesim.jobs.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import workspace
+from pebblesim.readings.kernels.tables import workspace
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),

@@ -19,7 +19,7 @@ from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.launches import launches
 from pebblesim.readings.kernels.storage import storage
-from pebblesim.readings.kernels.triton import moved_bytes
+from pebblesim.readings.kernels.words import moved_bytes
 
 H200 = cards.card("H200")
 GRID = Path(__file__).parent.parent / "benchmarks" / "gpu" / "grid.jsonl"

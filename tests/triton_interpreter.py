@@ -7,6 +7,7 @@ products take words as they are in memory and add in float32.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -43,6 +44,16 @@ class Array:
         self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
         self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
         self.read, self.written = 0, 0
+        self.columns: int | None = None  # of a table whose rows are aligned
+        self.beside = [0, 0]  # words read and written behind these columns
+
+    def touched(self, places: np.ndarray, written: bool) -> None:
+        if written:
+            self.written += places.size
+        else:
+            self.read += places.size
+        if self.columns is not None:
+            self.beside[written] += int((places % self.shape[-1] >= self.columns).sum())
 
     def fill_(self, value: float) -> None:
         self.values[:] = value
@@ -74,8 +85,10 @@ def _value(values: Any) -> Value:
     return np.asarray(values).view(Value)
 
 
-def _kernel(function: Any) -> Any:
+def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
     """`kernel[grid](…)` runs the function for each program of the grid."""
+    if function is None:
+        return _kernel
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
@@ -104,14 +117,14 @@ def _load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> Value:
     values = np.full(inside.shape, other, np.float32)
     values[inside] = pointer.array.values[places]
     assert not np.isnan(values).any(), "a word that nobody wrote"
-    pointer.array.read += places.size
+    pointer.array.touched(places, False)
     return _value(values)
 
 
 def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     inside, places = _places(pointer, mask)
     pointer.array.values[places] = np.broadcast_to(value, inside.shape)[inside]
-    pointer.array.written += places.size
+    pointer.array.touched(places, True)
 
 
 def _dot(left: Value, right: Value, onto: Any = 0.0, input_precision: str = "") -> Value:
@@ -140,6 +153,8 @@ LANGUAGE: Any = SimpleNamespace(
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
     maximum=lambda x, y: _value(np.maximum(x, y)),
     cdiv=lambda x, y: _value(-(-x // y)),
+    cast=lambda x, dtype: x,
+    range=lambda start, stop, num_stages: range(start, stop),
     minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
     **TYPES,
@@ -160,15 +175,20 @@ def _modules(**stand_ins: Any) -> Any:
                 sys.modules[name] = module
 
 
-def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
+def run(
+    text: str, inputs: dict[str, np.ndarray], dtype: str, columns: int | None = None
+) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
-    `inputs`: an array for each argument, (heads, …), in the order of the arguments.
+    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `columns`: those of tables; what is
+    moved behind them, where rows are aligned, is by ("read" or "written", "beside"), too.
     """
     arrays: list[tuple[str, Array]] = []
+    shapes = iter(re.findall(r"torch\.empty\(\((.*?)\), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
+        arrays[-1][1].columns = columns if next(shapes).endswith("width") else None
         return arrays[-1][1]
 
     module = ModuleType("kernels")
@@ -186,4 +206,6 @@ def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str,
         name = names.get(id(array), "between")
         words["read", name] += array.read
         words["written", name] += array.written
+        words["read", "beside"] += array.beside[False]
+        words["written", "beside"] += array.beside[True]
     return {name: array.numpy() for name, array in outputs.items()}, words

@@ -30,7 +30,9 @@ from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.launches import launches
-from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
+from pebblesim.readings.kernels.triton import Source, triton
+from pebblesim.readings.kernels.triton_ranges import GROUP
+from pebblesim.readings.kernels.words import moved_bytes
 
 BACKWARD = "small-cache-backward-blocked"
 IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}

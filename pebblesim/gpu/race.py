@@ -27,7 +27,8 @@ from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.storage import Storage, storage
-from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
+from pebblesim.readings.kernels.triton import Source, triton
+from pebblesim.readings.kernels.words import moved_bytes
 
 Row = dict[str, Any]
 

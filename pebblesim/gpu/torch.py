@@ -20,7 +20,8 @@ from pebblesim.jobs.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
+from pebblesim.readings.kernels.triton import triton
+from pebblesim.readings.kernels.words import LEAST_SIDE
 from pebblesim.sizes import listed
 
 LARGEST = 1024

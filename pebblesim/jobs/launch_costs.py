@@ -19,7 +19,8 @@ from pebblesim.language.tile_ranges import TileRange
 from pebblesim.readings.kernels.launches import Launch, blocks, launches, times
 from pebblesim.readings.kernels.orientation import turned
 from pebblesim.readings.kernels.storage import Storage, entries, padded, storage, through_shared
-from pebblesim.readings.kernels.triton import word_bytes
+from pebblesim.readings.kernels.tables import aligned, tables, words_in
+from pebblesim.readings.kernels.words import word_bytes
 from pebblesim.readings.totals import LoopContext, tile_of_whole, totals
 from pebblesim.units import Bytes
 
@@ -70,6 +71,23 @@ class LaunchCost:
     stages: int
 
 
+class Memory:
+    """Bytes of the tensors of a program, whose tables have aligned rows."""
+
+    def __init__(self, program: ir.Program, dtype: str) -> None:
+        self._aligned = tables(program, launches(program, masked=True, repeated=True)).of_pairs
+        self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+
+    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
+        """Bytes that a primitive moves."""
+        return words_in(self._aligned, node, at) * self._widths[node.tensor]
+
+    def bytes(self, tensor: ir.Tensor, sizes: ir.Sizes) -> int:
+        """Bytes of a whole tensor."""
+        *others, columns = tensor.sides(sizes)
+        return prod(others) * (aligned(columns) if tensor in self._aligned else columns) * self._widths[tensor]
+
+
 def launch_costs(
     tiling: Tiling, dims: Mapping[str, int], dtype: str, heads: int = 1, mask: Mask | None = None
 ) -> list[LaunchCost]:
@@ -104,15 +122,15 @@ def _cost(
 ) -> LaunchCost:
     late = set(_late(launch.block))
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
-    widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
-    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, held, _last(launch)), mask)
+    memory = Memory(program, dtype)
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, late, read, held, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
-            words = prod(node.tensor.sides(sizes)) * (1 if _apart(node.tile, launch) else launched)
-            touched[way, node.tensor] = min(summed[way, node.tensor], words * widths[node.tensor])
+            whole = memory.bytes(node.tensor, sizes) * (1 if _apart(node.tile, launch) else launched)
+            touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
         times=launched,
@@ -232,7 +250,7 @@ def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) ->
 
 def _amounts(
     sizes: ir.Sizes,
-    widths: Mapping[ir.Tensor, int],
+    memory: Memory,
     warps: int,
     late: set[ir.Read],
     read: set[ir.Tile],
@@ -244,13 +262,13 @@ def _amounts(
     if node is last:
         yield "blocks", 1
     match node:
-        case ir.Read(tile=tile, tensor=tensor):
-            moved = at.words(tile.ranges) * widths[tensor]
+        case ir.Read(tensor=tensor):
+            moved = memory.moved(node, at)
             yield ("reads", tensor), moved
             if node in late:
                 yield "late", moved
-        case ir.Write(tile=tile, tensor=tensor):
-            yield ("writes", tensor), at.words(tile.ranges) * widths[tensor]
+        case ir.Write(tensor=tensor):
+            yield ("writes", tensor), memory.moved(node, at)
         case ir.Compute(target=target, expr=ir.MatMul() as product):
             yield "dots", 1
             yield "passed", len(through_shared(product, read, transposed))

@@ -12,7 +12,8 @@ from pebblesim.jobs.arguments import AnyMask, BlockRule
 from pebblesim.jobs.count import Counted, count
 from pebblesim.language.registry import get
 from pebblesim.readings.kernels.storage import Storage
-from pebblesim.readings.kernels.triton import LEAST_SIDE, workspace
+from pebblesim.readings.kernels.tables import workspace
+from pebblesim.readings.kernels.words import LEAST_SIDE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from math import prod
 from pebblesim.language import program as ir
 from pebblesim.readings.kernels.launches import Launch, lifetimes_of
 from pebblesim.readings.kernels.orientation import turned
-from pebblesim.readings.kernels.triton import WORDS
+from pebblesim.readings.kernels.words import WORDS
 
 
 @dataclass(frozen=True)
