@@ -1,0 +1,188 @@
+"""`triton`: a program as Triton kernels on matrix units, for words of 16 bits or float32.
+
+Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read have the
+data type of memory; sums and values computed from them are float32: matrix products take the first and add to the
+second. Vectors (one word for each row) are float32 in memory, too, and so are sums that are kept there. A ragged edge
+is a predicate on a load or a store, so no word is moved that is not in the count; tables of pairs have aligned rows,
+and are counted so (`tables`).
+
+Numbers of queries and keys are arguments; other sizes are constants in the source. It is for all numbers that the tiles
+divide, without predicates, or for all numbers. Under a band mask, such as causal, tiles without an allowed pair are
+skipped. In other tiles, pairs that are not allowed are set to 0 wherever they would matter: in sums over a row, in
+products, and in memory.
+
+If launches are repeated in a loop over rows, the first of these rows and their number are arguments.
+
+Exponentials and logarithms are to base 2, which the chip has: the logarithm of e is multiplied into the scale of the
+scores. So the logarithms of sums, L, are to base 2 in memory, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.tables import ALIGNED, tables
+from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
+from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
+from pebblesim.gpu.emit.words import WORDS, is_float32
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band, Mask
+from pebblesim.launches.launches import Launch, check_alike, launches
+
+LOGARITHM = "L"
+"""The tensor that holds logarithms of sums, to base 2."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Kernels in launch order, and the source of a module whose `run` launches them."""
+
+    kernels: tuple[Kernel, ...]
+    text: str
+
+
+def triton(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    dtype: str = "bfloat16",
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    warps: int = 8,
+    stages: int = 3,
+    apart: Mapping[str, tuple[int, int]] | None = None,
+) -> Source:
+    """Write the Triton source of a program.
+
+    Args:
+        program: a traced schedule.
+        sizes: dimensions and blocks by name. If the tiles divide the numbers of queries and keys, the source is for all
+            numbers that they divide, else for all numbers.
+        dtype: type of a word of a matrix, "bfloat16", "float16" or "float32".
+        mask: which pairs are allowed, for a program traced under a mask.
+        scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
+        warps, stages: warps and pipeline stages of each launch.
+        apart: those of launches that have others, by the name of the launch.
+
+    Raises:
+        UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
+            side of a product is shorter than matrix units support, or the mask is not a band.
+        UnknownName: the data type is unknown.
+    """
+    if dtype not in WORDS:
+        raise UnknownName("type of a word", dtype, WORDS)
+    if mask is not None and not isinstance(mask, Band):
+        raise UsageError(f"Triton kernels know causal, window:W and band:W, and not mask {mask}.")
+    if mask is not None:
+        grid = program.grid(sizes)
+        if any(mask.empty(grid, 1, axis).any() for axis in (0, 1)):
+            raise UsageError(
+                f"Triton kernels need a key for each query, and a query for each key; mask {mask} leaves some of "
+                f"{grid[0]:,} queries and {grid[1]:,} keys without."
+            )
+    check_alike(program)
+    made = launches(program, masked=True, repeated=True)
+    setting = _setting(program, made, sizes, dtype, mask, scale)
+    free = setting.free
+    names = Identifiers(TAKEN.split())
+    kernels, texts, calls = [], [], []
+    around: ir.Loop | None = None
+    for launch in made:
+        if launch.kind == "fill":
+            (node,) = launch.body
+            assert isinstance(node, ir.Init)
+            calls.append(f"    {setting.of[node.tensor]}.fill_({constant(node.value)})")
+            continue
+        writer = Writer(setting, launch, names.new(launch.name))
+        texts.append(writer.text())
+        kernels.append(writer.kernel)
+        if launch.around is not None and launch.around is not around:
+            whole = setting.size(launch.around.range.dim)
+            calls.append(f"    for start in range(0, {whole}, at_once):")
+            calls.append(f"        rows = min(at_once, {whole} - start)")
+        around = launch.around
+        own = "num_warps={}, num_stages={}".format(*(apart or {}).get(launch.name, (warps, stages)))
+        depth = "    " if around is None else "        "
+        called = f"{writer.kernel.name}[({writer.programs}, heads)]"
+        calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
+    fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
+    lines = [
+        f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
+        "",
+        "import torch",
+        "import triton",
+        "import triton.language as tl",
+        "",
+        "\n\n".join(["", *texts]).strip("\n"),
+        "",
+        "",
+        *_run(setting, made),
+        *calls,
+        "    return {" + ", ".join(f'"{name}": {setting.of[program.tensors[name]]}' for name in program.outputs) + "}",
+        "",
+    ]
+    return Source(tuple(kernels), "\n".join(lines))
+
+
+def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
+    """Whether the tiles of the kernels divide the numbers of queries and keys."""
+    made = launches(program, masked=True, repeated=True)
+    largest = largest_tiles(made, free_dimensions(program, made), sizes)
+    return all(sizes[dim] % side == 0 for dim, side in largest.items())
+
+
+def _setting(
+    program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str, mask: Band | None, scale: float | None
+) -> Setting:
+    free = free_dimensions(program, made)
+    names = Identifiers([*TAKEN.split(), *free])
+    return Setting(
+        program=program,
+        sizes=sizes,
+        dtype=dtype,
+        mask=mask,
+        scale=scale,
+        of={tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()},
+        tables=tables(program, made),
+        free=free,
+        even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
+        logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
+    )
+
+
+def _run(setting: Setting, made: list[Launch]) -> list[str]:
+    """The lines of `run` before the launches: sizes, and tensors that are made here."""
+    program, of = setting.program, setting.of
+    given = [program.tensors[name] for name in program.tensors if name in program.inputs]
+    lines = [
+        f"def run({', '.join(of[tensor] for tensor in given)}):",
+        f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
+        f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
+    ]
+    for dim in setting.free:
+        tensor = next(tensor for tensor in given if dim in tensor.shape)
+        lines.append(f"    {dim} = {of[tensor]}.shape[{1 + tensor.shape.index(dim)}]")
+    if setting.even and setting.free:
+        sides = largest_tiles(made, setting.free, setting.sizes)
+        lines.append(f"    if {' or '.join(f'{dim} % {side}' for dim, side in sides.items())}:")
+        said = " and ".join(f"{dim} to be a multiple of {side}" for dim, side in sides.items())
+        lines.append(f'        raise ValueError("these kernels need {said}")')
+    around = next((launch.around for launch in made if launch.around is not None), None)
+    if around is not None:
+        block = ir.length(around.range.block, setting.sizes)
+        lines.append(f"    at_once = min({block}, {setting.size(around.range.dim)})")
+    columns = {tensor.shape[1] for tensor in setting.tables.of_pairs}
+    lines += [f"    width = triton.cdiv({setting.size(dim)}, {ALIGNED}) * {ALIGNED}" for dim in columns]
+    for name, tensor in program.tensors.items():
+        if name in program.inputs:
+            continue
+        if tensor in setting.tables.places:
+            lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
+            continue
+        shape = ", ".join(setting.tables.texts(tensor, setting.sizes, setting.size, "triton.cdiv"))
+        kind = "float32" if is_float32(program, tensor) else setting.dtype
+        lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
+    return lines
