@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
@@ -31,6 +32,9 @@ from pebblesim.gpu.emit.words import WORDS, is_float32
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, check_alike, launches
+
+FAR = 2**31
+"""Words whose addresses do not fit into 32 bits."""
 
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
@@ -54,6 +58,7 @@ def triton(
     warps: int = 8,
     stages: int = 3,
     apart: Mapping[str, tuple[int, int]] | None = None,
+    far: bool | None = None,
 ) -> Source:
     """Write the Triton source of a program.
 
@@ -66,6 +71,7 @@ def triton(
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         warps, stages: warps and pipeline stages of each launch.
         apart: those of launches that have others, by the name of the launch.
+        far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
 
     Raises:
         UsageError: a Triton kernel cannot run the program: it uses parts of a tile, a block is not a power of two, a
@@ -85,7 +91,7 @@ def triton(
             )
     check_alike(program)
     made = launches(program, masked=True, repeated=True)
-    setting = _setting(program, made, sizes, dtype, mask, scale)
+    setting = _setting(program, made, sizes, dtype, mask, scale, far)
     free = setting.free
     names = Identifiers(TAKEN.split())
     kernels, texts, calls = [], [], []
@@ -134,8 +140,23 @@ def divided(program: ir.Program, sizes: ir.Sizes) -> bool:
     return all(sizes[dim] % side == 0 for dim, side in largest.items())
 
 
+def far_away(program: ir.Program, sizes: ir.Sizes) -> bool:
+    """Whether some matrix that is no table of pairs has 2³¹ words or more."""
+    return any(
+        prod(tensor.sides(sizes)) >= FAR
+        for name, tensor in program.tensors.items()
+        if name in program.inputs or name in program.outputs
+    )
+
+
 def _setting(
-    program: ir.Program, made: list[Launch], sizes: ir.Sizes, dtype: str, mask: Band | None, scale: float | None
+    program: ir.Program,
+    made: list[Launch],
+    sizes: ir.Sizes,
+    dtype: str,
+    mask: Band | None,
+    scale: float | None,
+    far: bool | None,
 ) -> Setting:
     free = free_dimensions(program, made)
     names = Identifiers([*TAKEN.split(), *free])
@@ -149,6 +170,7 @@ def _setting(
         tables=tables(program, made),
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
+        far=far_away(program, sizes) if far is None else far,
         logarithms={tensor for name, tensor in program.tensors.items() if name == LOGARITHM},
     )
 
@@ -170,6 +192,10 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         lines.append(f"    if {' or '.join(f'{dim} % {side}' for dim, side in sides.items())}:")
         said = " and ".join(f"{dim} to be a multiple of {side}" for dim, side in sides.items())
         lines.append(f'        raise ValueError("these kernels need {said}")')
+    if setting.free and not setting.far:
+        matrices = [of[tensor] for tensor in given if len(tensor.shape) == 2]
+        lines.append(f"    if max(each.shape[1] * each.shape[2] for each in ({', '.join(matrices)},)) >= 2**31:")
+        lines.append('        raise ValueError("these kernels need heads of less than 2**31 words")')
     around = next((launch.around for launch in made if launch.around is not None), None)
     if around is not None:
         block = ir.length(around.range.block, setting.sizes)

@@ -281,7 +281,7 @@ class Writer(Values):
         self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")
 
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
-        """The addresses of a tile: 64 bits for where it starts, and 32 bits within it."""
+        """The addresses of a tile: in a table of pairs 64 bits for where it starts, and 32 bits within it."""
         lengths, start = self._lengths(tensor), self._setting.of[tensor]
         if at is not None:  # of one of several tensors
             start += f" + tl.cast({self._numbers[at]}, tl.int64) * {' * '.join(lengths[1:])}"
@@ -295,7 +295,11 @@ class Writer(Values):
         if self._within_rows(rows) and tensor not in self._setting.tables.parts:
             first = f"start + {first}"
         within = f"tl.arange(0, {self._length(rows)})[:, None]"
-        return f"{start} + tl.cast({first}, tl.int64) * {width} + {within} * {width} + {at_columns}"
+        if self._setting.far or tensor in self._setting.tables.of_pairs:
+            first = f"tl.cast({first}, tl.int64)"
+        elif not first.endswith(")"):
+            first = f"({first})"
+        return f"{start} + {first} * {width} + {within} * {width} + {at_columns}"
 
     def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
         """The predicate of the entries in memory; empty where all are."""

@@ -38,6 +38,7 @@ class Setting:
         tables: how the tensors lie in memory.
         free: dimensions that are arguments.
         even: whether all tiles divide these dimensions.
+        far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
         logarithms: tensors of logarithms, to base 2.
     """
 
@@ -50,6 +51,7 @@ class Setting:
     tables: Tables
     free: tuple[str, ...]
     even: bool
+    far: bool
     logarithms: set[ir.Tensor]
 
     def size(self, dim: str) -> str:
