@@ -66,8 +66,8 @@ def run(
         inputs["Q"] = inputs["Q"] / scale
     if "L" in inputs:  # logarithms are to base 2 in the kernels
         inputs["L"] = inputs["L"] * np.log2(np.e)
-    columns = None if name.startswith("matmul") else schedule.problem.grid(dims)[1]
-    outputs, words = triton_interpreter.run(source.text, inputs, dtype, columns)
+    pairs = None if name.startswith("matmul") else schedule.problem.grid(dims)
+    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs)
 
     def by_place(by_tensor: Mapping[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
@@ -142,7 +142,7 @@ def test_the_workspace_is_all_that_is_kept_between_launches_for_each_pair_or_til
     """Scores in two bytes, and of 5 tiles a factor of four bytes for each query; the plain vectors L and l are none."""
     dims, blocks = {"n_q": 33, "n_k": 70, "d_k": 16, "d_v": 32}, dict.fromkeys("abc", 16)
     program = get("scores-stored-blocked").in_dims(dims).program
-    assert workspace(program, dims | blocks, "float16") == 33 * (2 * 72 + 4 * 5)
+    assert workspace(program, dims | blocks, "float16") == 2 * 48 * 80 + 4 * 33 * 5
 
 
 RECTANGLES = [

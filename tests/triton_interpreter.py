@@ -44,16 +44,20 @@ class Array:
         self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
         self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
         self.read, self.written = 0, 0
-        self.columns: int | None = None  # of a table whose rows are aligned
-        self.beside = [0, 0]  # words read and written behind these columns
+        self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
+        self.part = False  # whether of some rows at once
+        self.beside = [0, 0]  # words read and written where there is no pair
 
     def touched(self, places: np.ndarray, written: bool) -> None:
         if written:
             self.written += places.size
         else:
             self.read += places.size
-        if self.columns is not None:
-            self.beside[written] += int((places % self.shape[-1] >= self.columns).sum())
+        if self.pairs is not None:
+            _, *numbers = np.unravel_index(places, self.shape)
+            rows, columns = (numbers[axis] * self.shape[3 + axis] + numbers[2 + axis] for axis in (0, 1))
+            rows = rows + LANGUAGE.start * self.part
+            self.beside[written] += int(((rows >= self.pairs[0]) | (columns >= self.pairs[1])).sum())
 
     def fill_(self, value: float) -> None:
         self.values[:] = value
@@ -96,6 +100,7 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
+                        LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
                         with np.errstate(all="ignore"):
                             function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
 
@@ -139,6 +144,7 @@ def _arange(start: int, stop: int) -> Value:
 
 LANGUAGE: Any = SimpleNamespace(
     programs=(0, 0),
+    start=0,
     program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
     arange=_arange,
     load=_load,
@@ -176,19 +182,22 @@ def _modules(**stand_ins: Any) -> Any:
 
 
 def run(
-    text: str, inputs: dict[str, np.ndarray], dtype: str, columns: int | None = None
+    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None = None
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
-    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `columns`: those of tables; what is
-    moved behind them, where rows are aligned, is by ("read" or "written", "beside"), too.
+    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of tables;
+    what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
     """
     arrays: list[tuple[str, Array]] = []
-    shapes = iter(re.findall(r"torch\.empty\(\((.*?)\), dtype", text))
+    shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
-        arrays[-1][1].columns = columns if next(shapes).endswith("width") else None
+        if len(shape) == 5:
+            arrays[-1][1].pairs, arrays[-1][1].part = pairs, "at_once" in next(shapes)
+        else:
+            next(shapes)
         return arrays[-1][1]
 
     module = ModuleType("kernels")

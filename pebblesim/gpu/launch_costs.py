@@ -15,7 +15,7 @@ from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
-from pebblesim.gpu.emit.tables import aligned, tables, words_in
+from pebblesim.gpu.emit.tables import tables
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
@@ -72,20 +72,22 @@ class LaunchCost:
 
 
 class Memory:
-    """Bytes of the tensors of a program, whose tables have aligned rows."""
+    """Bytes of the tensors of a program as its kernels keep them."""
 
-    def __init__(self, program: ir.Program, dtype: str) -> None:
-        self._aligned = tables(program, launches(program, masked=True, repeated=True)).of_pairs
+    def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str) -> None:
+        self._sizes = sizes
+        self._kept = tables(program, launches(program, masked=True, repeated=True), sizes)
         self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
 
     def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
         """Bytes that a primitive moves."""
-        return words_in(self._aligned, node, at) * self._widths[node.tensor]
+        return self._kept.words(node, self._sizes, at) * self._widths[node.tensor]
 
-    def bytes(self, tensor: ir.Tensor, sizes: ir.Sizes) -> int:
-        """Bytes of a whole tensor."""
-        *others, columns = tensor.sides(sizes)
-        return prod(others) * (aligned(columns) if tensor in self._aligned else columns) * self._widths[tensor]
+    def bytes(self, tensor: ir.Tensor) -> int:
+        """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
+        rows, columns = self._kept.tiled.get(tensor, (1, 1))
+        *others, tall, wide = (1, *tensor.sides(self._sizes))
+        return prod(others) * -(-tall // rows) * rows * -(-wide // columns) * columns * self._widths[tensor]
 
 
 def launch_costs(
@@ -122,14 +124,14 @@ def _cost(
 ) -> LaunchCost:
     late = set(_late(launch.block))
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
-    memory = Memory(program, dtype)
+    memory = Memory(program, sizes, dtype)
     summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, late, read, held, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
-            whole = memory.bytes(node.tensor, sizes) * (1 if _apart(node.tile, launch) else launched)
+            whole = memory.bytes(node.tensor) * (1 if _apart(node.tile, launch) else launched)
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,

@@ -1,14 +1,15 @@
 """What the kernels of a program keep in memory between their launches, and how it lies there.
 
-A table of pairs has rows of whole groups of 16 bytes, so that each row starts where a wide access can: the words behind
-the last column are written as 0 and read with the others. A table that only the rows of one iteration around launches
-need has only this number of rows, and a table that replaces another tile by tile uses its memory.
+A table of pairs is kept tile by tile, as it is written: so each access begins where a wide one can, whatever the number
+of keys, and addresses within a tile are constants. Ragged tiles are filled up with zeros, so that reading them needs no
+predicate. A table that only the rows of one iteration around launches need has only this number of rows, and a table
+that replaces another tile by tile uses its memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -18,36 +19,29 @@ from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.launches.launches import Launch, launches
 
-ALIGNED = 8
-"""Words of 16 bits in a wide access: rows of tables have a multiple of them."""
-
-
-def aligned(columns: int) -> int:
-    """Words of a row of a table of pairs in memory."""
-    return -(-columns // ALIGNED) * ALIGNED
-
 
 @dataclass(frozen=True, eq=False)
 class Tables:
     """The tensors of a program in memory.
 
     Attributes:
-        of_pairs: tables of pairs between inputs and outputs, whose rows are aligned.
+        tiled: tables of pairs that are kept tile by tile, and the rows and columns of a tile.
         parts: tensors in use for one iteration of a loop around launches, and the tiles that it runs over.
         places: tensors that take the place of another.
     """
 
-    of_pairs: frozenset[ir.Tensor]
-    parts: dict[ir.Tensor, ir.Range]
-    places: dict[ir.Tensor, ir.Tensor]
+    tiled: Mapping[ir.Tensor, tuple[int, int]]
+    parts: Mapping[ir.Tensor, ir.Range]
+    places: Mapping[ir.Tensor, ir.Tensor]
 
     def lengths(self, tensor: ir.Tensor, sizes: ir.Sizes) -> list[int]:
         """Lengths of a tensor in memory."""
         lengths = list(tensor.sides(sizes))
         if tensor in self.parts:
             lengths[0] = min(lengths[0], ir.length(self.parts[tensor].block, sizes))
-        if tensor in self.of_pairs:
-            lengths[-1] = aligned(lengths[-1])
+        if tensor in self.tiled:
+            tile = self.tiled[tensor]
+            lengths = [*(-(-length // side) for length, side in zip(lengths, tile, strict=True)), *tile]
         return lengths
 
     def texts(self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], str], tiles: str) -> list[str]:
@@ -58,22 +52,47 @@ class Tables:
             lengths.insert(0, f"{tiles}({size(tensor.apart.dim)}, {block})")
         if tensor in self.parts:
             lengths[0] = "at_once"
-        if tensor in self.of_pairs:
-            lengths[-1] = "width"
+        if tensor in self.tiled:
+            tile = self.tiled[tensor]
+            lengths = [
+                *(f"{tiles}({length}, {side})" for length, side in zip(lengths, tile, strict=True)),
+                *map(str, tile),
+            ]
         return lengths
 
+    def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> int:
+        """Words that a primitive moves; of a table kept tile by tile, with the zeros that fill up ragged tiles."""
+        ranges = ir.moved_part(node)
+        if node.tensor in self.tiled:
+            return prod(ir.length(rng.block, sizes) for rng in ranges)
+        return at.words(ranges)
 
-def tables(program: ir.Program, made: list[Launch]) -> Tables:
+
+def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> Tables:
     """Find how the tensors of a program lie in memory between its launches."""
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
-    pairs = next((rng.pairs for launch in made for rng in _ranges(launch) if rng.pairs is not None), None)
-    of_pairs = frozenset(tensor for tensor in between if tensor.apart is None and tensor.shape == pairs)
-    return Tables(of_pairs, _parts(between, made), _places(program, between, made))
+    tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
+    return Tables(tiled, _parts(between, made), _places(program, between, made))
+
+
+def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, int] | None:
+    """Rows and columns of the tiles in which a table of pairs is written, if it is read in parts of them."""
+    moved = [node for launch in made for node in moves(launch) if node.tensor is tensor]
+    if tensor.apart is not None or not all(ir.over_pairs(ir.moved_part(node)) for node in moved):
+        return None
+    if any(isinstance(node, ir.Init) or None in (rng.parent for rng in node.tile.ranges) for node in moved):
+        return None
+    sides = {node: [ir.length(rng.block, sizes) for rng in ir.moved_part(node)] for node in moved}
+    written = {tuple(sides[node]) for node in moved if isinstance(node, ir.Write)}
+    if len(written) != 1:
+        return None
+    ((rows, columns),) = written
+    return (rows, columns) if all(a <= rows and b <= columns for a, b in sides.values()) else None
 
 
 def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
     """Bytes of the tables that kernels make beside their outputs, for each head; a single vector is none."""
-    made = tables(program, launches(program, masked=True, repeated=True))
+    made = tables(program, launches(program, masked=True, repeated=True), sizes)
     between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
     return sum(
         word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))
@@ -83,12 +102,12 @@ def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
 
 
 def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, tuple[int, int]]:
-    """Words that the kernels of a program read and write of each tensor, for each head, aligned rows included."""
-    aligned_rows = tables(program, launches(program, masked=True, repeated=True)).of_pairs
+    """Words that the kernels of a program read and write of each tensor, for each head, with the zeros in tables."""
+    kept = tables(program, launches(program, masked=True, repeated=True), sizes)
 
     def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
         if isinstance(node, ir.Read | ir.Write | ir.Init):
-            yield (node.tensor.name, isinstance(node, ir.Read)), words_in(aligned_rows, node, at)
+            yield (node.tensor.name, isinstance(node, ir.Read)), kept.words(node, sizes, at)
 
     found: Counter[Hashable] = Counter()
     for phase in program.phases:
@@ -96,21 +115,9 @@ def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) 
     return {name: (found[name, True], found[name, False]) for name in program.tensors}
 
 
-def words_in(aligned_rows: Container[ir.Tensor], node: ir.Read | ir.Write | ir.Init, at: LoopContext) -> int:
-    """Words of a tile in memory, with what aligns its rows."""
-    ranges = ir.moved_part(node)
-    if node.tensor in aligned_rows:
-        return at.words(ranges[:1]) * aligned(at.words(ranges[1:]))
-    return at.words(ranges)
-
-
 def moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
     """The primitives of a launch that move words between cache and memory."""
     return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
-
-
-def _ranges(launch: Launch) -> list[ir.Range]:
-    return [rng for node in moves(launch) for rng in ir.moved_part(node)]
 
 
 def _parts(between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.Range]:

@@ -3,8 +3,8 @@
 Each launch (see `launches`) is a kernel, each independent iteration a program of its grid. Tiles that are read have the
 data type of memory; sums and values computed from them are float32: matrix products take the first and add to the
 second. Vectors (one word for each row) are float32 in memory, too, and so are sums that are kept there. A ragged edge
-is a predicate on a load or a store, so no word is moved that is not in the count; tables of pairs have aligned rows,
-and are counted so (`tables`).
+is a predicate on a load or a store, so no word is moved that is not in the count, but for zeros in tables of
+pairs, which have whole tiles (`tables`).
 
 Numbers of queries and keys are arguments; other sizes are constants in the source. It is for all numbers that the tiles
 divide, without predicates, or for all numbers. Under a band mask, such as causal, tiles without an allowed pair are
@@ -25,7 +25,7 @@ from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
-from pebblesim.gpu.emit.tables import ALIGNED, tables
+from pebblesim.gpu.emit.tables import tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.gpu.emit.words import WORDS, is_float32
@@ -167,7 +167,7 @@ def _setting(
         mask=mask,
         scale=scale,
         of={tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()},
-        tables=tables(program, made),
+        tables=tables(program, made, sizes),
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
@@ -200,8 +200,6 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
     if around is not None:
         block = ir.length(around.range.block, setting.sizes)
         lines.append(f"    at_once = min({block}, {setting.size(around.range.dim)})")
-    columns = {tensor.shape[1] for tensor in setting.tables.of_pairs}
-    lines += [f"    width = triton.cdiv({setting.size(dim)}, {ALIGNED}) * {ALIGNED}" for dim in columns]
     for name, tensor in program.tensors.items():
         if name in program.inputs:
             continue

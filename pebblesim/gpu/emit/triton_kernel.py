@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.tables import ALIGNED
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
 from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values
 from pebblesim.language import program as ir
@@ -77,10 +76,6 @@ class Writer(Values):
             f"def {self._name}({', '.join(self.arguments)}):",
             "    head = tl.program_id(1).to(tl.int64)",
         ]
-        tables = self._setting.tables.of_pairs & set(self._tensors.values())
-        if tables:
-            columns = self._setting.size(next(iter(tables)).shape[1])
-            self._say(1, f"width = tl.cdiv({columns}, {ALIGNED}) * {ALIGNED}")
         for tensor in self._tensors.values():
             self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
         self._opening()
@@ -169,21 +164,42 @@ class Writer(Values):
         low, high = self._bounds(outer)
         start = "0" if low == "0" else f"({low}) * {parts}"
         stop = f"tl.minimum(({high}) * {parts}, {last})" if "minimum" in high else last
-        full = f"{total} // {small}" if self._ragged(outer.range) and inner.range.dim in self._setting.free else None
+        full = f"{total} // {small}" if self._uneven(outer) else None
         for piece in self._split(start, stop, full, self._whole):
             number = self._names.new(inner.range.name)
             self._say(depth, f"for {number} in {piece.range}:")
             first = "start + " if self._within(outer.range) else ""
-            self._named(inner.range, depth + 1, f"{number} * {small}", first)
+            self._named(inner.range, depth + 1, number, first)
             self._in_piece(inner, piece, depth)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
-        for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
+        for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body))), self._uneven(node)):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
             self._say(depth, f"for {number} in {piece.range}:")
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
+
+    def _uneven(self, loop: ir.Loop) -> bool:
+        """Whether a ragged tile in a loop needs predicates on values, beyond those on what is read and written."""
+        if not self._ragged(loop.range) or loop.range.dim not in self._setting.free:
+            return False
+        over = {loop.range} | {node.range for node in ir.walk(loop.body) if isinstance(node, ir.Loop)}
+        for node in ir.walk(loop.body):
+            match node:
+                case ir.Compute(expr=ir.RowReduction(operand=operand)):
+                    if operand.shape[1] in over:
+                        return True
+                case ir.Compute(expr=ir.MatMul(left=left, right=right)):
+                    terms = left.shape[1]
+                    if terms in over and any(
+                        ref.tile not in self._read_only and not self._vanishes(ref.tile, terms) for ref in (left, right)
+                    ):
+                        return True
+                case ir.Write(tensor=tensor, tile=tile):
+                    if tensor in self._setting.tables.tiled and over & set(tile.ranges):
+                        return True
+        return False
 
     def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
         """The body of a loop in one of its pieces."""
@@ -261,16 +277,20 @@ class Writer(Values):
         (self._unscaled if resumed else self._loaded).add(node.tile)
         if node.tensor in self._setting.logarithms:
             self._base_2.add(node.tile)
-        inside = self._inside(node.tensor, node.tile.ranges)
-        edge = f", mask={inside}, other=0.0" if inside else ""
+        inside, absent = self._inside(node.tensor, node.tile.ranges), "0.0"
+        if node.tile in self._subtracted:
+            absent = 'float("inf")'  # so that exponentials are 0 there
+        edge = f", mask={inside}, other={absent}" if inside else ""
         unscaled = f" / {self._scale}" * resumed
         self._say(depth, f"{name} = tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge}){unscaled}")
 
     def _write(self, depth: int, node: ir.Write) -> None:
-        """Write a tile; entries of a table for which there is no allowed pair are 0."""
+        """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0."""
         frame, ranges = node.tile in self._turned, node.tile.ranges
-        exist = self._exist(ranges[1], 1, frame) if node.tensor in self._setting.tables.of_pairs else ""
-        value = only(self._written(node), " & ".join(filter(None, (exist, self._pairs(ranges, frame)))), "0.0")
+        exist: list[str] = []
+        if node.tensor in self._setting.tables.tiled:
+            exist = [self._exist(rng, axis, frame) for axis, rng in enumerate(ranges)]
+        value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
 
     def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
@@ -281,33 +301,51 @@ class Writer(Values):
         self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")
 
     def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
-        """The addresses of a tile: in a table of pairs 64 bits for where it starts, and 32 bits within it."""
+        """The addresses of a tile."""
         lengths, start = self._lengths(tensor), self._setting.of[tensor]
         if at is not None:  # of one of several tensors
             start += f" + tl.cast({self._numbers[at]}, tl.int64) * {' * '.join(lengths[1:])}"
         if len(ranges) == 1:
             return f"{start} + {self._index(ranges[0])}"
+        if tensor in self._setting.tables.tiled:
+            return f"{start} + {self._in_table(tensor, ranges)}"
         (rows, columns), width = ranges, lengths[-1]
         at_columns = f"{self._index(columns)}[None, :]"
         if rows.parent is None:
             return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
-        first = self._firsts[rows]
+        size = self._length(rows)
+        first = f"{self._counted[rows]} * {size}"
         if self._within_rows(rows) and tensor not in self._setting.tables.parts:
             first = f"start + {first}"
-        within = f"tl.arange(0, {self._length(rows)})[:, None]"
-        if self._setting.far or tensor in self._setting.tables.of_pairs:
-            first = f"tl.cast({first}, tl.int64)"
-        elif not first.endswith(")"):
-            first = f"({first})"
-        return f"{start} + {first} * {width} + {within} * {width} + {at_columns}"
+        first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
+        return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
+
+    def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+        """Where a tile is in a table that is kept tile by tile: 64 bits for that tile, and constants within it."""
+        tile = self._setting.tables.tiled[tensor]
+        numbers, within = [], []
+        for rng, side in zip(ranges, tile, strict=True):
+            number, parts = self._counted[rng], side // self._length(rng)
+            within.append(f"{number} % {parts} * {self._length(rng)}" if parts > 1 else "")
+            number = f"{number} // {parts}" if parts > 1 else number
+            if self._within_rows(rng) and tensor not in self._setting.tables.parts:
+                number = f"(start // {side} + {number})"
+            numbers.append(number)
+        across = self._lengths(tensor)[1]
+        place = f"tl.cast({numbers[0]} * {across} + {numbers[1]}, tl.int64) * {prod(tile)}"
+        if within[0]:
+            place += f" + {within[0]} * {tile[1]}"
+        if within[1]:
+            place += f" + {within[1]}"
+        rows, columns = (f"tl.arange(0, {self._length(rng)})" for rng in ranges)
+        return f"{place} + {rows}[:, None] * {tile[1]} + {columns}[None, :]"
 
     def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
         """The predicate of the entries in memory; empty where all are."""
-        parts = []
-        for number, rng in enumerate(ranges):
-            bound = "width" if number and tensor in self._setting.tables.of_pairs else None
-            parts.append(self._exist(rng, None if len(ranges) == 1 else number, bound=bound))
-        return " & ".join(filter(None, parts))
+        if tensor in self._setting.tables.tiled:
+            return ""
+        axes: list[int | None] = [None] if len(ranges) == 1 else [0, 1]
+        return " & ".join(filter(None, (self._exist(rng, axis) for rng, axis in zip(ranges, axes, strict=True))))
 
     def _check_written(self, node: ir.Read) -> None:
         """Under a mask, a tile that is read must lie in one that was written: others may never have been."""

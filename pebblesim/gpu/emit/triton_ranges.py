@@ -23,7 +23,7 @@ GROUP = 8
 TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
-device at_once width tall wide after before
+device at_once tall wide after before
 """
 """Names that no tile or tensor may have."""
 
@@ -120,7 +120,7 @@ class Ranges:
         self._names = Identifiers({*TAKEN.split(), *setting.of.values(), *setting.free})
         self._indices: dict[ir.Range, str] = {}
         self._numbers: dict[ir.Range, str] = {}
-        self._firsts: dict[ir.Range, str] = {}  # index of the first entry, from that of the rows around launches
+        self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches
         self._complete: set[ir.Range] = set()  # of which all indices exist here
         self._whole = False  # whether all pairs are allowed where one is
         self._lines: list[str] = []
@@ -244,11 +244,12 @@ class Ranges:
         elif self._cut(rng):
             assert rng.parent is not None
             number = f"({self._numbers[rng.parent]} * {self._parts(loop)} + {number})"
-        self._named(rng, depth, f"{number} * {size}", first)
+        self._named(rng, depth, number, first)
 
-    def _named(self, rng: ir.Range, depth: int, position: str, first: str) -> None:
-        self._indices[rng], self._firsts[rng] = self._names.new(f"at_{rng.name}"), position
-        self._say(depth, f"{self._indices[rng]} = {first}{position} + tl.arange(0, {self._length(rng)})")
+    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
+        size = self._length(rng)
+        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
+        self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
 
     def _ends(self, rng: ir.Range) -> tuple[str, str]:
         """The first index of a tile, and the one after its last, as text."""
@@ -308,13 +309,16 @@ class Ranges:
         last = f"{stop} + {forth} + {block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
         return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
 
-    def _pieces(self, loop: ir.Loop, differs: bool) -> list[Piece]:
+    def _pieces(self, loop: ir.Loop, differs: bool, uneven: bool) -> list[Piece]:
         """The pieces of a loop, each with the predicates that its tiles need.
 
-        Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`.
+        Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A
+        ragged tile stands apart if it makes a difference there: `uneven`.
         """
         low, high = self._bounds(loop)
-        full = self._full(loop.range)
+        full = (
+            f"{self._total(loop.range)} // {self._length(loop.range)}" if uneven and not self._cut(loop.range) else None
+        )
         mask = self._mask
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
             return self._split(low, high, full, False)
@@ -323,19 +327,13 @@ class Ranges:
             start, _ = self._positions(loop.when.rows)
             most = full or self._count(loop.range)
             middle = f"tl.minimum(tl.maximum({start} + {self._after} + 1, 0) // {block}, {most})"
-            return [Piece(low, middle, whole=True, complete=True), Piece(middle, high)]
+            return [Piece(low, middle, whole=True, complete=full is not None), Piece(middle, high)]
         _, stop = self._ends(loop.when.columns)
         first = f"tl.maximum({stop} - {self._after} - 1, 0)" + (f" * {several}" if several > 1 else "")
         if self._within(loop.range):
             first = f"tl.maximum({first} - start, 0)"
         middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
         return [Piece(low, middle), *self._split(middle, high, full, True)]
-
-    def _full(self, rng: ir.Range) -> str | None:
-        """The number of complete tiles, as text; None where all are."""
-        if self._cut(rng) or not self._ragged(rng) or rng.dim not in self._setting.free:
-            return None
-        return f"{self._total(rng)} // {self._length(rng)}"
 
     def _split(self, low: str, high: str, full: str | None, whole: bool) -> list[Piece]:
         """The complete tiles between two, and the last one."""
@@ -348,12 +346,12 @@ class Ranges:
 
     # Predicates
 
-    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False, bound: str | None = None) -> str:
+    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
         """The predicate of the indices that exist, along an axis of a tile; empty where all do."""
         if not self._ragged(rng):
             return ""
         where = "" if axis is None else along(axis, frame)
-        return f"({self._index(rng)}{where} < {bound or self._setting.size(rng.dim)})"
+        return f"({self._index(rng)}{where} < {self._setting.size(rng.dim)})"
 
     def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
         """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""

@@ -5,6 +5,7 @@ Scores are multiplied by the scale as late as possible: in an exponent, together
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 from math import e as euler, log, log2
 
@@ -40,6 +41,7 @@ class Values(Ranges):
         self._rising = scale is None or scale > 0
         nodes = list(ir.walk(launch.block))
         self._turned = turned(nodes)
+        self._find_vanishing(nodes)
         self._tiles: dict[ir.Tile, str] = {}
         self._loaded: set[ir.Tile] = set()  # in the words of memory, not in float32
         self._base_2: set[ir.Tile] = set()  # logarithms, to base 2
@@ -47,9 +49,66 @@ class Values(Ranges):
         self._empty: set[ir.Tile] = set()  # sums without a term yet
         self._of_scores = {node.tile for node in nodes if isinstance(node, ir.Read) and node.tensor.name in ("Q", "K")}
         changed = [node.target.tile for node in nodes if isinstance(node, ir.Compute) and not _multiplies(node)]
+        computed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+        self._read_only = {node.tile for node in nodes if isinstance(node, ir.Read)} - computed
         self._zero = {  # 0 where memory is: for pairs that are not allowed
             node.tile for node in nodes if isinstance(node, ir.Read) and node.tile not in changed
         }
+
+    def _vanishes(self, tile: ir.Tile, along_range: ir.Range) -> bool:
+        """Whether a tile is 0 where indices of a range do not exist, because what it is computed from is."""
+        return (tile, along_range) in self._vanishing
+
+    def _zeros(self, expr: ir.Expr, rng: ir.Range) -> bool:
+        """Whether an expression is 0 where indices of a range do not exist."""
+        match expr:
+            case ir.Ref(tile=tile):
+                return (tile, rng) in self._vanishing
+            case ir.MatMul(left=left, right=right):
+                return any(rng in ref.shape and self._zeros(ref, rng) for ref in (left, right))
+            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
+                return tile.ranges == (rng,) and tile in self._subtracted
+            case ir.Elementwise(op="mul", operands=operands):
+                return any(self._zeros(each, rng) for each in operands)
+            case ir.Elementwise(op="add" | "sub", operands=operands):
+                return all(self._zeros(each, rng) for each in operands)
+        return False
+
+    def _find_vanishing(self, nodes: list[ir.Node]) -> None:
+        """Find the tiles that are 0 where indices do not exist, as all that are read are: however they are defined.
+
+        Exponentials are, if a logarithm is subtracted that is read as infinite there.
+        """
+        computes = [node for node in nodes if isinstance(node, ir.Compute)]
+        only_there = Counter(tile for node in computes if (tile := _subtracted(node.expr)))
+        uses = Counter(ref.tile for node in computes for ref in ir.refs(node.expr))
+        self._subtracted = {
+            node.tile
+            for node in nodes
+            if isinstance(node, ir.Read)
+            and node.tensor in self._setting.logarithms
+            and only_there[node.tile] == uses[node.tile]
+        }
+        defined: list[tuple[ir.Tile, ir.Expr | None]] = []
+        for node in nodes:
+            match node:
+                case ir.Compute(target=ir.Ref(tile=tile), expr=expr):
+                    defined.append((tile, expr))
+                case ir.Move(tile=tile, source=source):
+                    defined.append((tile, ir.Ref(source, source.ranges)))
+                case ir.Read(tile=tile) if tile in self._subtracted:
+                    defined.append((tile, None))
+                case ir.Constant(tile=tile, value=value) if value:
+                    defined.append((tile, None))
+        self._vanishing = {(tile, rng) for node in nodes if (tile := ir.entering(node)) for rng in tile.ranges}
+        self._vanishing |= {(tile, rng) for tile, _ in defined for rng in tile.ranges}
+        before = -1
+        while before != len(self._vanishing):
+            before = len(self._vanishing)
+            for tile, made in defined:
+                for rng in tile.ranges:
+                    if made is None or not self._zeros(made, rng):
+                        self._vanishing.discard((tile, rng))
 
     def _makes_scores(self, made: ir.Expr) -> bool:
         """Whether it is a product of scores or of what they are a gradient of: Q or K takes part."""
@@ -181,8 +240,17 @@ class Values(Ranges):
         text = self._facing(text, ref, frame)
         if ref.tile in self._loaded:
             return text
-        text = only(text, self._exist(terms, axis), "0.0")
+        if not self._vanishes(ref.tile, terms):
+            text = only(text, self._exist(terms, axis), "0.0")
         return f"{text}.to(tl.{self._setting.dtype})"
+
+
+def _subtracted(expr: ir.Expr) -> ir.Tile | None:
+    """The vector of a difference that is an exponent, of a tile with rows and columns."""
+    match expr:
+        case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(_, ir.Ref(tile=tile))),)):
+            return tile if len(expr.shape) == 2 and len(tile.ranges) == 1 else None
+    return None
 
 
 def _bare(text: str) -> str:
