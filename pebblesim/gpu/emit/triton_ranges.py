@@ -316,10 +316,8 @@ class Ranges:
         ragged tile stands apart if it makes a difference there: `uneven`.
         """
         low, high = self._bounds(loop)
-        full = (
-            f"{self._total(loop.range)} // {self._length(loop.range)}" if uneven and not self._cut(loop.range) else None
-        )
-        mask = self._mask
+        apart, mask = uneven and not self._cut(loop.range), self._mask
+        full = f"{self._total(loop.range)} // {self._length(loop.range)}" if apart else None
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
             return self._split(low, high, full, False)
         block, several = self._length(loop.range), mask.rows
