@@ -186,8 +186,8 @@ def run(
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
-    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of tables;
-    what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
+    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
+    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))

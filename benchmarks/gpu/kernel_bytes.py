@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pebblesim as ps
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
+from pebblesim.gpu.emit.tables import moved_words
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.triton_ranges import GROUP
 from pebblesim.gpu.emit.words import moved_bytes
@@ -116,8 +116,8 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
     name, dims, heads, blocks, warps, stages, mask = CASES[number]
     schedule, band = get(name), masks.of(mask)
     program = schedule.program if band is None else schedule.masked
-    count = ps.count(name, M=2**40, blocks=blocks, mask=band, **dims)
-    moved = moved_bytes(program, count.by_tensor, "bfloat16").each(lambda words: words * heads)
+    words = moved_words(program, {**dims, **blocks}, band)
+    moved = moved_bytes(program, words, "bfloat16").each(lambda words: words * heads)
     row = {
         "schedule": name,
         "dims": dims,

@@ -219,7 +219,7 @@ def forecast(
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, held, card.size("shared_per_block"), card.size("registers"))
+    check(tiling, dims, held, card.size("shared_per_block"), card.size("registers"))
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 

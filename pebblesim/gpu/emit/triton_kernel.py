@@ -25,12 +25,14 @@ class Kernel:
         launch: the launch.
         tensors: names of the tensors whose addresses are its arguments, in order.
         programs: number of programs for each head, in total over all times it is launched.
+        numbers: names of its other arguments: those for rows around launches before the addresses, sizes behind them.
     """
 
     name: str
     launch: Launch
     tensors: tuple[str, ...]
     programs: int
+    numbers: tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Writer(Values):
@@ -54,7 +56,12 @@ class Writer(Values):
     @property
     def kernel(self) -> Kernel:
         """The kernel, of which `text` is the source."""
-        return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1))
+        numbers = (self._of_rows, self._setting.free)
+        return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
+
+    @property
+    def _of_rows(self) -> tuple[str, ...]:
+        return () if self._around is None else ("start", "at_once")
 
     @property
     def programs(self) -> str:
@@ -65,12 +72,11 @@ class Writer(Values):
     @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
-        around = [] if self._around is None else ["start", "at_once"]
-        return [*around, *(self._setting.of[tensor] for tensor in self._tensors.values()), *self._setting.free]
+        return [*self._of_rows, *(self._setting.of[tensor] for tensor in self._tensors.values()), *self._setting.free]
 
     def text(self) -> str:
         """The source of the kernel."""
-        general = ", ".join(f'"{each}"' for each in ("start", "at_once", *self._setting.free) if each in self.arguments)
+        general = ", ".join(f'"{each}"' for each in (*self._of_rows, *self._setting.free))
         self._lines = [
             "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general and not self._setting.even),
             f"def {self._name}({', '.join(self.arguments)}):",
@@ -164,7 +170,7 @@ class Writer(Values):
         low, high = self._bounds(outer)
         start = "0" if low == "0" else f"({low}) * {parts}"
         stop = f"tl.minimum(({high}) * {parts}, {last})" if "minimum" in high else last
-        full = f"{total} // {small}" if self._uneven(outer) else None
+        full = f"{total} // {small}" if self._ragged(outer.range) and not total.isdecimal() else None
         for piece in self._split(start, stop, full, self._whole):
             number = self._names.new(inner.range.name)
             self._say(depth, f"for {number} in {piece.range}:")
@@ -173,33 +179,12 @@ class Writer(Values):
             self._in_piece(inner, piece, depth)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
-        for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body))), self._uneven(node)):
+        for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
             self._say(depth, f"for {number} in {piece.range}:")
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
-
-    def _uneven(self, loop: ir.Loop) -> bool:
-        """Whether a ragged tile in a loop needs predicates on values, beyond those on what is read and written."""
-        if not self._ragged(loop.range) or loop.range.dim not in self._setting.free:
-            return False
-        over = {loop.range} | {node.range for node in ir.walk(loop.body) if isinstance(node, ir.Loop)}
-        for node in ir.walk(loop.body):
-            match node:
-                case ir.Compute(expr=ir.RowReduction(operand=operand)):
-                    if operand.shape[1] in over:
-                        return True
-                case ir.Compute(expr=ir.MatMul(left=left, right=right)):
-                    terms = left.shape[1]
-                    if terms in over and any(
-                        ref.tile not in self._read_only and not self._vanishes(ref.tile, terms) for ref in (left, right)
-                    ):
-                        return True
-                case ir.Write(tensor=tensor, tile=tile):
-                    if tensor in self._setting.tables.tiled and over & set(tile.ranges):
-                        return True
-        return False
 
     def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
         """The body of a loop in one of its pieces."""

@@ -309,15 +309,15 @@ class Ranges:
         last = f"{stop} + {forth} + {block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
         return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
 
-    def _pieces(self, loop: ir.Loop, differs: bool, uneven: bool) -> list[Piece]:
+    def _pieces(self, loop: ir.Loop, differs: bool) -> list[Piece]:
         """The pieces of a loop, each with the predicates that its tiles need.
 
         Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A
-        ragged tile stands apart if it makes a difference there: `uneven`.
+        ragged tile stands apart, too.
         """
-        low, high = self._bounds(loop)
-        apart, mask = uneven and not self._cut(loop.range), self._mask
-        full = f"{self._total(loop.range)} // {self._length(loop.range)}" if apart else None
+        (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
+        apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal()
+        full = f"{total} // {self._length(loop.range)}" if apart else None
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
             return self._split(low, high, full, False)
         block, several = self._length(loop.range), mask.rows
