@@ -119,7 +119,9 @@ def test_forecasts_against_what_was_measured(n: int) -> None:
         if row["n"] == n and row["d"] in (64, 128, 256, 320, 512, 1024):
             for tried in row.get("tried", ()):
                 if "seconds" in tried:
-                    tiling = Tiling(row["contender"], tried["blocks"], tried["warps"], tried["stages"])
+                    tiling = Tiling(
+                        row["contender"], *(tried[key] for key in ("blocks", "warps", "stages")), tried.get("apart", {})
+                    )
                     made = forecast(tiling, {"n": n, "d": row["d"]}, H200, row["dtype"], row["heads"])
                     cells[row["way"], row["d"]].append((made, tried["seconds"]))
     assert len(cells) == 12

@@ -24,6 +24,7 @@ FIXED = {"launch": 3e-6, "memory": 4.27e12, "leaving": 0.0}
 START = {
     "products": 8e12,
     "half_width": 80,
+    "paired": 0.5,
     "product": 2e-8,
     "passing": 3e-7,
     "elementwise": 6e10,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
@@ -44,6 +45,7 @@ class LaunchCost:
             to float32 and back.
         beside: whether these are in a loop with products, which other warps execute at the same time; not where the
             products wait for a tile that was read.
+        paired: whether some loop begins a product while another one runs that it does not wait for.
         dots: products of tiles, one after the other.
         passed: computed operands of these products that go through shared memory.
         moved: bytes into and out of the multiprocessors.
@@ -61,6 +63,7 @@ class LaunchCost:
     products: Mapping[int, int]
     elementwise: int
     beside: bool
+    paired: bool
     dots: int
     passed: int
     moved: Bytes
@@ -142,6 +145,7 @@ def _cost(
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
         beside=_beside(launch.block, read),
+        paired=_paired(launch.block),
         dots=summed["dots"] * heads,
         passed=summed["passed"] * heads,
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
@@ -216,6 +220,19 @@ def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
                 if isinstance(each, ir.Compute) and not _changes(each, read)
             ]
             if (any(products) and not all(products)) or _beside(loop.body, read):
+                return True
+    return False
+
+
+def _paired(body: list[ir.Node]) -> bool:
+    """Whether in some loop two products follow one another that are for different tiles."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            computes = [node for node in loop.body if isinstance(node, ir.Compute)]
+            products = [node.target.tile if isinstance(node.expr, ir.MatMul) else None for node in computes]
+            if any(first and second and first is not second for first, second in pairwise(products)):
+                return True
+            if _paired(loop.body):
                 return True
     return False
 

@@ -26,7 +26,7 @@ class Tiling:
         warps: of each thread block.
         stages: copies of the operands in flight.
         apart: warps and stages of launches that have others, by the name of the launch.
-        widest: largest head dimension whose tiles the registers of a thread hold.
+        widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
     """
 
     schedule: str
@@ -34,7 +34,7 @@ class Tiling:
     warps: int = 8
     stages: int = 3
     apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    widest: int = 1024
+    widths: tuple[int, int] = (1, 1024)
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -58,28 +58,28 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
     )
 
 
-def _two_pass(B_r: int, b_c: int, B_c: int, b_r: int, stages: int, own: tuple[int, int], widest: int) -> Tiling:
-    blocks = {"B_r": B_r, "b_c": b_c, "B_c": B_c, "b_r": b_r}
-    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own}, widest)
+def _two_pass(sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int]) -> Tiling:
+    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
+    return Tiling("backward-two-pass-blocked", blocks, 8, 4 if widths[1] <= 128 else 3, {"dK, dV": own}, widths)
 
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),
-        _two_pass(128, 64, 128, 64, 4, (8, 3), 128),
-        _two_pass(128, 64, 64, 64, 4, (4, 3), 64),
-        _two_pass(64, 32, 64, 32, 3, (8, 2), 256),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widest=128),
-        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widest=64),
+        _two_pass((128, 64, 64, 64), (4, 3), (1, 64)),
+        _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
+        _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
+        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""
@@ -154,9 +154,9 @@ def check(
     Raises:
         UsageError: they do not fit.
     """
-    widest = max((size for name, size in dims.items() if name.startswith("d")), default=0)
-    if widest > tiling.widest:
-        raise UsageError(f"{tiling}: registers hold its tiles for head dimensions up to {tiling.widest}, not {widest}.")
+    widest, (least, most) = max((size for name, size in dims.items() if name.startswith("d")), default=1), tiling.widths
+    if not least <= widest <= most:
+        raise UsageError(f"{tiling}: these tiles are for head dimensions from {least} to {most}, and not for {widest}.")
     for name, each in held:
         for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
             if needed > room:

@@ -137,9 +137,9 @@ def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, floa
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, figure)
     waves = cost.working / cost.times / slots  # of one launch
+    half_width = rate["half_width"] * (rate["paired"] if cost.paired else 1)
     products = sum(
-        operations / (rate["products"] * width / (width + rate["half_width"]))
-        for width, operations in cost.products.items()
+        operations / (rate["products"] * width / (width + half_width)) for width, operations in cost.products.items()
     )
     besides = {
         "elements": cost.elementwise / rate["elementwise"] * (rate["beside"] if cost.beside else 1),
