@@ -27,6 +27,7 @@ class Tiling:
         stages: copies of the operands in flight.
         apart: warps and stages of launches that have others, by the name of the launch.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
+        even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
 
     schedule: str
@@ -35,6 +36,7 @@ class Tiling:
     stages: int = 3
     apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
+    even: bool = False
 
     def __hash__(self) -> int:
         return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
@@ -79,7 +81,7 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
         _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""

@@ -103,16 +103,19 @@ def plan(
     widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
     dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
     key, card = tuple(dims.items()), cards.card(CARD)
-    ranked = [
-        tuple(
-            replace(
-                forecast(each.tiling, dims, card, dtype, heads // each.rounds, _mask(dims, causal)), rounds=each.rounds
-            )
-            for each in _forecasts(way, _lengths(key, int(causal), workspace), heads, dtype, int(causal), workspace)
-        )
-        for way in PROBLEM
-    ]
+    ranked = []
+    for way in PROBLEM:
+        found = _forecasts(way, _lengths(key, int(causal), workspace), heads, dtype, int(causal), workspace)
+        best, _ = _suited(found, key, int(causal))
+        first = (best, *(each for each in found if each is not best))
+        ranked.append(tuple(_at(each, dims, card, dtype, heads, int(causal)) for each in first))
     return KernelPlan(dims, heads, causal, card.name, *ranked)
+
+
+def _at(made: Forecast, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, causal: int) -> Forecast:
+    """The forecast of the kernels of another one, for these sizes."""
+    at_once = heads // made.rounds
+    return replace(forecast(made.tiling, dims, card, dtype, at_once, _mask(dims, causal)), rounds=made.rounds)
 
 
 def _lengths(dims: Dims, causal: int, workspace: int | None) -> Dims:
@@ -274,6 +277,16 @@ def _run(
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
 
 
+@lru_cache(maxsize=1024)
+def _suited(ranked: tuple[Forecast, ...], dims: Dims, causal: int) -> tuple[Forecast, bool]:
+    """The first of the kernels that are for these lengths, and whether its tiles divide them."""
+    for each in ranked:
+        even = divided(_program(each.tiling, causal), {**dict(dims), **each.tiling.blocks})
+        if even or not each.tiling.even:
+            return each, even
+    raise UsageError("no kernel is for these lengths; give a larger workspace.")
+
+
 def _program(tiling: Tiling, causal: int) -> Program:
     schedule = get(tiling.schedule).in_dims({"n_q": 1, "n_k": 1, "d_k": 1, "d_v": 1})
     return schedule.masked if causal else schedule.program
@@ -285,9 +298,9 @@ def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, worksp
     heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
     lengths = (Q.shape[1], tensors["K"].shape[1], Q.shape[2], tensors["V"].shape[2])
     dims = tuple(zip(("n_q", "n_k", "d_k", "d_v"), lengths, strict=True))
-    best = _forecasts(way, _lengths(dims, causal, workspace), heads, dtype, causal, workspace)[0]
-    program, sizes = _program(best.tiling, causal), {**dict(dims), **best.tiling.blocks}
-    even, far = divided(program, sizes), far_away(program, sizes)
+    ranked = _forecasts(way, _lengths(dims, causal, workspace), heads, dtype, causal, workspace)
+    best, even = _suited(ranked, dims, causal)
+    far = far_away(_program(best.tiling, causal), dict(dims))
     module, names = _run(best.tiling, dims[2:], even, far, dtype, causal, scale)
     at_once = heads // best.rounds
     whole: dict[str, Any] = {}
