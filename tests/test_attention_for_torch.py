@@ -114,7 +114,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.setattr(ours, "module_of", module_of)
-    cached = (ours._run, ours._function, ours._forecasts)
+    cached = (ours._run, ours._function, ours._forecasts, ours._chosen)
     for each in cached:
         each.cache_clear()
     yield fake
@@ -159,6 +159,7 @@ def test_attention_and_its_gradients(
     monkeypatch.setattr(tiles, "TILINGS", {problem: tilings + SMALL[problem] for problem, tilings in TILINGS.items()})
     monkeypatch.setattr(forecast, "TILINGS", tiles.TILINGS)
     ours._forecasts.cache_clear()
+    ours._chosen.cache_clear()
     random, shared = np.random.default_rng(sum(n)), heads[0] // heads[1]
     q, k, v, dO = (
         random.standard_normal(shape).astype(np.float16).astype(np.float64)

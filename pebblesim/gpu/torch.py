@@ -106,7 +106,7 @@ def plan(
     ranked = []
     for way in PROBLEM:
         found = _forecasts(way, _lengths(key, int(causal), workspace), heads, dtype, int(causal), workspace)
-        best, _ = _suited(found, key, int(causal))
+        best, _ = _chosen(way, key, heads, dtype, int(causal), workspace)
         first = (best, *(each for each in found if each is not best))
         ranked.append(tuple(_at(each, dims, card, dtype, heads, int(causal)) for each in first))
     return KernelPlan(dims, heads, causal, card.name, *ranked)
@@ -278,9 +278,9 @@ def _run(
 
 
 @lru_cache(maxsize=1024)
-def _suited(ranked: tuple[Forecast, ...], dims: Dims, causal: int) -> tuple[Forecast, bool]:
+def _chosen(way: str, dims: Dims, heads: int, dtype: str, causal: int, workspace: int | None) -> tuple[Forecast, bool]:
     """The first of the kernels that are for these lengths, and whether its tiles divide them."""
-    for each in ranked:
+    for each in _forecasts(way, _lengths(dims, causal, workspace), heads, dtype, causal, workspace):
         even = divided(_program(each.tiling, causal), {**dict(dims), **each.tiling.blocks})
         if even or not each.tiling.even:
             return each, even
@@ -298,8 +298,7 @@ def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, worksp
     heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
     lengths = (Q.shape[1], tensors["K"].shape[1], Q.shape[2], tensors["V"].shape[2])
     dims = tuple(zip(("n_q", "n_k", "d_k", "d_v"), lengths, strict=True))
-    ranked = _forecasts(way, _lengths(dims, causal, workspace), heads, dtype, causal, workspace)
-    best, even = _suited(ranked, dims, causal)
+    best, even = _chosen(way, dims, heads, dtype, causal, workspace)
     far = far_away(_program(best.tiling, causal), dict(dims))
     module, names = _run(best.tiling, dims[2:], even, far, dtype, causal, scale)
     at_once = heads // best.rounds
