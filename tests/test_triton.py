@@ -328,11 +328,11 @@ def test_what_the_document_says_of_the_data() -> None:
         return fastest(rows, True, **where) / fastest(rows, False, **where)
 
     for n in (1024, 4096, 16384):
-        assert all(1 / 2.05 < ahead(grid, way="backward", n=n, d=d) < 1 / 1.45 for d in (64, 96, 128))
-        assert all(1.05 < ahead(grid, way="backward", n=n, d=d) < 1.255 for d in (192, 256))
-        assert all(7.75 < ahead(grid, way="backward", n=n, d=d) < 9.6 for d in (320, 384, 512, 576, 768, 1024))
-        assert all(2.1 < ahead(grid, way="forward", n=n, d=d) < 4.3 for d in (320, 384, 512, 576, 768, 1024))
-        assert fastest(grid, True, way="forward", n=n, d=512) > 430
+        assert all(0.745 < ahead(grid, way="backward", n=n, d=d) < 1.035 for d in (64, 96, 128))
+        assert all(1.05 < ahead(grid, way="backward", n=n, d=d) < 1.265 for d in (192, 256))
+        assert all(7.75 < ahead(grid, way="backward", n=n, d=d) < 10.35 for d in (320, 384, 512, 576, 768, 1024))
+        assert all(2.15 < ahead(grid, way="forward", n=n, d=d) < 4.2 for d in (320, 384, 512, 576, 768, 1024))
+        assert fastest(grid, True, way="forward", n=n, d=512) > 440
     half = [
         row
         for row in races
@@ -353,7 +353,7 @@ def test_what_the_document_says_of_the_data() -> None:
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
     """Where more than 100 MB move: reads within 4.4 %, writes within 2.5 %."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
-    assert len(rows) == 16
+    assert len(rows) == 15
     for row in rows:
         for what, most in (("hbm_read", 0.0445), ("hbm_written", 0.0249)):
             if row["measured"][what] > 1e8:

@@ -23,7 +23,7 @@ from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.gpu.emit.tables import moved_words, tables
 from pebblesim.gpu.emit.triton import Source, triton
 from pebblesim.gpu.emit.triton_ranges import GROUP
 from pebblesim.gpu.emit.words import moved_bytes
@@ -165,11 +165,14 @@ def measured(number: int) -> dict[str, Any]:
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     """What the model of L2 says of memory, with as many blocks of each launch at once as fit.
 
-    None where launches are repeated for some rows after the others, which the model does not know.
+    None where launches are repeated for some rows after the others, or where tables have ragged tiles, which are filled
+    up in memory: the model knows neither.
     """
     card, tiling = cards.card("H200"), _tiling(row)
     costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
-    if any(cost.times > 1 for cost in costs):
+    program, n = get(row["schedule"]).program, row["dims"]["n"]
+    tiled = tables(program, launches(program), {**row["dims"], **row["blocks"]}).tiled
+    if any(cost.times > 1 for cost in costs) or any(n % side for tile in tiled.values() for side in tile):
         return None
     at_once = [each * card.size("multiprocessors") for each in row["resident"]]
     chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
