@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.words import is_float32
-from pebblesim.gpu.module import module_of
 from pebblesim.gpu.race import Track, fits, source_of
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get
@@ -59,7 +59,11 @@ def test_no_kernel_that_is_offered_spills(
     except UsageError as error:
         assert "fit" in str(error)
         return
-    module, found = module_of(source.text), {}
+    (tmp_path / "kernels.py").write_text(source.text, encoding="utf-8")
+    made = spec_from_file_location("kernels", tmp_path / "kernels.py")
+    assert made is not None and made.loader is not None
+    module, found = module_from_spec(made), {}
+    made.loader.exec_module(module)
     for kernel in source.kernels:
         types = ["*fp32" if is_float32(program, program.tensors[name]) else "*bf16" for name in kernel.tensors]
         before, behind = (["i32"] * len(names) for names in kernel.numbers)
