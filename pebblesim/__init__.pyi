@@ -1,9 +1,10 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
-from .api.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .api.bounding import Bounds as Bounds, bounds as bounds
 from .api.crossover import crossover as crossover
 from .api.crossover_result import Crossing as Crossing, Crossover as Crossover
 from .api.derive import formula as formula, numbers as numbers, show as show
+from .api.gaps import Gaps as Gaps, gaps as gaps
 from .api.glossary import glossary as glossary
 from .api.graph import graph as graph, optimum as optimum
 from .api.listing import Listing as Listing, list as list
@@ -50,6 +51,7 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
+from .parallel.devices import Devices as Devices, devices as devices
 from .sparse_backward.backward import backlite as backlite
 from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head
 from .sparse_backward.result import BackLite as BackLite

@@ -132,7 +132,7 @@ def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
 
 
 def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
-    """The same with the rates and figures as plain numbers."""
+    """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers."""
     if not cost.working:
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, figure)
