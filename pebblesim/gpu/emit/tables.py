@@ -1,4 +1,4 @@
-"""What the kernels of a program keep in memory between their launches, and how it lies there.
+"""Tensors that the kernels of a program keep in memory between their launches, and how they lie there.
 
 A table of pairs is kept tile by tile, as it is written: so each access begins where a wide one can, whatever the number
 of keys, and addresses within a tile are constants. Ragged tiles are filled up with zeros, so that reading them needs no

@@ -30,7 +30,7 @@ device at_once tall wide after before
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all kernels of a text share.
+    """Facts that all kernels of a text share.
 
     Attributes:
         program, sizes, dtype, mask, scale: as for `triton`.
