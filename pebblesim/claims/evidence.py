@@ -77,11 +77,13 @@ def _remarks(names: list[str], bites: dict[str, Bites], graphs: dict[str, Search
     yield (
         f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"
-        "the claims, and `tests/test_proved_capacities.py` certifies each capacity.\n"
+        "the claims, and `tests/test_proved_capacities.py` certifies each capacity. Word-level games in which pairs\n"
+        "differ in their order move less than twice C2m and E1m (`tests/test_games_of_mixed_orders.py`).\n"
     )
     if at_once:
         yield (
             f"Nor does any reach {', '.join(at_once)}, as n must be many times d. In their place, the lemmas are\n"
             "tried on games: that of (6) in `tests/test_cases_of_two_times.py` and\n"
-            "`tests/test_words_at_two_times.py`, that of E7 in `tests/test_any_order.py`.\n"
+            "`tests/test_words_at_two_times.py`, that of E7 in `tests/test_any_order.py`, that of D5 in\n"
+            "`tests/test_closed_lines.py`.\n"
         )
