@@ -295,7 +295,9 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
     """Made anew by docs/make_pictures.py; here they need only be whole and small."""
     text = (DOCS / "pictures.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\((pictures/\S+)\)", text)
-    made = re.findall(r"^pebblesim (?:plot|crossover|watch|cache) .* -o docs/(pictures/\S+)$", text, re.MULTILINE)
+    made = re.findall(
+        r"^pebblesim (?:plot|crossover|watch|cache|devices) .* -o docs/(pictures/\S+)$", text, re.MULTILINE
+    )
     assert [Path(name).stem for name in made] == [Path(name).stem for name in shown]
     for name in shown:
         assert (DOCS / name).read_bytes().startswith(MAGIC["png"])
