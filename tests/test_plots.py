@@ -145,6 +145,17 @@ def test_the_roofline(ax: Axes) -> None:
             assert y == pytest.approx(min(1e12 * useful / sum(row.work.values()), 2e11 * x))
 
 
+@pytest.mark.parametrize("M", [250, 83_456])
+def test_the_legend_of_the_roofline_is_above_the_roof(M: int) -> None:
+    figure = Figure(figsize=(7.5, 5), layout="constrained")
+    rows = ps.compare(n=8192, d=128, M=M) if M > 250 else [row for row in compared() if row.M == M]
+    ax = roofline(rows, figure.subplots(), peak=1e12, bandwidth=2e11, dtype="float16")
+    figure.canvas.draw()
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 > ax.transData.transform((1, 1e12))[1]
+
+
 # -- games ------------------------------------------------------------------------------------------------------------
 
 
