@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sympy
 from hypothesis import given, settings, strategies as st
+from matplotlib.figure import Figure
 from strategies import amount
 
 import pebblesim as ps
@@ -23,11 +24,12 @@ from pebblesim.parallel.formula import closed_form
 from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel, Split
 from pebblesim.parallel.team import Team
 from pebblesim.parallel.tokens import OWNERSHIPS, owned
+from pebblesim.views.plots.devices import figure
 
 
 @st.composite
 def teams(draw: st.DrawFn) -> Team:
-    kv_heads, sharing = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (3, 1)]))
+    kv_heads, sharing = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (3, 1)]))
     return Team(
         n=draw(st.integers(1, 9)),
         d=draw(st.integers(1, 3)),
@@ -262,7 +264,7 @@ def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("heads", [(1, 1), (4, 1), (4, 2), (3, 3), (5, 5)])
+@pytest.mark.parametrize("heads", [(1, 1), (4, 1), (4, 2), (8, 2), (9, 3), (3, 3), (5, 5)])
 def test_the_knapsack_is_the_best_of_whole_rows_and_keys_but_for_parts(
     heads: tuple[int, int], backward: bool, causal: bool
 ) -> None:
@@ -382,3 +384,21 @@ def test_too_little_memory_names_the_least_that_works() -> None:
         ps.devices(n=64, d=4, P=4, M=least - 1)
     with pytest.raises(UnknownName, match="did you mean 'ulysses'"):
         ps.devices("ulises", n=64, d=4, P=4)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_schedule_is_below_the_bounds_where_many_heads_share_keys(backward: bool) -> None:
+    for (heads, kv_heads), P in itertools.product(((64, 8), (32, 2), (8, 8), (128, 1)), (2, 3, 4, 8)):
+        result = ps.devices(n=480, d=8, heads=heads, kv_heads=kv_heads, P=P, backward=backward)
+        assert result.rows[0].words >= result.lower_bound.value
+
+
+def test_the_picture_over_devices_shows_the_counts_and_the_bound() -> None:
+    results = [ps.devices(n=64, d=4, heads=4, P=P) for P in (2, 4, 8)]
+    drawing = Figure()
+    figure(results, drawing)
+    (ax,) = drawing.axes
+    lines = {str(line.get_label()): dict(np.asarray(line.get_xydata())) for line in ax.lines}
+    assert lines["ulysses"] == {r.team.P: w.words for r in results for w in r.rows if w.schedule.name == "ulysses"}
+    assert sorted(lines["ulysses"]) == [2, 4]  # 8 devices cannot share 4 heads
+    assert lines["lower bound"] == {each.team.P: each.lower_bound.value for each in results}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pebblesim.cli.completion import one_of, parallel_schedules
 from pebblesim.cli.options import AsJson, command, family
 from pebblesim.cli.printing import print_json, show
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
+
+if TYPE_CHECKING:
+    from pebblesim.parallel.devices import Devices
 
 app = family()
 
@@ -46,16 +54,25 @@ def devices(
         str | None,
         typer.Option("--ownership", help="Who owns which tokens: contiguous, zig-zag or striped.", metavar="NAME"),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A picture of the words over P, for powers of two up to P: .png, .svg or .pdf.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Count the words that each of P devices moves in attention on one sequence, under each schedule."""
-    from pebblesim.parallel.devices import devices as run
+    from pebblesim.parallel.devices import devices as compare
 
-    result = run(
+    run = partial(
+        compare,
         schedules or None,
         n=parse_size("n", n),
         d=parse_size("d", d),
-        P=parse_size("P", p),
         heads=heads,
         kv_heads=kv_heads,
         M=None if m is None else parse_words(m, dtype),
@@ -64,7 +81,33 @@ def devices(
         ownership=ownership,
         dtype=dtype,
     )
+    devices = parse_size("P", p)
+    if output is not None:
+        from pebblesim.views.plots.style import check
+
+        check(output)
+    result = run(P=devices)
+    if output is not None:
+        _draw(run, devices, output)
     if as_json:
         print_json(result.to_dict())
     else:
         show(*result.parts())
+
+
+def _draw(run: Callable[..., Devices], most: int, output: Path) -> None:
+    """Draw the words over P = 2, 4, 8, … up to `most`, of the schedules that are possible for each.
+
+    Raises:
+        UsageError: there is only one device, or no schedule is possible for any P.
+    """
+    from pebblesim.views.plots.devices import figure
+    from pebblesim.views.plots.style import save
+
+    found = []
+    for P in (2**k for k in range(1, most.bit_length()) if 2**k <= most):
+        with suppress(UsageError, Infeasible):
+            found.append(run(P=P))
+    if not found:
+        raise UsageError(f"P = {most} was given; a picture over P needs 2 devices or more, and a schedule for some P.")
+    save(lambda empty: figure(found, empty), output)

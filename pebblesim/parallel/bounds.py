@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
 from pebblesim.core.bisection import first_beyond, first_that
 from pebblesim.lower_bounds.capacities import Capacity, Fresh, Gradients
@@ -64,17 +65,38 @@ def any_memory(team: Team) -> int:
 
 
 def whole_pairs(team: Team) -> int:
-    """P2: heads are a knapsack of convex goods, so that all but one of those used are used wholly."""
-    of_heads, needed = team.sharing * team.pairs, -(-team.heads * team.pairs // team.P)
+    """P2: a knapsack of heads. The pairs of those that share keys are convex in their words, or have two slopes."""
     pairs = _pairs_for(team)
     free = pairs(0)
-    if needed <= team.kv_heads * free:
+    missing = -(-team.heads * team.pairs // team.P) - team.kv_heads * free
+    if missing <= 0:
         return 0
-    full, rest = divmod(needed - team.kv_heads * free, of_heads - free)
+    slopes = _slopes(team)
+    if slopes is not None:  # all heads use the first, then all the second
+        first, words, second = slopes
+        gain = team.kv_heads * (pairs(words) - free)
+        return ceil(missing / first if missing <= gain else team.kv_heads * words + (missing - gain) / second)
+    of_heads = team.sharing * team.pairs
+    full, rest = divmod(missing, of_heads - free)
     all_words = first_that(lambda words: pairs(words) >= of_heads, 0)
     if team.causal:
         all_words -= 1  # it is rounded up; without a mask it is a whole number
     return int(full * all_words + first_that(lambda words: pairs(words) >= free + rest, 0))
+
+
+def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
+    """Pairs per word while one side grows, the words until it is complete, and pairs per word then, for the other side.
+
+    None if the sides cost the same before one of them is complete.
+    """
+    row, key = _line_words(team)
+    own_rows, own_keys = team.sharing * team.most_owned, team.most_owned
+    all_rows, all_keys = team.sharing * team.n, team.n
+    if row * own_rows > key * all_keys:
+        return Fraction(own_rows, key), key * (all_keys - own_keys), Fraction(all_keys, row)
+    if key * own_keys > row * all_rows:
+        return Fraction(own_keys, row), row * (all_rows - own_rows), Fraction(all_rows, key)
+    return None
 
 
 def _pairs_for(team: Team) -> Callable[[int], Fraction]:

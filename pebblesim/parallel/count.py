@@ -62,7 +62,7 @@ class Layout:
 
     def needed(self, tokens: Tokens, other: Tokens, rows: bool) -> Tokens:
         """Return the rows (or keys) that have an allowed pair with one of the other tokens."""
-        if not tokens or not other:
+        if not other:
             return Tokens(())
         if not self.team.causal:
             return tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from pebblesim.core.errors import UnknownName
 from pebblesim.language.tile_ranges import floor_sum
@@ -18,15 +19,15 @@ class Tokens:
 
     parts: tuple[range, ...]
 
-    @property
+    @cached_property
     def number(self) -> int:
         return sum(map(_length, self.parts))
 
-    @property
+    @cached_property
     def first(self) -> int:
         return min(part.start for part in self.parts)
 
-    @property
+    @cached_property
     def last(self) -> int:
         return max(part.start + (_length(part) - 1) * part.step for part in self.parts)
 
@@ -39,6 +40,8 @@ class Tokens:
 
     def clipped(self, start: int, stop: int) -> Tokens:
         """Return the tokens t with start ≤ t < stop."""
+        if not self or (start <= self.first and self.last < stop):
+            return self
         return _of(
             range(
                 part.start + max(0, -((part.start - start) // part.step)) * part.step, min(stop, part.stop), part.step
