@@ -3,8 +3,10 @@
 After a change that is meant, `.venv/bin/python tests/test_evidence.py` writes the new table.
 """
 
+from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,6 +80,18 @@ def test_what_is_below_a_bound_is_found_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pebblesim.claims.biting.best", larger)
     with pytest.raises(BelowBound, match="words, below the"):
         Comparison(30, 40, 0).run()
+
+
+def test_a_number_of_states_gives_one_interval_on_slow_machines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps ends no part of the search; with a time limit it does, and fewer symmetries are found."""
+    graph = ps.graph("backward-relu", n=2, d=2)
+    known = ps.optimum(graph, M=5, states=2000)
+    assert not known.proven
+    clock = count(0, 3)
+    monkeypatch.setattr("pebblesim.dags.search.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr("pebblesim.dags.optimum_states.SECONDS_FOR_SYMMETRIES", 1e-6)
+    again = ps.optimum(graph, M=5, states=2000)
+    assert (again.io, again.bound, again.moves.tolist()) == (known.io, known.bound, known.moves.tolist())
 
 
 def test_draws_are_of_all_shapes() -> None:

@@ -41,7 +41,7 @@ ENDED: Final = {
 }
 """Why a search ended without a proof, in words."""
 
-FIRST_STEPS: Final = 50
+FIRST_STEPS: Final = 10
 """Most steps of the search for a first game, if a number of states and no time is the limit."""
 
 Progress = Callable[[float, int, int, int], None]
