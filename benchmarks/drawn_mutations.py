@@ -87,7 +87,7 @@ def changes(path: Path) -> Iterator[Mutation]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.expr) or node.lineno != node.end_lineno:
             continue
-        if isinstance(node, ast.Constant) and type(node.value) in (int, bool):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):  # bool is an int, too
             assert node.end_col_offset is not None
             text = str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
             yield at(node, node.col_offset, node.end_col_offset, text)
