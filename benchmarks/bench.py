@@ -62,7 +62,7 @@ class Setup:
         self.graph, self.M = ps.graph("backward", n=n, d=d), M
 
     def moves(self) -> Any:
-        from pebblesim.readings.pebbles import moves
+        from pebblesim.game.player import moves
 
         return moves(self.program, self.sizes, self.graph.families)
 
@@ -158,8 +158,8 @@ def measure_caches() -> list[Row]:
 
     import numpy as np
 
-    from pebblesim.caches import policies, traces
-    from pebblesim.caches.streams import of_ids
+    from pebblesim.cachesim import policies, traces
+    from pebblesim.cachesim.streams import of_ids
 
     M = 768
     stream = of_ids(tiled_product())

@@ -5,10 +5,12 @@ Schedules associate the same sums in different ways. Each way has its own graph,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.builder import Builder, Mask, in_memory, sizes
+from pebblesim.graphs.projections import absorbable
 
 ORDERS: Final = {"T": "g = (A1ᵀ p) A2", "U": "g = A1ᵀ (p A2)", "one-pass": "g = A1ᵀ dQ without p"}
 
@@ -25,6 +27,7 @@ def declare(
     row_block: int | None = None,
     dQ_block: int | None = None,
     g_block: int | None = None,
+    absorbed: str | Iterable[str] = (),
     mask: Mask = None,
 ) -> Builder:
     """The graph of g = dL/dX from A1, dO (n_q, d), A2, A3 (n_k, d) and X, Y (d, d).
@@ -42,6 +45,8 @@ def declare(
         dQ_block: with order "U", dQ is accumulated in memory, starting from 0, over blocks of this many columns of p,
             as in FlashAttention. Inside a block the sum is balanced, unless `summation` is "chain".
         g_block: the same for g, over blocks of this many rows; not allowed with order "T".
+        absorbed: the weights that multiply the other side. "X": Z = A1 (A2 Xᵀ)ᵀ, without S = A1 X. "Y":
+            q = (dO Yᵀ) A3ᵀ, without h = A3 Y. Names, or one text with a comma between them.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all. Under a mask, a g in blocks
             (row_block or g_block) leaves out blocks or rows without an allowed pair.
 
@@ -61,15 +66,24 @@ def declare(
         b.input("O", (n_q, d))
         b.input("l", (n_q,))
 
-    b.matmul("S", "A1", "X")
-    b.matmul("Z", "S", "A2.T", pairs=True)
+    weights = absorbable(absorbed, ("X", "Y"))
+    if "X" in weights:
+        b.matmul("A2X", "A2", "X.T")
+        b.matmul("Z", "A1", "A2X.T", pairs=True)
+    else:
+        b.matmul("S", "A1", "X")
+        b.matmul("Z", "S", "A2.T", pairs=True)
     b.elementwise("A", "exp", "Z")
     if not kept:
         b.rowsum("l", "A")
     if order != "one-pass":
         b.elementwise("f", "div", "A", "l")
-    b.matmul("h", "A3", "Y")
-    b.matmul("q", "dO", "h.T", pairs=True)
+    if "Y" in weights:
+        b.matmul("dOY", "dO", "Y.T")
+        b.matmul("q", "dOY", "A3.T", pairs=True)
+    else:
+        b.matmul("h", "A3", "Y")
+        b.matmul("q", "dO", "h.T", pairs=True)
     if order == "one-pass":
         _one_pass(b)
     else:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import summation as sums
 from pebblesim.graphs.cdag import Cdag, index_dtype, roots

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.game.numbering import Family
-from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights
+from pebblesim.graphs.edges import checked_edges, checked_ids, checked_weights, edges_once
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import placement
 from pebblesim.graphs.summation import PARTS, Role, role
@@ -68,6 +68,16 @@ class Cdag:
         """Number of edges."""
         return len(self.preds)
 
+    @property
+    def has_usual_ends(self) -> bool:
+        """Whether the inputs are exactly the sources, and the outputs exactly the sinks."""
+        source, sink = np.diff(self.indptr.astype(np.int64)) == 0, np.ones(self.vertices, dtype=np.bool_)
+        sink[self.preds] = False
+        return all(
+            np.array_equal(np.unique(ends), np.flatnonzero(usual))
+            for ends, usual in ((self.inputs, source), (self.outputs, sink))
+        )
+
     def __repr__(self) -> str:
         tensors = f", tensors {' '.join(f.name for f in self.families)}" if self.families else ""
         return f"Cdag({self.vertices:,} vertices, {self.edges:,} edges{tensors})"
@@ -104,6 +114,10 @@ class Cdag:
             return family, block, index, Role("value")
         after_terms = family.onto and offset >= terms  # numbered like a sum with a constant, but without the constant
         return family, block, index, role(offset + after_terms, terms, family.tree, family.start or family.onto)
+
+    def pairs(self) -> NDArray[np.int64]:
+        """Return the edges as (from, to) pairs, by target, left operand first; an operand used twice is one edge."""
+        return edges_once(self.indptr, self.preds)
 
     def describe(self, v: int) -> str:
         """Return the name of vertex v; indices count from 0, terms from 1.
@@ -258,7 +272,7 @@ class Cdag:
 
     def to_networkx(self) -> nx.DiGraph:
         """Convert to networkx: nodes have `op`, `tensor`, `index`, `label`, `input` and `output`; edges have no
-        attributes.
+        attributes, and an operand that is used twice is one edge.
 
         If the graph has weights, nodes also have `words`.
 
@@ -286,8 +300,7 @@ class Cdag:
                 output=v in outputs,
                 **({} if self.weights is None else {"words": int(self.weights[v])}),
             )
-        targets = np.repeat(np.arange(self.vertices), self.indptr[1:] - self.indptr[:-1])
-        graph.add_edges_from(zip(self.preds.tolist(), targets.tolist(), strict=True))
+        graph.add_edges_from(self.pairs().tolist())
         return graph
 
     def _check_vertex(self, v: int) -> None:

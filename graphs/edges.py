@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Ids = NDArray[np.int64]
 
@@ -39,6 +40,17 @@ def checked_edges(n: int, edges: ArrayLike, names: Sequence[str] | None = None) 
     if np.any(source >= target):  # if numbers grow along every edge, there is no cycle
         _refuse_cycle(n, source, target, names)
     return source, target
+
+
+def edges_once(indptr: NDArray[Any], preds: NDArray[Any]) -> Ids:
+    """Return the (from, to) pairs of a graph in CSR form, by target, the left operand first, each pair once.
+
+    An operation may have one operand twice, as x·x has; for games, and in files, that is one edge.
+    """
+    targets = np.repeat(np.arange(len(indptr) - 1), indptr[1:].astype(np.int64) - indptr[:-1].astype(np.int64))
+    sources = preds.astype(np.int64)
+    first = np.unique(targets * (len(indptr) - 1) + sources, return_index=True)[1]
+    return np.column_stack([sources, targets])[np.sort(first)]
 
 
 def checked_ids(n: int, ids: ArrayLike, what: str) -> Ids:

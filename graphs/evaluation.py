@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.jit import kernel
 from pebblesim.graphs.operations import Op
-from pebblesim.kernels import kernel
 
 ZERO, MUL, ADD, SUB = int(Op.ZERO), int(Op.MUL), int(Op.ADD), int(Op.SUB)
 DIV, EXP, TERM = int(Op.DIV), int(Op.EXP), int(Op.TERM)

@@ -6,11 +6,14 @@ rescales its sums after each block of columns.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.graphs.builder import Builder, Mask, sizes, whole
-from pebblesim.graphs.projections import queries_keys_values
+from pebblesim.graphs.projections import absorbable, queries_keys_values
+
+WEIGHTS: Final = ("W_Q", "W_K", "W_V")
 
 SOFTMAX: Final = ("early", "late", "safe", "flash1", "flash2", "logsumexp", "split", "split-sums", "split-scores")
 
@@ -27,6 +30,7 @@ def declare(
     row_block: int | None = None,
     rows_block: int | None = None,
     d: int | None = None,
+    absorbed: str | Iterable[str] = (),
     outputs: tuple[str, ...] = ("O",),
     mask: Mask = None,
 ) -> Builder:
@@ -49,6 +53,8 @@ def declare(
         rows_block: rows that are cut into tiles of row_block; all if None.
         d: words in a row of the inputs, where Q, K, V are projections of A1 (n_q, d), A2, A3 (n_k, d) by W_Q, W_K
             (d, d_k), W_V (d, d_v); None where Q, K, V are the inputs.
+        absorbed: the weights that multiply the other side. "W_K": scores are (Q W_Kᵀ) A2ᵀ. "W_Q": they are
+            A1 (K W_Qᵀ)ᵀ, not together with "W_K". "W_V": O = (P A3) W_V. Names, or one text with commas between them.
         outputs: tensors that must be in memory at the end: O, and those kept for a backward pass.
         mask: booleans of shape (n_q, n_k), the pairs that may meet; None for all.
 
@@ -59,10 +65,23 @@ def declare(
     blocks = checked(softmax, column_block, row_block, rows_block, mask)
     b = Builder(summation, mask)
     b.outputs = outputs
-    queries_keys_values(b, n_q, n_k, d_k, d_v, d)
-    b.matmul("S", "Q", "K.T", pairs=True)
-    output(b, softmax, n_q, n_k, d_v, blocks, "V")
+    weights = absorbable(absorbed, WEIGHTS)
+    queries, keys, values = queries_keys_values(b, n_q, n_k, d_k, d_v, d, weights)
+    b.matmul("S", queries, f"{keys}.T", pairs=True)
+    if d is not None and "W_V" in weights:
+        output(b, softmax, n_q, n_k, blocks, Values(values, d, "PA"))
+        b.matmul("O", "PA.last" if softmax == "flash1" else "PA", "W_V")  # flash1 divides after each block
+    else:
+        output(b, softmax, n_q, n_k, blocks, Values(values, d_v))
     return b
+
+
+class Values(NamedTuple):
+    """What pairs are multiplied with: a tensor with a row of `width` words for each key, and the name of the result."""
+
+    name: str
+    width: int
+    result: str = "O"
 
 
 Blocks = tuple[int | None, tuple[int, ...]]  # columns and rows of a tile of an online softmax, if it is one
@@ -92,16 +111,16 @@ def checked(
     )
 
 
-def output(b: Builder, softmax: str, n_q: int, n_k: int, d_v: int, blocks: Blocks, values: str) -> None:
-    """O from the scores S and the values."""
+def output(b: Builder, softmax: str, n_q: int, n_k: int, blocks: Blocks, values: Values) -> None:
+    """O, or what is in its place, from the scores S and the values."""
     column_block, rows = blocks
     if column_block is None:
         _whole_rows(b, softmax, values)
     else:
-        ONLINE[softmax](b, n_q, n_k, d_v, column_block, rows, values)
+        ONLINE[softmax](b, n_q, n_k, column_block, rows, values)
 
 
-def _whole_rows(b: Builder, softmax: str, values: str) -> None:
+def _whole_rows(b: Builder, softmax: str, values: Values) -> None:
     """Compute the row sums over all columns, then divide."""
     if softmax == "safe":
         b.rowmax("m", "S")
@@ -112,14 +131,14 @@ def _whole_rows(b: Builder, softmax: str, values: str) -> None:
     l = "l_m" if softmax == "safe" else "l"
     b.rowsum(l, "A")
     if softmax == "late":
-        b.matmul("AV", "A", values)
-        b.elementwise("O", "div", "AV", l)
+        b.matmul("AV", "A", values.name)
+        b.elementwise(values.result, "div", "AV", l)
     else:
         b.elementwise("P", "div", "A", l)
-        b.matmul("O", "P", values)
+        b.matmul(values.result, "P", values.name)
 
 
-def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _flash1(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """Dao et al. 2022, Algorithm 1: probabilities relative to the block's own maximum;
 
     O is divided by l after each block.
@@ -131,7 +150,7 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[in
     with b.loop(n_k, block, rows):
         b.running("m", (n_q,), float("-inf"))
         b.running("l_m", (n_q,), 0.0)
-        b.running("O", (n_q, d_v), 0.0)
+        b.running(values.result, (n_q, values.width), 0.0)
         b.rowsum("l_block", "A")
         b.elementwise("m", "max", "m.prev", "m_block")
         b.elementwise("down", "sub", "m.prev", "m")
@@ -141,11 +160,11 @@ def _flash1(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[in
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.elementwise("al_block", "mul", "a_block", "l_block")
         b.elementwise("l_m", "add", "al", "al_block")
-        b.matmul("AV", "A", values)
+        b.matmul("AV", "A", values.name)
         b.elementwise("aAV", "mul", "a_block", "AV")
-        b.elementwise("alO", "mul", "al", "O.prev")
+        b.elementwise("alO", "mul", "al", f"{values.result}.prev")
         b.elementwise("lO", "add", "alO", "aAV")
-        b.elementwise("O", "div", "lO", "l_m")
+        b.elementwise(values.result, "div", "lO", "l_m")
 
 
 def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...]) -> None:
@@ -160,22 +179,22 @@ def _running_maximum(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int
     b.elementwise("A", "exp", "Sm")
 
 
-def _flash2(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _flash2(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """Dao 2023, Algorithm 1: probabilities relative to the running maximum, O is divided by l once, at the end."""
     _running_maximum(b, n_q, n_k, block, rows)
     with b.loop(n_k, block, rows):
         b.running("l_m", (n_q,), 0.0)
-        b.running("lO", (n_q, d_v), 0.0)
+        b.running("lO", (n_q, values.width), 0.0)
         b.elementwise("al", "mul", "a", "l_m.prev")
         b.rowsum("l_m", "A", onto="al")
         b.elementwise("aO", "mul", "a", "lO.prev")
-        b.matmul("lO", "A", values, onto="aO")
-    b.elementwise("O", "div", "lO.last", "l_m.last")
+        b.matmul("lO", "A", values.name, onto="aO")
+    b.elementwise(values.result, "div", "lO.last", "l_m.last")
     b.elementwise("log_l", "log", "l_m.last")
     b.elementwise("L", "add", "m.last", "log_l")
 
 
-def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _logsumexp(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """Compute L from a running maximum and running sums, then compute every score again."""
     _running_maximum(b, n_q, n_k, block, rows)
     with b.loop(n_k, block, rows):
@@ -186,7 +205,7 @@ def _logsumexp(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple
     b.elementwise("L", "add", "m.last", "log_l")
     b.elementwise("SL", "sub", "S", "L")
     b.elementwise("f", "exp", "SL")
-    b.matmul("O", "f", values)
+    b.matmul(values.result, "f", values.name)
 
 
 def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> None:
@@ -197,22 +216,22 @@ def _own_softmax(b: Builder, n_k: int, block: int, rows: tuple[int, ...]) -> Non
     b.elementwise("A", "exp", "Sm")
 
 
-def _split(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _split(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """FlashDecoding: O_s and L_s of each block of columns; then the mean of O_s with weights exp(L_s)."""
     _own_softmax(b, n_k, block, rows)
     with b.loop(n_k, block, rows):
         b.rowsum("l_s", "A")
-        b.matmul("AV", "A", values)
+        b.matmul("AV", "A", values.name)
         b.elementwise("O_s", "div", "AV", "l_s")
         b.elementwise("log_l_s", "log", "l_s")
         b.elementwise("L_s", "add", "m_s", "log_l_s")
     with b.loop(n_k, block, rows):
         _weight(b, n_q)
-        b.running("WO", (n_q, d_v), 0.0)
+        b.running("WO", (n_q, values.width), 0.0)
         b.elementwise("fadeO", "mul", "fade", "WO.prev")
         b.elementwise("wO", "mul", "w", "O_s")
         b.elementwise("WO", "add", "fadeO", "wO")
-    b.elementwise("O", "div", "WO.last", "W.last")
+    b.elementwise(values.result, "div", "WO.last", "W.last")
     _log_of_weights(b)
 
 
@@ -234,7 +253,7 @@ def _log_of_weights(b: Builder) -> None:
     b.elementwise("L", "add", "top.last", "log_W")
 
 
-def _split_scores(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _split_scores(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """P_s and L_s of each block of columns; then P = exp(L_s - L) P_s, and O = P V."""
     _own_softmax(b, n_k, block, rows)
     with b.loop(n_k, block, rows):
@@ -249,20 +268,20 @@ def _split_scores(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tu
         b.elementwise("down_L", "sub", "L_s", "L")
         b.elementwise("share", "exp", "down_L")
     b.elementwise("P", "mul", "share", "P_s")
-    b.matmul("O", "P", values)
+    b.matmul(values.result, "P", values.name)
 
 
-def _split_sums(b: Builder, n_q: int, n_k: int, d_v: int, block: int, rows: tuple[int, ...], values: str) -> None:
+def _split_sums(b: Builder, n_q: int, n_k: int, block: int, rows: tuple[int, ...], values: Values) -> None:
     """A, its row sums and A V for each block of columns, without a maximum; then the sums of these sums."""
     b.elementwise("A", "exp", "S")
     with b.loop(n_k, block, rows):
         b.running("l", (n_q,), 0.0)
-        b.running("AV", (n_q, d_v), 0.0)
+        b.running("AV", (n_q, values.width), 0.0)
         b.rowsum("l_s", "A")
-        b.matmul("AV_s", "A", values)
+        b.matmul("AV_s", "A", values.name)
         b.elementwise("l", "add", "l.prev", "l_s")
         b.elementwise("AV", "add", "AV.prev", "AV_s")
-    b.elementwise("O", "div", "AV.last", "l.last")
+    b.elementwise(values.result, "div", "AV.last", "l.last")
 
 
 ONLINE: Final = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pebblesim.graphs.builder import Builder, Mask, sizes
-from pebblesim.graphs.forward import checked, output
+from pebblesim.graphs.forward import Values, checked, output
 
 
 def declare(
@@ -38,5 +38,5 @@ def declare(
     b.matmul("S_C", "Q_C", "C.T", pairs=True)
     b.matmul("S_R", "Q_R", "R.T", pairs=True)
     b.elementwise("S", "add", "S_C", "S_R")
-    output(b, softmax, n_q, n_k, d_v, blocks, "C")
+    output(b, softmax, n_q, n_k, blocks, Values("C", d_v))
     return b

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import Role

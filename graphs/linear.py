@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.builder import Builder, whole
 
 

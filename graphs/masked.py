@@ -12,13 +12,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import tile_starts
 from pebblesim.game.numbering import Family
 from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
-from pebblesim.sizes import tile_starts
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Kind = Literal["value", "term", "zero", "initial", "disallowed", "empty", "running", "inner"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 
 @kernel()

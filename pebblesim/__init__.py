@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from pebblesim.results import Result
+from pebblesim.core.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _draw(result: Result, figure: "Figure") -> None:
-    from pebblesim.plots.results import draw
+    from pebblesim.views.plots.results import draw
 
     draw(result, figure)
 

@@ -1,38 +1,38 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
-from .advice.advise import advise as advise
-from .advice.result import Advice as Advice
+from .api.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .api.crossover import crossover as crossover
+from .api.crossover_result import Crossing as Crossing, Crossover as Crossover
+from .api.derive import formula as formula, numbers as numbers, show as show
+from .api.glossary import glossary as glossary
+from .api.graph import graph as graph, optimum as optimum
+from .api.listing import Listing as Listing, list as list
+from .api.overtaking import bound_exponent as bound_exponent
+from .api.play import Played as Played, play as play
+from .asymptotics.tropical import decide as decide
+from .cachesim.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
+from .cachesim.l2_traffic import L2 as L2, l2 as l2
 from .claims import verify as verify
+from .core.errors import (
+    Infeasible as Infeasible,
+    PebblesimError as PebblesimError,
+    TraceError as TraceError,
+    UsageError as UsageError,
+)
+from .core.notation import parse as parse
+from .core.results import Result as Result
+from .counting.compare import Comparison as Comparison, compare as compare
+from .counting.count import Counted as Counted, count as count
 from .dags.formats import load_graph as load_graph, save_graph as save_graph
 from .dags.generators import generate as generate
 from .dags.judging import judge as judge
 from .dags.own import OwnBound as OwnBound
 from .dags.own_bounds import bound as bound
 from .dags.search import Pebbling as Pebbling, pebble as pebble
-from .errors import (
-    Infeasible as Infeasible,
-    PebblesimError as PebblesimError,
-    TraceError as TraceError,
-    UsageError as UsageError,
-)
 from .game.referee import Game as Game, IllegalMove as IllegalMove, referee as referee
+from .gpu.advice.advise import advise as advise
+from .gpu.advice.result import Advice as Advice
 from .graphs.cdag import Cdag as Cdag
-from .growth.overtaking import bound_exponent as bound_exponent
-from .growth.tropical import decide as decide
-from .jobs.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
-from .jobs.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
-from .jobs.compare import Comparison as Comparison, compare as compare
-from .jobs.count import Counted as Counted, count as count
-from .jobs.crossover import crossover as crossover
-from .jobs.crossover_result import Crossing as Crossing, Crossover as Crossover
-from .jobs.derive import formula as formula, numbers as numbers, show as show
-from .jobs.glossary import glossary as glossary
-from .jobs.graph import graph as graph, optimum as optimum
-from .jobs.l2 import L2 as L2, l2 as l2
-from .jobs.listing import Listing as Listing, list as list
-from .jobs.play import Played as Played, play as play
-from .jobs.recording import Recording as Recording, record as record
-from .jobs.sweeps import sweep as sweep
 from .language import (
     Block as Block,
     Index as Index,
@@ -50,11 +50,11 @@ from .language import (
 )
 from .language.problems import Problem as Problem, Theta as Theta, problem as problem
 from .language.registry import Schedule as Schedule, schedule as schedule
-from .notation import parse as parse
-from .planning.search import Found as Found, search as search
-from .results import Result as Result
-from .sparsity.backward import backlite as backlite
-from .sparsity.inputs import load_head as load_head, synthetic_head as synthetic_head
-from .sparsity.result import BackLite as BackLite
+from .sparse_backward.backward import backlite as backlite
+from .sparse_backward.inputs import load_head as load_head, synthetic_head as synthetic_head
+from .sparse_backward.result import BackLite as BackLite
+from .sweeps.sweep import sweep as sweep
+from .synthesis.search import Found as Found, search as search
+from .views.recording import Recording as Recording, record as record
 
 __version__: str

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -40,22 +39,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         else:
             for path in folder.iterdir():
                 path.unlink()
-
-
-AGAIN: set[str] = set()
-"""Tests that a worker was running when it crashed."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-    """Run a test once more whose worker crashed: whatever was collected as garbage then may be another test's.
-
-    The crash is reported at the end. A test that crashes again fails.
-    """
-    if crashitem not in AGAIN:
-        AGAIN.add(crashitem)
-        sched.mark_test_pending(crashitem)
-        report.outcome = "rerun"  # type: ignore[assignment]
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:

@@ -17,15 +17,15 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.advice import cards
-from pebblesim.advice.cards import FIGURES, Card, Figure
+from pebblesim.analysis import terms
+from pebblesim.analysis.masked_sums import symbol
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import BYTES
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.cards import FIGURES, Card, Figure
 from pebblesim.language import masks
 from pebblesim.language.registry import SCHEDULES, Schedule, get
-from pebblesim.readings import terms
-from pebblesim.readings.masked_sums import symbol
-from pebblesim.sizes import BYTES
 
 BUILT_IN = [schedule for schedule in SCHEDULES.values() if schedule.function.__module__.startswith("pebblesim.")]
 

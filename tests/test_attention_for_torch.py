@@ -11,12 +11,12 @@ import pytest
 import triton_interpreter
 
 import pebblesim.gpu.torch as ours
-from pebblesim.advice import forecast
-from pebblesim.errors import UsageError
-from pebblesim.jobs import tiles
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu import tiles
+from pebblesim.gpu.advice import forecast
+from pebblesim.gpu.emit.triton import workspace
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import workspace
 
 SMALL = {
     "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),

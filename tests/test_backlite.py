@@ -19,8 +19,8 @@ from safetensors.numpy import save_file
 import pebblesim as ps
 from pebblesim.cli import main as cli
 from pebblesim.language import masks
-from pebblesim.sparsity.result import selection_cost
-from pebblesim.sparsity.weights import levels, row_weights
+from pebblesim.sparse_backward.result import selection_cost
+from pebblesim.sparse_backward.weights import levels, row_weights
 
 Arrays = dict[str, Any]
 

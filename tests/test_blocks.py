@@ -11,19 +11,19 @@ import sympy
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import Infeasible, UnknownName, UsageError
-from pebblesim.jobs import cache_needed
-from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.blocks import _BlockSearch, _parts, choose
-from pebblesim.jobs.cache_needed import Room
-from pebblesim.jobs.mask_answers import _area, _covered
-from pebblesim.jobs.words_moved import Words
+from pebblesim.analysis import cache_needed
+from pebblesim.analysis.blocks import _BlockSearch, _parts, choose
+from pebblesim.analysis.cache_needed import Room
+from pebblesim.analysis.count import count, io
+from pebblesim.analysis.mask_answers import _area, _covered
+from pebblesim.analysis.peak import CHAINS, peak_red
+from pebblesim.analysis.words_moved import Words
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.counting.arguments import problem_dims
 from pebblesim.language import Block, Machine, Tensor, masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.readings.count import count, io
-from pebblesim.readings.peak import CHAINS, peak_red
 
 any_schedule = st.sampled_from(list(SCHEDULES.values()))
 blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]

@@ -11,12 +11,12 @@ from strategies import draws
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.caches import kernels, policies, traces
-from pebblesim.caches.streams import of_graph, of_ids
+from pebblesim.cachesim import kernels, policies, traces
+from pebblesim.cachesim.requests import Stream
+from pebblesim.cachesim.streams import of_graph, of_ids
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.language.registry import get
-from pebblesim.readings.requests import Stream
 
 READ, WRITE, UPDATE = 1, 2, 3
 Use = tuple[int, int]  # an item, and what is done with it

@@ -14,6 +14,8 @@ from itertools import product
 from typing import Any
 
 import pytest
+import sympy
+from oracle_reals import needs_z3, satisfied
 
 Name = tuple[str, int, int]
 
@@ -267,44 +269,42 @@ WHAT_IS_LIVE = {  # at each time, in units of nd: words, and in units of rd: wha
 
 def falls_short(case: str, one: int, two: int) -> bool:
     """Whether E + w may be less than both 5nd/2 - one·d² - M and 4nd - two·d² - 2M in this case, for some reals."""
-    z3 = pytest.importorskip("z3")
-    nd, dd, M, E, w, same = all_numbers = z3.Reals("nd d² M E w same")
-    rd, solver = 12 * dd, z3.SolverFor("QF_LRA")
-    solver.add(*(number >= 0 for number in all_numbers))
-    pairs, gaps = z3.Reals("pairs_1 pairs_2"), z3.Reals("gaps_1 gaps_2")
+    nd, dd, M, E, w, same = all_numbers = sympy.symbols("nd dd M E w same", real=True)
+    rd, given = 12 * dd, [number >= 0 for number in all_numbers]
+    pairs, gaps = sympy.symbols("pairs_1 pairs_2", real=True), sympy.symbols("gaps_1 gaps_2", real=True)
 
     def at(time: int, words: Any, dead: Any) -> None:
         """These words are dead, of lagging lines, red, or in gaps; 2d words a line, pairs count twice."""
-        red = z3.Real(f"red_{time}")
-        solver.add(red >= 0, pairs[time] >= 0, gaps[time] >= 0, gaps[time] <= E, red + pairs[time] <= M)
-        solver.add(words <= dead + (pairs[time] + w) / 3 + red + gaps[time])
+        red = sympy.Symbol(f"red_{time}", real=True)
+        given.extend([red >= 0, pairs[time] >= 0, gaps[time] >= 0, gaps[time] <= E, red + pairs[time] <= M])
+        given.append(words <= dead + (pairs[time] + w) / 3 + red + gaps[time])
 
     if case in WHAT_IS_LIVE:
         for time, (words, dead) in enumerate(WHAT_IS_LIVE[case]):
             at(time, words * nd, dead * rd)
-        solver.add(gaps[0] + gaps[1] <= E + same, 3 * same <= pairs[0] + pairs[1] + w)
+        given.extend([gaps[0] + gaps[1] <= E + same, 3 * same <= pairs[0] + pairs[1] + w])
     elif case == "half":
-        half = z3.Real("half")
-        solver.add(2 * half >= nd - rd)
+        half = sympy.Symbol("half", real=True)
+        given.append(2 * half >= nd - rd)
         at(0, 2 * nd + half, 3 * rd)
     else:  # columns of L and R, of others at the first and at the second time, as shares of nd and of rd
-        L, R, early, late, of_L, of_R, of_others = numbers = z3.Reals("L R early late rL rR rI")
-        solver.add(*(number >= 0 for number in numbers))
+        L, R, early, late, of_L, of_R, of_others = numbers = sympy.symbols("L R early late rL rR rI", real=True)
+        given.extend(number >= 0 for number in numbers)
         at(0, 2 * nd + L + early, 2 * rd + of_L)
         at(1, 2 * nd + R + late, 2 * rd + of_R)
-        solver.add(L + R + early + late + 2 * of_others >= nd, of_L + of_others <= rd, of_R + of_others <= rd)
-    solver.add(2 * (E + w) < 5 * nd - 2 * one * dd - 2 * M, E + w < 4 * nd - two * dd - 2 * M)
-    answer = str(solver.check())
-    assert answer in ("sat", "unsat"), answer
-    return answer == "sat"
+        given.extend([L + R + early + late + 2 * of_others >= nd, of_L + of_others <= rd, of_R + of_others <= rd])
+    shorter = 2 * (E + w) < 5 * nd - 2 * one * dd - 2 * M, E + w < 4 * nd - two * dd - 2 * M
+    return satisfied(*given, *shorter)
 
 
+@needs_z3
 @pytest.mark.parametrize("case", ["both sides", "pass", "half", "columns"])
 def test_its_arithmetic_holds_for_all_reals(case: str) -> None:
     assert not falls_short(case, 48, 48)
     assert falls_short(case, 0, 0)
 
 
+@needs_z3
 def test_what_is_lost_is_needed() -> None:
     """Two times lose 48 d²; one time 42 d² at most, where (6) says 48, too."""
     assert falls_short("pass", 48, 47)

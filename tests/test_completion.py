@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import typer
 
-from pebblesim.advice.cards import cards
-from pebblesim.caches.l2 import order_of
+from pebblesim.cachesim.l2 import order_of
 from pebblesim.cli import main as cli
 from pebblesim.dags.generators import GENERATORS
 from pebblesim.game.referee import RULES
+from pebblesim.gpu.advice.cards import cards
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES

@@ -13,16 +13,16 @@ from hypothesis import assume, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.count import io
+from pebblesim.api.crossover import Curve, crossover, regimes, sweep
+from pebblesim.api.overtaking import bound_exponent, crossing_exponent, overtakes
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.growth.overtaking import bound_exponent, crossing_exponent, overtakes
-from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossover import Curve, crossover, regimes, sweep
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.language.registry import SCHEDULES, get, of_problem
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.style import save
-from pebblesim.readings.count import io
-from pebblesim.theory.lower_bounds import best
+from pebblesim.lower_bounds.bounds import best
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.style import save
 
 
 def words(name: str, M: int, n: int, d: int) -> float:
@@ -300,7 +300,7 @@ def test_the_picture_along_a_dimension() -> None:
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pebblesim.jobs.crossover.OVER_D", (8, 16))
+    monkeypatch.setattr("pebblesim.api.crossover.OVER_D", (8, 16))
     run = CliRunner().invoke(
         app, ["crossover", "small-cache-streamed", "row-stationary", "-n", "256", "-d", "16", "--json"]
     )

@@ -17,16 +17,16 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
+from pebblesim.analysis.count import count
+from pebblesim.gpu.emit.cuda import WORKERS, Source, cuda, prelude
 from pebblesim.gpu.host import Simulated, compiler
+from pebblesim.gpu.rounding import rounding
 from pebblesim.language import Block, Machine, Tensor, program as ir, relu
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
-from pebblesim.readings.count import count
-from pebblesim.readings.kernels.accesses import block_accesses, number_of_blocks
-from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude
-from pebblesim.readings.kernels.launches import launches, layout, shares
-from pebblesim.readings.kernels.sectors import Moved, moved, sectors_of
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.rounding import rounding
+from pebblesim.launches.accesses import block_accesses, number_of_blocks
+from pebblesim.launches.launches import launches, layout, shares
+from pebblesim.launches.sectors import Moved, moved, sectors_of
 
 
 def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim.cli.main import app
+from pebblesim.core.errors import Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.dags import optimum_kernel, optimum_states
 from pebblesim.dags.bounds import lower_bounds
 from pebblesim.dags.comparing import rows, summary
@@ -34,7 +35,6 @@ from pebblesim.dags.own_bounds import bound
 from pebblesim.dags.search import _BestOrder, pebble
 from pebblesim.dags.starts import starts
 from pebblesim.dags.symmetry import Digraph, Permutation, chain
-from pebblesim.errors import Infeasible, PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import RULES, Referee, referee
 from pebblesim.graphs.cdag import Cdag

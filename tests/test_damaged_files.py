@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pebblesim.errors import UsageError
-from pebblesim.files import load_numpy
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import load_numpy
 from pebblesim.language.masks import from_text
-from pebblesim.sparsity.inputs import load_head
+from pebblesim.sparse_backward.inputs import load_head
 
 KINDS = ("stored.npz", "packed.npz", "safetensors", "npy", "mask.npy")
 

@@ -13,13 +13,17 @@ from random import Random
 
 import pytest
 
-from pebblesim.errors import UsageError
-from pebblesim.growth.tropical import Undecided, decide
-from pebblesim.growth.verdicts import Witness
+from pebblesim.asymptotics.tropical import Undecided, decide
+from pebblesim.asymptotics.verdicts import Witness
+from pebblesim.core.errors import UsageError
 
 NAMES = ("n", "d", "M")
 BITS = (20, 40, 80, 160)
 """Rays are followed to t = 2^40, and twice as far twice, which tells a slow power from a constant."""
+
+
+REFUSED = ("is not positive", "no growth to compare", "is not a valid expression")
+"""Reasons to refuse a question."""
 
 
 class Undefined(ArithmeticError):
@@ -168,6 +172,16 @@ def grows(f: Term, g: Term, along: list[Sizes]) -> str | None:
     return f"ratio grows by 2^{slower}, then 2^{faster}, at {along[-1]}" if slower >= 4 and faster >= 8 else None
 
 
+def positive(f: Term, g: Term, curve: Callable[[int], Sizes], region: str) -> str | None:
+    """Where both are positive far out along a ray, if anywhere."""
+    sizes = curve(BITS[-1])
+    try:
+        far = inside(region, sizes) and f.at(sizes) > 0 and g.at(sizes) > 0
+    except (Imaginary, Undefined):
+        return None
+    return f"Both are positive at {sizes}." if far else None
+
+
 def bits(x: Fraction) -> int:
     return x.numerator.bit_length() - x.denominator.bit_length()
 
@@ -221,10 +235,9 @@ def judged(random: Random) -> Iterator[tuple[str, str]]:
         yield "undecided", ""
         return
     except UsageError as error:
-        assert any(word in str(error) for word in ("not positive", "nothing to compare", "not a valid expression")), (
-            error
-        )
-        yield "refused", ""
+        assert any(reason in str(error) for reason in REFUSED), error
+        wrong = next(filter(None, (positive(f, g, ray(random), region) for _ in range(5))), None)
+        yield "refused", f"{asked} is refused, {error} {wrong}" if wrong and "not positive" in str(error) else ""
         return
     if not verdict:
         assert verdict.witness

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from pebblesim import graphs
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.analysis.count import count
+from pebblesim.analysis.masked_peak import masked_peak_red
+from pebblesim.core.errors import TraceError, UsageError
+from pebblesim.game.player import moves
 from pebblesim.game.referee import IllegalMove, Referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.masks import Mask, from_array
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.count import count
-from pebblesim.readings.masked_peak import masked_peak_red
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.pebbles import moves
 
 CORES = [name for name in SCHEDULES if not name.startswith("projected-")]
 KINDS = ("delete", "repeat", "move", "loop", "swap", "no transpose", "")  # the last: a name for another

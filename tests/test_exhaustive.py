@@ -9,8 +9,8 @@ from hypothesis import assume, given, strategies as st
 
 import pebblesim as ps
 from pebblesim.claims.fused import FusedProduct, undercut
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.dags.optimum import optimum
-from pebblesim.errors import Infeasible, UnknownName, UsageError
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.registry import of_problem

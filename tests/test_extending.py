@@ -42,8 +42,8 @@ import numpy as np
 
 import pebblesim as ps
 from pebblesim.graphs.builder import Builder, whole
-from pebblesim.theory.cutting import Bounding
-from pebblesim.theory.instances import Product
+from pebblesim.lower_bounds.cutting import Bounding
+from pebblesim.lower_bounds.instances import Product
 
 
 def declare(n, d, summation="chain"):

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 from pebblesim.graphs import memory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,7 +72,7 @@ def test_files_are_written_whole_in_one_place() -> None:
 
 KERNEL = """
 from constants_of_test import STEP
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 @kernel(STEP)
 def stepped(x):
@@ -96,7 +96,7 @@ def test_a_function_on_disk_knows_the_constants_of_other_files(tmp_path: Path, m
 
 
 CONSTANTS = """
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 @kernel()
 def next(x):
@@ -109,7 +109,7 @@ def total(x):
 
 
 PARTS = """
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 @part()
 def doubled(row, x):
@@ -157,7 +157,7 @@ AT_ONCE = """
 import sys, time
 from pathlib import Path
 from numba.core.caching import IndexDataCacheFile
-from pebblesim import kernels
+from pebblesim.core import jit
 
 def meet(where, seconds):
     (Path(sys.argv[1]) / f"{where}-{sys.argv[2]}").touch()
@@ -171,11 +171,11 @@ def save_index(self, overloads, known=IndexDataCacheFile._save_index):
 
 IndexDataCacheFile._save_index = save_index
 
-@kernels.kernel()
+@jit.kernel()
 def halved(x):
     return x / 2
 
-@kernels.kernel()
+@jit.kernel()
 def tripled(x):
     return x * 3
 
@@ -222,7 +222,7 @@ def test_processes_that_compile_at_once_do_it_once_and_keep_their_functions_apar
 
 OF_A_CLASS = """
 from typing import NamedTuple
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 class NAME(NamedTuple):
     x: int
@@ -252,7 +252,7 @@ def test_a_function_is_compiled_anew_if_the_file_of_one_that_it_calls_changes(
 ) -> None:
     """Also if that one is called by way of a third file: of each the machine code is part of the caller's."""
     monkeypatch.syspath_prepend(tmp_path)
-    head = "from pebblesim.kernels import kernel\n"
+    head = "from pebblesim.core.jit import kernel\n"
     middle = "from inner_one import next\n@kernel()\ndef twice(x): return 2 * next(x)"
     (tmp_path / "outer_one.py").write_text(f"{head}from middle_one import twice\n@kernel()\ndef f(x): return twice(x)")
     (tmp_path / "middle_one.py").write_text(head + middle)
@@ -305,7 +305,7 @@ def test_no_function_on_disk_uses_a_constant_of_another_file_unsaid() -> None:
         if "kernel" not in (source := path.read_text(encoding="utf-8")) and "njit" not in source:
             continue
         tree = parsed(path)
-        assert "njit" not in loaded(tree) or path.name == "kernels.py", path
+        assert "njit" not in loaded(tree) or path.name == "jit.py", path
         others = foreign(tree)
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             decorators = [each for each in function.decorator_list if isinstance(each, ast.Call)]

@@ -11,18 +11,18 @@ from hypothesis import given, strategies as st
 from strategies import draws
 
 import pebblesim as ps
-from pebblesim.errors import TraceError, UsageError
-from pebblesim.jobs.blocks import choose
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.count import io
+from pebblesim.analysis.peak import peak_red
+from pebblesim.cachesim.accesses import accesses
+from pebblesim.core.errors import TraceError, UsageError
+from pebblesim.gpu.emit.cuda import cuda
+from pebblesim.gpu.emit.triton import triton
 from pebblesim.language.expressions import Block, Tensor
 from pebblesim.language.machine import Machine
 from pebblesim.language.registry import SCHEDULES, get, schedule as register
-from pebblesim.readings.accesses import accesses
-from pebblesim.readings.count import io
-from pebblesim.readings.kernels.cuda import cuda
-from pebblesim.readings.kernels.launches import grids
-from pebblesim.readings.kernels.triton import triton
-from pebblesim.readings.peak import peak_red
-from pebblesim.readings.text import text
+from pebblesim.language.text import text
+from pebblesim.launches.launches import grids
 
 
 def partly(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block, s: Block) -> None:

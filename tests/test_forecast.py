@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import can_forecast, forecast, forecasts
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
+from pebblesim.gpu.emit.storage import storage
+from pebblesim.gpu.emit.triton import moved_bytes
+from pebblesim.gpu.launch_costs import launch_costs
 from pebblesim.gpu.results import load
-from pebblesim.jobs.launch_costs import launch_costs
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.launches import launches
-from pebblesim.readings.kernels.storage import storage
-from pebblesim.readings.kernels.triton import moved_bytes
+from pebblesim.launches.launches import launches
 
 H200 = cards.card("H200")
 GRID = Path(__file__).parent.parent / "benchmarks" / "gpu" / "grid.jsonl"

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import pebblesim as ps
-from pebblesim.dags.formats import FORMATS, load_graph, save_graph
+from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.dags.formats import FORMATS, SUFFIXES, load_graph, save_graph, written
 from pebblesim.dags.generators import generate
-from pebblesim.errors import PebblesimError, UsageError
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.graphs.in_place import in_place
 
 NAMED = [name for name, each in FORMATS.items() if each.named]
 WEIGHTED = [*NAMED, "hyperdag", "converter"]
@@ -26,32 +27,117 @@ def edges_of(graph: Cdag) -> set[tuple[int, int]]:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Cdag:
+    """Graphs of any numbering, with operands in any order; with words, inputs and outputs of their own, or without."""
     n = draw(st.integers(1, 8))
     edges = [(u, v) for v in range(n) for u in draw(st.sets(st.integers(0, max(0, v - 1)), max_size=3)) if u < v]
+    number = draw(st.just(range(n)) | st.permutations(range(n)))
+    pairs = [(number[u], number[v]) for u, v in draw(st.permutations(edges))]
     words = draw(st.none() | st.lists(st.integers(1, 9), min_size=n, max_size=n))
-    return Cdag.from_edges(n, np.array(edges, dtype=int).reshape(-1, 2), weights=words)
+    ends = (np.array(sorted(each), dtype=int) for each in draw(st.tuples(*[st.sets(st.integers(0, n - 1))] * 2)))
+    inputs, outputs = ends if draw(st.booleans()) else (None, None)
+    return Cdag.from_edges(n, np.array(pairs, dtype=int).reshape(-1, 2), inputs, outputs, weights=words)
+
+
+def held_in(graph: Cdag) -> tuple[object, ...]:
+    """What the game depends on: vertices, operands in order, words, inputs, outputs."""
+    operands = [list(dict.fromkeys(graph.predecessors(v).tolist())) for v in range(graph.vertices)]
+    words = [1] * graph.vertices if graph.weights is None else graph.weights.tolist()
+    return operands, words, graph.inputs.tolist(), graph.outputs.tolist()
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(graph=graphs())
-@settings(max_examples=20)
-def test_what_is_written_comes_back(name: str, graph: Cdag) -> None:
+@settings(max_examples=30)
+def test_a_saved_graph_is_the_same_or_refused(name: str, graph: Cdag) -> None:
     known = FORMATS[name]
-    if name not in WEIGHTED:
-        if graph.weights is not None:
-            with pytest.raises(UsageError, match="cannot store the number of words"):
-                known.write(graph)
-        graph = Cdag.from_edges(graph.vertices, sorted(edges_of(graph)) or np.empty((0, 2), dtype=int))
-    if name == "edges" and set(range(graph.vertices)) != {v for edge in edges_of(graph) for v in edge}:
+    edges = edges_of(graph)
+    targets, sources = {v for _, v in edges}, {u for u, _ in edges}
+    usual = [[v for v in range(graph.vertices) if v not in them] for them in (targets, sources)]
+    lost = [
+        what
+        for what, there, kept in (
+            ("the number of words of a vertex", graph.weights is not None, WEIGHTED),
+            ("which vertices are inputs", [graph.inputs.tolist(), graph.outputs.tolist()] != usual, NAMED),
+        )
+        if there and name not in kept
+    ]
+    if lost:
+        with pytest.raises(UsageError, match=rf"a \{known.suffixes[0]} file cannot store .*{lost[-1]}") as refused:
+            written(graph, known)
+        able = [suffix for suffix in str(refused.value).replace(",", "").rstrip(".").split() if suffix[0] == "."]
+        for suffix in able[1:]:  # those which the sentence advises
+            other = FORMATS[SUFFIXES[suffix]]
+            assert held_in(other.read(written(graph, other))) == held_in(graph)
+        assert len(able) > 3
+    elif name == "edges" and targets | sources != set(range(graph.vertices)):
         with pytest.raises(UsageError, match="cannot name a vertex without edges"):
-            known.write(graph)
+            written(graph, known)
+    elif name == "matrix-market" and any(u > v for u, v in edges):
+        with pytest.raises(UsageError, match="must increase along every edge"):
+            written(graph, known)
+    else:
+        assert held_in(known.read(written(graph, known))) == held_in(graph)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_saved_graph_has_the_same_optimum(suffix: str, tmp_path: Path) -> None:
+    """Outputs that are used again; and results of the forward pass that are not asked for, so no sinks are outputs."""
+    chain = Cdag.from_edges(4, [(0, 1), (1, 2), (2, 3)], outputs=[1, 2, 3])
+    assert ps.optimum(chain, M=3).io == 4
+    forward = ps.graph("forward", n_q=1, n_k=2, d=1, softmax="flash2", column_block=2, row_block=1)
+    assert len(forward.outputs) == 1
+    for graph in (chain, forward):
+        file = tmp_path / f"g{suffix}"
+        if SUFFIXES[suffix] in NAMED:
+            save_graph(graph, file)
+            assert held_in(load_graph(file)) == held_in(graph)
+            if graph is chain:
+                assert ps.optimum(load_graph(file), M=3).io == 4
+        else:
+            with pytest.raises(UsageError, match=r"inputs and which are outputs; save to \.dot, \.graphml or \.json"):
+                save_graph(graph, file)
+            assert not file.exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_operand_that_is_used_twice_is_one_edge_in_a_file(name: str) -> None:
+    graph = ps.graph("backward-sigmoid", n=1, d=1)
+    pairs = [(int(u), v) for v in range(graph.vertices) for u in graph.predecessors(v)]
+    assert len(pairs) > len(set(pairs))
+    known = FORMATS[name]
+    again = known.read(written(graph, known))
+    assert edges_of(again) == set(pairs) and held_in(again) == held_in(graph)
+
+
+def test_sums_in_place_are_not_saved(tmp_path: Path) -> None:
+    graph = in_place(ps.graph("matmul", m=1, k=2, n=1))
+    for suffix in SUFFIXES:
+        with pytest.raises(UsageError, match="sums in place cannot be saved"):
+            save_graph(graph, tmp_path / f"g{suffix}")
+
+
+@pytest.mark.parametrize("name", NAMED)
+@given(names=st.lists(st.text(max_size=8), min_size=3, max_size=3, unique=True))
+@settings(max_examples=30)
+def test_any_names_come_back_or_are_refused(name: str, names: list[str]) -> None:
+    graph = Cdag.from_edges(3, [(0, 2), (1, 2)], names=names)
+    try:
+        data = written(graph, FORMATS[name])
+    except UsageError as refused:
+        assert name == "graphml" and "XML" in str(refused)
+        assert any(ord(letter) < 32 or ord(letter) in (0xFFFE, 0xFFFF) for letter in "".join(names))
         return
-    again = known.read(known.write(graph))
-    assert (again.vertices, edges_of(again)) == (graph.vertices, edges_of(graph))
-    assert (again.weights is None) == (graph.weights is None)
-    if graph.weights is not None:
-        assert again.weights.tolist() == graph.weights.tolist()
-    assert (again.inputs.tolist(), again.outputs.tolist()) == (graph.inputs.tolist(), graph.outputs.tolist())
+    assert FORMATS[name].read(data).names == tuple(names)
+
+
+def test_names_that_no_utf_8_encodes(tmp_path: Path) -> None:
+    graph = Cdag.from_edges(2, [(0, 1)], names=["a", "\ud800"])
+    save_graph(graph, tmp_path / "g.json")
+    assert load_graph(tmp_path / "g.json").names == graph.names
+    with pytest.raises(UsageError, match=r"UTF-8 can encode.*save to \.json"):
+        save_graph(graph, tmp_path / "g.dot")
+    with pytest.raises(UsageError, match=r"XML cannot contain the name '\\ud800'"):
+        save_graph(graph, tmp_path / "g.graphml")
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -102,6 +188,15 @@ def test_files_of_others(tmp_path: Path) -> None:
     )
     assert load_graph(tmp_path / "strict", "dot").names == ("a", "b", "c")
     assert load_graph(tmp_path / "a.mtx", "matrix-market").vertices == 3
+    quoted = FORMATS["dot"].read(b'digraph { "node" -> "edge"; "graph" [words=2]; "subgraph" -> "node" }')
+    assert quoted.names == ("node", "edge", "graph", "subgraph")
+    assert (edges_of(quoted), quoted.weights.tolist()) == ({(0, 1), (3, 0)}, [1, 1, 2, 1])
+    key = '<key id="w" for="node" attr.name="words" attr.type="int"><default>4</default></key><graph '
+    usual = FORMATS["graphml"].read(XML.format('<node id="a"/>').replace("<graph ", key).encode())
+    assert usual.weights.tolist() == [4]
+
+
+XML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="directed">{}</graph></graphml>'
 
 
 @pytest.mark.parametrize(
@@ -111,6 +206,16 @@ def test_files_of_others(tmp_path: Path) -> None:
         ("g.hdag", "1 2 2\n0 0\n0\n1\n0 0\n0 1\n", "vertex 0 has weight 0; a weight is a number of words, 1 or more"),
         ("g.hdag", "99999999999 99999999999 3\n", "line 1: the file ends where a hyperedge"),
         ("g.hdag", "0 0 0\n", "the header gives 0 vertices"),
+        (
+            "g.hdag",
+            "2 3 4\n0 5\n1 6\n0\n1\n2\n0 0\n0 1\n1 0\n1 2\n",
+            "line 2: hyperedge 0 says 5 words of vertex 0, and another hyperedge of this vertex says 6",
+        ),
+        (
+            "g.mtx",
+            "%%MatrixMarket matrix coordinate real general\n1000000000 1000000000 1\n2 1 5\n",
+            "1,000,000,000 × 1,000,000,000 and has 1 entries, so that most of it is empty",
+        ),
         ("g.edges", "1 2\n3\n", "line 2: expected an edge 'from to', found '3'"),
         ("g.edges", "# nothing\n", "it has no edges"),
         ("g.edges", "a b\nb c\nc a\n", "cycle a -> b -> c -> a,"),
@@ -137,6 +242,18 @@ def test_files_of_others(tmp_path: Path) -> None:
         ("g.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "names '2', which is not a vertex"),
         ("g.json", "[" * 100_000, "it is not JSON"),
         ("g.graphml", "<graphml><graph>", "it is not GraphML"),
+        (
+            "g.graphml",
+            XML.format('<node id="a"/><edge source="a" target="b"/>'),
+            "an edge names 'b', which is not a ver",
+        ),
+        ("g.graphml", XML.format('<node id="a"/><node id="a"/>'), "vertex 'a' is given twice"),
+        ("g.graphml", XML.format("<node/>"), "a vertex has no id"),
+        ("g.graphml", XML.format('<node id="a"><graph><node id="b"/></graph></node>'), "has no nested graphs"),
+        ("g.graphml", XML.format('<node id="a"/></graph><graph><node id="b"/>'), "it has 2 graphs; a file holds one"),
+        ("g.dot", "digraph {\n node [words=3]; a -> b }", "line 2: words is given for every node"),
+        ("g.dot", "digraph { a [input=maybe] }", "vertex 'a' has input = 'maybe'; it is true or false"),
+        ("g.json", '{"nodes": [{"id": 1' + "1" * 5000 + '}], "edges": []}', "it is not JSON"),
         ("g.dag", "2 1\n0 1\n1 1\n0 1\n1 1\n0 2\n", "line 6: vertex 2 does not exist; they are numbered 0 to 1"),
         ("g.xyz", "", "cannot tell a format from 'g.xyz'"),
     ],

@@ -10,17 +10,17 @@ from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 
 import pebblesim as ps
-from pebblesim.errors import BelowBound, Infeasible, UnknownName, UsageError
-from pebblesim.jobs.blocks import choose
-from pebblesim.jobs.crossover import sweep
-from pebblesim.jobs.crossover_result import Crossing, Crossover
-from pebblesim.jobs.heads import Heads
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.count import count
+from pebblesim.api.crossover import sweep
+from pebblesim.api.crossover_result import Crossing, Crossover
+from pebblesim.core.errors import BelowBound, Infeasible, UnknownName, UsageError
+from pebblesim.counting.heads import Heads
 from pebblesim.language.problems import PROBLEMS, Problem, problem
 from pebblesim.language.registry import SCHEDULES, Schedule, get
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.skislope import skislope
-from pebblesim.readings.count import count
-from pebblesim.theory.lower_bounds import Formulation, best, best_of_ways, lower_bounds
+from pebblesim.lower_bounds.bounds import Formulation, best, best_of_ways, lower_bounds
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.skislope import skislope
 
 EVERY = "every way of computing"
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import pebblesim as ps
+from pebblesim.api.glossary import glossary, named_in
+from pebblesim.api.play import set_up
 from pebblesim.cli import main as cli
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 from pebblesim.game.moves import KINDS
 from pebblesim.game.referee import RULES
 from pebblesim.game.words import MOVES, in_words
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.summation import PARTS
-from pebblesim.jobs.glossary import glossary, named_in
-from pebblesim.jobs.play import set_up
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, of_problem
 

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pebblesim.caches import l2
+from pebblesim.cachesim import l2
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.gpu import crossings, doctor, measure, ncu, results
 from pebblesim.gpu.cases import Case, case
+from pebblesim.gpu.emit.cuda import memory
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.kernels.accesses import block_accesses
-from pebblesim.readings.kernels.cuda import memory
-from pebblesim.readings.kernels.launches import launches
-from pebblesim.readings.kernels.sectors import moved
+from pebblesim.launches.accesses import block_accesses
+from pebblesim.launches.launches import launches
+from pebblesim.launches.sectors import moved
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "gpu"

@@ -14,8 +14,8 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.dags.formats import load_graph as load, save_graph as save
-from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs import cdag as cdag_module, memory
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
@@ -375,20 +375,21 @@ def test_dot_is_readable(tmp_path: Any) -> None:
     save(graphs.build("matmul", m=1, k=2, n=1), tmp_path / "g.dot")
     assert (tmp_path / "g.dot").read_text() == (
         "digraph {\n"
-        '  0 [label="A[0,0]", op="input", shape=box];\n'
-        '  1 [label="A[0,1]", op="input", shape=box];\n'
-        '  2 [label="B[0,0]", op="input", shape=box];\n'
-        '  3 [label="B[1,0]", op="input", shape=box];\n'
+        '  0 [label="A[0,0]", op="input", input=true, shape=box];\n'
+        '  1 [label="A[0,1]", op="input", input=true, shape=box];\n'
+        '  2 [label="B[0,0]", op="input", input=true, shape=box];\n'
+        '  3 [label="B[1,0]", op="input", input=true, shape=box];\n'
         '  4 [label="C[0,0] (product 1 of 2)", op="mul"];\n'
         '  5 [label="C[0,0] (product 2 of 2)", op="mul"];\n'
-        '  6 [label="C[0,0]", op="add", peripheries=2];\n'
-        "  0 -> 4;\n  1 -> 5;\n  2 -> 4;\n  3 -> 5;\n  4 -> 6;\n  5 -> 6;\n"
+        '  6 [label="C[0,0]", op="add", output=true, peripheries=2];\n'
+        "  0 -> 4;\n  2 -> 4;\n  1 -> 5;\n  3 -> 5;\n  4 -> 6;\n  5 -> 6;\n"
         "}\n"
     )
 
 
 @pytest.mark.parametrize("suffix", [".hdag", ".txt", ".HDAG"])
-def test_hyperdags_come_back(graph: Cdag, tmp_path: Any, suffix: str) -> None:
+def test_hyperdags_come_back(tmp_path: Any, suffix: str) -> None:
+    graph = graphs.build("matmul", "blocked:2", m=3, k=4, n=2)
     save(graph, tmp_path / f"g{suffix}")
     again = load(tmp_path / f"g{suffix}")
     assert (again.vertices, again.edges) == (graph.vertices, graph.edges)

@@ -8,7 +8,7 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import problem
 
@@ -57,6 +57,42 @@ def test_the_gradients_are_the_gradients(
     assert_sound(graph)
 
 
+RUNNING = ("flash1", "flash2", "logsumexp", "split", "split-sums", "split-scores")
+
+
+@pytest.mark.parametrize("name", ["projected-forward", "projected-backward-qkv", "backward"])
+@given(data=st.data())
+@strategies.draws(12, 60)
+def test_weights_that_are_absorbed_change_the_order_and_not_the_result(name: str, data: st.DataObject) -> None:
+    """Any weights, any sizes, any other option: the outputs are those of the reference."""
+    own = problem(name).rectangle
+    assert own is not None
+    sizes = {dim: data.draw(st.integers(1, 6), dim) for dim in own.dims}
+    weights = ("X", "Y") if name == "backward" else ("W_Q", "W_K", "W_V")
+    absorbed = tuple(weight for weight in weights if data.draw(st.booleans(), weight))
+    if {"W_Q", "W_K"} <= {*absorbed}:
+        absorbed = absorbed[1:]
+    options: dict[str, object] = {"absorbed": data.draw(st.sampled_from([absorbed, ",".join(absorbed)]))}
+    kept: tuple[str, ...] = ()
+    match name:
+        case "projected-forward":
+            options["softmax"] = data.draw(st.sampled_from(("early", "late", "safe", *RUNNING)))
+            if options["softmax"] in RUNNING:
+                options["column_block"] = data.draw(st.integers(1, 7))
+        case "backward":
+            options["order"] = data.draw(st.sampled_from(["T", "U", "one-pass"]))
+        case _:
+            kept = ("O", "l")
+    inputs = own.random_inputs(sizes, kept=kept)
+    graph = graphs.build(name, data.draw(strategies.SUMMATIONS), **sizes, **options)
+    reference, values = own.reference(inputs), graph.evaluate(inputs)
+    for output in own.outputs:
+        np.testing.assert_allclose(values[output], reference[output], rtol=1e-10, atol=1e-12)
+    families = {family.name for family in graph.families}
+    assert families.isdisjoint({"X": "S", "Y": "h", "W_Q": "Q", "W_K": "K", "W_V": "V"}[weight] for weight in absorbed)
+    assert_sound(graph)
+
+
 @pytest.mark.parametrize("output", ["dQ", "dK", "dV"])
 def test_the_reference_gradients_are_finite_differences(output: str) -> None:
     """L(Q, K, V) = Σ dO ∘ O has these gradients."""
@@ -86,3 +122,9 @@ def test_options_that_are_refused() -> None:
         graphs.build("backward-qkv", n=2, d=2, kept="exp")
     with pytest.raises(UsageError, match="leave out 'kept' and 'centred'"):
         graphs.build("backward", n=2, d=2, order="one-pass", kept=True)
+    with pytest.raises(UsageError, match="W_Q and W_K cannot both be absorbed"):
+        graphs.build("projected-forward", n=2, d=2, absorbed="W_Q,W_K")
+    with pytest.raises(UsageError, match="did you mean 'W_K'"):
+        graphs.build("projected-backward-qkv", n=2, d=2, absorbed=("WK",))
+    with pytest.raises(UsageError, match="Q, K and V are inputs here"):
+        graphs.build("forward", n=2, d=2, absorbed="W_K")

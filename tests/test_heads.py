@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UsageError
-from pebblesim.jobs.heads import Heads
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.heads import Heads
 from pebblesim.language.masks import from_array, of
 from pebblesim.language.problems import problem
 from pebblesim.language.tile_ranges import TileRange

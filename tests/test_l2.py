@@ -11,13 +11,13 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim.caches import l2, l2_kernel
+from pebblesim.cachesim import l2, l2_kernel
+from pebblesim.cachesim.accesses import accesses, accesses_of_blocks
+from pebblesim.cachesim.requests import READ, WRITE, Stream
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.language.registry import get
-from pebblesim.readings.accesses import accesses, accesses_of_blocks
-from pebblesim.readings.kernels.launches import grids
-from pebblesim.readings.requests import READ, WRITE, Stream
+from pebblesim.launches.launches import grids
 
 BLOCKS = {"B_r": 64, "B_c": 64}
 

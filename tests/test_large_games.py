@@ -6,7 +6,7 @@ import pytest
 from test_schedules import TESTED, played
 
 import pebblesim as ps
-from pebblesim.readings.count import count
+from pebblesim.analysis.count import count
 
 pytestmark = pytest.mark.slow
 

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.count import count
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags.optimum import optimum
-from pebblesim.errors import Infeasible, UsageError
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.jobs.blocks import choose
 from pebblesim.language.masks import from_array, from_text
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.count import count
-from pebblesim.theory.capacities import (
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, Pairs, best, largest, lower_bounds, sparse_product
+from pebblesim.lower_bounds.capacities import (
     Box,
     Capacity,
     Cube,
@@ -35,7 +36,6 @@ from pebblesim.theory.capacities import (
     least_words,
     least_words_of_light_trees,
 )
-from pebblesim.theory.lower_bounds import Formulation, LowerBound, Pairs, best, largest, lower_bounds, sparse_product
 
 every_schedule = strategies.every(SCHEDULES)
 SIDES = st.integers(1, 6)
@@ -371,7 +371,7 @@ def test_a_bound_that_is_one_word_too_large_is_found_out(monkeypatch: pytest.Mon
         return [best(PROBLEMS["matmul"], dims, 3).value for dims in tight]
 
     assert values() == least == [9, 13]
-    monkeypatch.setattr("pebblesim.theory.lower_bounds.least_words", lambda *given: (least_words(*given) or 0) + 1)
+    monkeypatch.setattr("pebblesim.lower_bounds.bounds.least_words", lambda *given: (least_words(*given) or 0) + 1)
     assert values() == [10, 14]
     with pytest.raises(AssertionError):
         check_optima(seed=1, wanted=60, names=["matmul"], largest_graph=30, states=50_000)

@@ -13,8 +13,8 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.formats import save_graph as save
-from pebblesim.errors import UsageError
 from pebblesim.game.numbering import Family
 from pebblesim.graphs import masked as masked_module, memory
 from pebblesim.graphs.builder import Builder
@@ -95,6 +95,10 @@ class Slow:
         """A product that no mask concerns."""
         self.sums(name, (rows, columns), lambda i, j: {u: [self(left, i, u), self(right, u, j)] for u in range(inner)})
 
+    def by_rows(self, name: str, left: str, right: str, rows: int, inner: int, columns: int) -> None:
+        """left rightᵀ, which no mask concerns."""
+        self.sums(name, (rows, columns), lambda i, j: {u: [self(left, i, u), self(right, j, u)] for u in range(inner)})
+
     def scores(self, name: str, left: str, right: str, d: int) -> None:
         """left rightᵀ, over pairs."""
         for i, j in product(range(self.n), repeat=2):
@@ -139,14 +143,24 @@ class Slow:
         self.sums(name, (self.n, d), lambda j, c: {i: [self(left, i, j), self(right, i, c)] for i in self.queries(j)})
 
 
-def qkv(s: Slow, d: int, projected: bool) -> None:
+def qkv(s: Slow, d: int, projected: bool, absorbed: str = "") -> tuple[str, str, str]:
+    """Q, K and V, or what is in their place in scores and values where weights are absorbed."""
     if not projected:
         s.inputs(Q=(s.n, d), K=(s.n, d), V=(s.n, d))
-        return
+        return "Q", "K", "V"
     for source, name in (("A1", "Q"), ("A2", "K"), ("A3", "V")):
         s.inputs(**{source: (s.n, d), f"W_{name}": (d, d)})
     for source, name in (("A1", "Q"), ("A2", "K"), ("A3", "V")):
-        s.product(name, source, f"W_{name}", s.n, d, d)
+        if f"W_{name}" not in absorbed:
+            s.product(name, source, f"W_{name}", s.n, d, d)
+    values = "A3" if "W_V" in absorbed else "V"
+    if "W_K" in absorbed:
+        s.by_rows("QW", "Q", "W_K", s.n, d, d)
+        return "QW", "A2", values
+    if "W_Q" in absorbed:
+        s.by_rows("KW", "K", "W_Q", s.n, d, d)
+        return "A1", "KW", values
+    return "Q", "K", values
 
 
 def slow_forward(
@@ -156,10 +170,11 @@ def slow_forward(
     column_block: int = 0,
     row_block: int = 0,
     projected: bool = False,
+    absorbed: str = "",
     outputs: Any = None,
 ) -> None:
-    qkv(s, d, projected)
-    s.scores("S", "Q", "K", d)
+    queries, keys, values = qkv(s, d, projected, absorbed)
+    s.scores("S", queries, keys, d)
     if softmax.startswith("flash"):
         return slow_flash(s, d, softmax, column_block, row_block)
     if softmax == "safe":
@@ -168,12 +183,15 @@ def slow_forward(
     s.each_pair("A", "Sm" if softmax == "safe" else "S")
     l = "l_m" if softmax == "safe" else "l"
     s.row_sums(l, "A")
+    result = "PA" if "W_V" in absorbed else "O"
     if softmax == "late":
-        s.over_keys("AV", "A", "V", d)
-        s.each_row("O", (s.n, d), lambda i, c: [s("AV", i, c), s("l", i)], lambda i: not s.keys(i))
+        s.over_keys("AV", "A", values, d)
+        s.each_row(result, (s.n, d), lambda i, c: [s("AV", i, c), s("l", i)], lambda i: not s.keys(i))
     else:
         s.each_pair("P", "A", l + "|")
-        s.over_keys("O", "P", "V", d)
+        s.over_keys(result, "P", values, d)
+    if result == "PA":
+        s.product("O", "PA", "W_V", s.n, d, d)
     return None
 
 
@@ -283,20 +301,29 @@ def slow_backward(
     row_block: int | None = None,
     dQ_block: int | None = None,
     g_block: int | None = None,
+    absorbed: str = "",
 ) -> None:
     n = s.n
     s.inputs(A1=(n, d), A2=(n, d), A3=(n, d), dO=(n, d), X=(d, d), Y=(d, d))
     if kept:
         s.inputs(O=(n, d), l=(n,))
-    s.product("S", "A1", "X", n, d, d)
-    s.scores("Z", "S", "A2", d)
+    if "X" in absorbed:
+        s.by_rows("A2X", "A2", "X", n, d, d)
+        s.scores("Z", "A1", "A2X", d)
+    else:
+        s.product("S", "A1", "X", n, d, d)
+        s.scores("Z", "S", "A2", d)
     s.each_pair("A", "Z")
     if not kept:
         s.row_sums("l", "A")
     if order != "one-pass":
         s.each_pair("f", "A", "l|")
-    s.product("h", "A3", "Y", n, d, d)
-    s.scores("q", "dO", "h", d)
+    if "Y" in absorbed:
+        s.by_rows("dOY", "dO", "Y", n, d, d)
+        s.scores("q", "dOY", "A3", d)
+    else:
+        s.product("h", "A3", "Y", n, d, d)
+        s.scores("q", "dO", "h", d)
     if order == "one-pass":
 
         def empty(i: int) -> bool:
@@ -347,15 +374,17 @@ def slow_backward(
     s.sums("g", (d, d), lambda k, c: {i: [s("A1", i, k), s("dQ", i, c)] for i in rows}, g_block is not None)
 
 
-def slow_backward_qkv(s: Slow, d: int, kept: str = "l", dQ_block: int | None = None, projected: bool = False) -> None:
+def slow_backward_qkv(
+    s: Slow, d: int, kept: str = "l", dQ_block: int | None = None, projected: bool = False, absorbed: str = ""
+) -> None:
     n = s.n
-    qkv(s, d, projected)
+    queries, keys, values = qkv(s, d, projected, absorbed)
     s.inputs(dO=(n, d))
     if kept == "P":
         s.inputs(P=(n, n))
     else:
         s.inputs(O=(n, d), **dict.fromkeys({"l": ["l"], "L": ["L"], "m": ["l_m", "m"]}[kept], (n,)))
-        s.scores("S", "Q", "K", d)
+        s.scores("S", queries, keys, d)
         if kept == "l":
             s.each_pair("A", "S")
             s.each_pair("P", "A", "l|")
@@ -366,7 +395,9 @@ def slow_backward_qkv(s: Slow, d: int, kept: str = "l", dQ_block: int | None = N
             s.each_pair("Sm", "S", "m|")
             s.each_pair("A", "Sm")
             s.each_pair("P", "A", "l_m|")
-    s.scores("dP", "dO", "V", d)
+    if "W_V" in absorbed:
+        s.by_rows("dOW", "dO", "W_V", n, d, d)
+    s.scores("dP", "dOW" if "W_V" in absorbed else "dO", values, d)
     if kept == "P":
         s.each_pair("PdP", "P", "dP")
         s.row_sums("v", "PdP")
@@ -376,8 +407,17 @@ def slow_backward_qkv(s: Slow, d: int, kept: str = "l", dQ_block: int | None = N
     s.each_pair("dPv", "dP", "v|")
     s.each_pair("dS", "P", "dPv")
     s.over_queries("dV", "P", "dO", d)
-    s.over_keys("dQ", "dS", "K", d, start=dQ_block is not None)
-    s.over_queries("dK", "dS", "Q", d)
+    of_Q, of_K = ("dQ", "K"), ("dK", "Q")
+    if "W_K" in absorbed:
+        of_Q = "dSA2", "A2"
+    if "W_Q" in absorbed:
+        of_K = "dSA1", "A1"
+    s.over_keys(of_Q[0], "dS", of_Q[1], d, start=dQ_block is not None)
+    if "W_K" in absorbed:
+        s.product("dQ", "dSA2", "W_K", n, d, d)
+    s.over_queries(of_K[0], "dS", of_K[1], d)
+    if "W_Q" in absorbed:
+        s.product("dK", "dSA1", "W_Q", n, d, d)
 
 
 def slow_forward_with_activation(s: Slow, d: int) -> None:
@@ -438,6 +478,10 @@ def cases(draw: st.DrawFn, name: str, largest: int = 7) -> tuple[dict[str, int],
         options |= {name: draw(maybe) for name in blocks}
     elif name.endswith("backward-qkv"):
         options |= {"kept": draw(st.sampled_from(["l", "L", "m", "P"])), "dQ_block": draw(maybe)}
+    if name == "backward" or name.startswith("projected-"):
+        both = ["X", "Y", "X,Y"] if name == "backward" else ["W_K", "W_Q", "W_V", "W_K,W_V", "W_Q,W_V"]
+        blocks_of_values = str(options.get("softmax")).startswith("flash")
+        options["absorbed"] = draw(st.sampled_from(["", *(w for w in both if not (blocks_of_values and "W_V" in w))]))
     return {"n": n, "d": d}, options, draw(strategies.allowed_pairs(n))
 
 

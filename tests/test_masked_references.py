@@ -11,9 +11,9 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
-from pebblesim.errors import UsageError
+from pebblesim.catalogue.activation import ACTIVATIONS
+from pebblesim.core.errors import UsageError
 from pebblesim.language.problems import PROBLEMS, problem
-from pebblesim.problems.activation import ACTIVATIONS
 
 SIZES = st.fixed_dictionaries({"n": st.integers(1, 6), "d": st.integers(1, 4)})
 MASKABLE = [name for name, p in PROBLEMS.items() if p.maskable]

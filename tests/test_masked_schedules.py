@@ -12,19 +12,19 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import TraceError, UsageError
+from pebblesim.analysis.count import count
+from pebblesim.analysis.formula import Formula, formula
+from pebblesim.analysis.masked_peak import masked_peak_red
+from pebblesim.analysis.work import KINDS, work
+from pebblesim.core.errors import TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.player import moves
 from pebblesim.game.referee import Game, IllegalMove, Referee
 from pebblesim.graphs.operations import Op
 from pebblesim.language import exp, rowsum
 from pebblesim.language.masks import Mask, from_array, of
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.count import count
-from pebblesim.readings.formula import Formula, formula
-from pebblesim.readings.masked_peak import masked_peak_red
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.pebbles import moves
-from pebblesim.readings.work import KINDS, work
 
 MASKABLE = {name: schedule for name, schedule in SCHEDULES.items() if schedule.maskable}
 CORES = [schedule for name, schedule in MASKABLE.items() if not name.startswith("projected")]

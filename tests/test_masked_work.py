@@ -14,7 +14,11 @@ import strategies
 from hypothesis import given, strategies as st
 
 from pebblesim import graphs
+from pebblesim.analysis.count import count
+from pebblesim.analysis.masked_peak import masked_peak_red
+from pebblesim.analysis.work import KINDS, work
 from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.player import moves
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
 from pebblesim.language import exp, log, maximum, relu, rowmax, rowsum
@@ -22,10 +26,6 @@ from pebblesim.language.machine import trace
 from pebblesim.language.masks import Mask, from_array
 from pebblesim.language.problems import problem
 from pebblesim.language.program import Program
-from pebblesim.readings.count import count
-from pebblesim.readings.masked_peak import masked_peak_red
-from pebblesim.readings.pebbles import moves
-from pebblesim.readings.work import KINDS, work
 
 INFINITY = float("inf")
 ONLINE = {"softmax": "flash2", "column_block": "b", "row_block": "a"}

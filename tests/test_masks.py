@@ -1,5 +1,6 @@
 """Masks: tiles with an allowed pair are counted in closed form, and must be as many as can be seen in the table."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,10 @@ import pytest
 import strategies
 from hypothesis import given, strategies as st
 
-from pebblesim.errors import UsageError
-from pebblesim.jobs.mask_answers import RememberedMask
+from pebblesim.analysis.mask_answers import RememberedMask
+from pebblesim.core.errors import UsageError
 from pebblesim.language import masks
-from pebblesim.language.tile_ranges import Copies, TileRange
+from pebblesim.language.tile_ranges import Copies, TileRange, floor_sum_of_grid
 
 
 @given(data=st.data())
@@ -182,8 +183,49 @@ def test_tiles_of_copies_are_those_of_each(data: st.DataObject) -> None:
         return Copies(tiles, step, data.draw(st.integers(1, (n - tiles.stop) // step + 1)))
 
     both = copies(grid[0]), data.draw(st.just(Copies(TileRange(0, grid[1], 3)))) if n % 2 else copies(grid[1])
-    each = [[TileRange(t.start + k * step, t.stop + k * step, t.block) for k in range(m)] for t, step, m in both]
-    assert mask.tiles_of_copies(grid, *both) == sum(mask.tiles(grid, a, b) for a in each[0] for b in each[1])
+    table = mask.allowed(*grid)
+    each = [[slice(at, min(at + t.block, stop)) for stop, at in places(t, step, m)] for t, step, m in both]
+    assert mask.tiles_of_copies(grid, *both) == sum(bool(table[a, b].any()) for a in each[0] for b in each[1])
+
+
+def places(tiles: TileRange, step: int, copies: int) -> Iterator[tuple[int, int]]:
+    """(where a copy ends, where a tile starts) for all tiles of all copies."""
+    for at in (step * copy for copy in range(copies)):
+        for start in range(tiles.start + at, tiles.stop + at, tiles.block):
+            yield tiles.stop + at, start
+
+
+@given(data=st.data())
+def test_sums_of_floors_over_a_grid(data: st.DataObject) -> None:
+    """In whichever of the ways takes the fewest sums of one dimension."""
+    counts, steps = (data.draw(st.tuples(st.integers(0, 40), st.integers(0, 40))) for _ in "01")
+    m, b = data.draw(st.integers(1, 12)), data.draw(st.integers(-99, 99))
+    expected = sum((steps[0] * i + steps[1] * j + b) // m for i in range(counts[0]) for j in range(counts[1]))
+    assert floor_sum_of_grid(counts, m, steps, b) == expected
+
+
+@given(st.integers(1, 999), st.integers(1, 60), st.integers(1, 2000), st.integers(1, 300))
+def test_tiles_of_many_tiles_under_a_causal_mask(length: int, block: int, number: int, width: int) -> None:
+    """Tile by tile: rows up to r see ⌈(r + 1) / width⌉ tiles of columns; and two parts add up, however many."""
+    starts = np.arange(0, length, block)
+    ends = np.minimum(starts + block, length) + length * np.arange(number)[:, None]
+    rows, n, causal = Copies(TileRange(0, length, block), length, number), length * number, masks.of("causal")
+    columns = Copies(TileRange(0, n, width))
+    assert causal.tiles_of_copies((n, n), rows, columns) == (-(-ends // width)).sum()
+    many, n = 2**60 // length, 2**60 // length * length
+    columns = Copies(TileRange(0, n, width))
+    later = TileRange(length * number, length * (number + 1), block)
+    parts = [rows._replace(number=min(number, many)), Copies(later, length, max(0, many - number))]
+    assert causal.tiles_of_copies((n, n), rows._replace(number=many), columns) == sum(
+        causal.tiles_of_copies((n, n), part, columns) for part in parts
+    )
+
+
+def test_too_many_tiles_of_tiles_are_one_sentence_under_any_mask() -> None:
+    rows, columns = Copies(TileRange(0, 2**30, 3), 2**30, 2**30), Copies(TileRange(0, 2**60, 2**31 - 1))
+    for mask in (masks.of("causal"), masks.from_array(np.ones((4, 4), bool))):
+        with pytest.raises(UsageError, match=r"tiles that are cut into smaller tiles, .* too many to be counted"):
+            mask.tiles_of_copies((2**60, 2**60), rows, columns)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])

@@ -14,17 +14,17 @@ from hypothesis import given, strategies as st
 from strategies import allowed_pairs
 
 from pebblesim import graphs
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.count import count
 from pebblesim.graphs.cdag import Cdag, Op
-from pebblesim.jobs.blocks import choose
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import get
-from pebblesim.readings.count import count
-from pebblesim.theory.bounds_forward import OUTPUT, SCORES
-from pebblesim.theory.capacities import Cube, Fresh, Gradients, Latent, Rows
-from pebblesim.theory.certificates import Weighted, private_families, proves
-from pebblesim.theory.cutting import Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Lines, Pairs
-from pebblesim.theory.lower_bounds import BOUNDS, lower_bounds
+from pebblesim.lower_bounds.bounds import BOUNDS, lower_bounds
+from pebblesim.lower_bounds.bounds_forward import OUTPUT, SCORES
+from pebblesim.lower_bounds.capacities import Cube, Fresh, Gradients, Latent, Rows
+from pebblesim.lower_bounds.certificates import Weighted, private_families, proves
+from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Lines, Pairs
 
 N, D = 3, 2
 

@@ -12,14 +12,14 @@ from hypothesis import given, strategies as st
 from strategies import unregistered
 
 import pebblesim as ps
+from pebblesim.analysis.count import count
+from pebblesim.game.player import moves
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.builder import Builder
 from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum, trace
+from pebblesim.language.numbers import numbers
 from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
-from pebblesim.readings.count import count
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.pebbles import moves
 
 INFINITY = float("inf")
 

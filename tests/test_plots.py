@@ -21,21 +21,21 @@ from strategies import SUMMATIONS
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.useful import useful_operations
 from pebblesim.game.moves import COMPUTE, READ, unpack
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.layers import layers
-from pebblesim.jobs.recording import record
-from pebblesim.jobs.useful import useful_operations
 from pebblesim.language.registry import of_problem
-from pebblesim.plots.crossover import io_over_M
-from pebblesim.plots.game import LANE, move, occupancy, tiles
-from pebblesim.plots.gaps import gaps
-from pebblesim.plots.graph import graph
-from pebblesim.plots.roofline import roofline
-from pebblesim.plots.skislope import gap, skislope
-from pebblesim.plots.style import line, save
-from pebblesim.plots.words import figure, legend, words
+from pebblesim.views.plots.crossover import io_over_M
+from pebblesim.views.plots.game import LANE, move, occupancy, tiles
+from pebblesim.views.plots.gaps import gaps
+from pebblesim.views.plots.graph import graph
+from pebblesim.views.plots.roofline import roofline
+from pebblesim.views.plots.skislope import gap, skislope
+from pebblesim.views.plots.style import line, save
+from pebblesim.views.plots.words import figure, legend, words
+from pebblesim.views.recording import record
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_every_picture_has_a_command(command: str, suffix: str, pebblesim: Any, 
 def test_measured_traffic_is_told_apart_from_predicted() -> None:
     from matplotlib.figure import Figure
 
-    from pebblesim.plots.measured import QUANTITIES, measured
+    from pebblesim.views.plots.measured import QUANTITIES, measured
 
     predicted = dict.fromkeys(QUANTITIES, 1000)
     rows = [{"total": {"predicted": predicted, "measured": predicted | {"sm_read": 1032}}}, {"total": {"measured": {}}}]

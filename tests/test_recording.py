@@ -9,13 +9,13 @@ from hypothesis import given, strategies as st
 from strategies import SUMMATIONS, allowed_pairs, few, sizes
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.api.play import set_up
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
-from pebblesim.jobs.play import set_up
-from pebblesim.jobs.recording import Recording, record
+from pebblesim.game.player import moves, steps
 from pebblesim.language.masks import from_array
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.pebbles import moves, steps
+from pebblesim.views.recording import Recording, record
 
 NAMES = ("small-cache", "large-cache", "flash", "flash2-forward", "row-stationary-one-pass", "matmul-streamed")
 

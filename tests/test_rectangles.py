@@ -12,25 +12,25 @@ from typer.testing import CliRunner
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.count import count
+from pebblesim.analysis.formula import formula
+from pebblesim.analysis.masked_peak import masked_peak_red
+from pebblesim.analysis.work import KINDS, work
+from pebblesim.cachesim.accesses import accesses, accesses_of_blocks
 from pebblesim.cli.main import app
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.player import moves
 from pebblesim.game.referee import Referee
 from pebblesim.graphs.operations import Op
 from pebblesim.language import Block, Machine, Tensor, exp, rowsum
 from pebblesim.language.masks import Mask, from_array, of
+from pebblesim.language.numbers import numbers
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
 from pebblesim.language.tile_ranges import TileRange
-from pebblesim.readings.accesses import accesses, accesses_of_blocks
-from pebblesim.readings.count import count
-from pebblesim.readings.formula import formula
-from pebblesim.readings.kernels.launches import launches
-from pebblesim.readings.masked_peak import masked_peak_red
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.path import path
-from pebblesim.readings.pebbles import moves
-from pebblesim.readings.work import KINDS, work
+from pebblesim.launches.launches import launches
+from pebblesim.launches.path import path
 
 RECTANGULAR = {
     name: schedule.in_dims(schedule.problem.rectangle.dims)

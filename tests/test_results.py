@@ -14,10 +14,10 @@ import pytest
 import sympy
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.catalogue.literature import STATEMENTS, latex, statement
+from pebblesim.core.errors import UsageError
+from pebblesim.core.notation import domain_in_latex, text_in_latex
 from pebblesim.language.problems import PROBLEMS
-from pebblesim.notation import domain_in_latex, text_in_latex
-from pebblesim.theory.literature import STATEMENTS, latex, statement
 
 SMALL: dict[str, int] = {"n": 16, "d": 4, "M": 200}
 

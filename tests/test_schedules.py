@@ -15,19 +15,19 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.analysis.blocks import choose
+from pebblesim.analysis.compiled import compile_exact
+from pebblesim.analysis.count import count
+from pebblesim.analysis.formula import Formula, formula
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
+from pebblesim.game.player import moves
 from pebblesim.game.referee import Game, IllegalMove, referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
-from pebblesim.jobs.blocks import choose
 from pebblesim.language import Block, Machine, Tensor, exp, rowmax, rowsum
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
-from pebblesim.readings.compiled import compile_exact
-from pebblesim.readings.count import count
-from pebblesim.readings.formula import Formula, formula
-from pebblesim.readings.numbers import numbers
-from pebblesim.readings.pebbles import moves
 
 
 def nested(m: Machine, A: Tensor, B: Tensor, *, a: Block, b: Block) -> None:

@@ -12,8 +12,8 @@ import pebblesim as ps
 from pebblesim.graphs.builder import Builder
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
-from pebblesim.planning import plans, writing
-from pebblesim.planning.equations import systems
+from pebblesim.synthesis import plans, writing
+from pebblesim.synthesis.equations import systems
 
 CLI = CliRunner()
 

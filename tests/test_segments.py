@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from pebblesim import graphs
+from pebblesim.core.errors import Infeasible
 from pebblesim.dags.optimum import optimum
-from pebblesim.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack, unpack
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.operations import Op
 from pebblesim.language.problems import PROBLEMS
-from pebblesim.theory.capacities import Cube
-from pebblesim.theory.cutting import Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Pairs
-from pebblesim.theory.lower_bounds import BOUNDS
+from pebblesim.lower_bounds.bounds import BOUNDS
+from pebblesim.lower_bounds.capacities import Cube
+from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Pairs
 
 Moves = list[tuple[int, int]]
 Name = tuple[Any, ...]

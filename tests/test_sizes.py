@@ -7,10 +7,10 @@ import pytest
 import sympy
 from hypothesis import given, strategies as st
 
-from pebblesim.arithmetic import function_of, names_in
-from pebblesim.errors import UsageError
-from pebblesim.notation import parse
-from pebblesim.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
+from pebblesim.core.arithmetic import function_of, names_in
+from pebblesim.core.errors import UsageError
+from pebblesim.core.notation import parse
+from pebblesim.core.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 import pebblesim.schedules  # registers them
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.language.numbers import numbers
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.numbers import numbers
 
 SIZES = st.fixed_dictionaries({"n": st.integers(1, 4), "d": st.integers(1, 3)})
 SOFTMAX = ("forward", "backward", "backward-qkv", "projected-forward", "projected-backward-qkv")

@@ -17,17 +17,17 @@ import strategies
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.api.play import set_up
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, chunks, moves as packed, unpack
+from pebblesim.game.player import moves
 from pebblesim.game.referee import IllegalMove, referee
 from pebblesim.graphs.builder import Builder
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.in_place import in_place
-from pebblesim.jobs.play import set_up
 from pebblesim.language import exp, rowsum
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule, get
-from pebblesim.readings.pebbles import moves
 
 PLENTY = 10**6
 ONCE = [  # each value is computed once, so that it may be played under `partial`

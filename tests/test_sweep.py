@@ -9,11 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import strategies
@@ -21,15 +22,18 @@ from hypothesis import example, given, strategies as st
 from typer.testing import CliRunner
 
 import pebblesim as ps
-from pebblesim import tables
 from pebblesim.cli.main import app
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs import sweep_rows
-from pebblesim.jobs.heads import Heads
+from pebblesim.core import tables
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.core.sizes import parse_words, several
+from pebblesim.core.tables import Table
+from pebblesim.counting.heads import Heads
+from pebblesim.dags.own import OWN
 from pebblesim.language import masks
+from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.program import fingerprint
-from pebblesim.sizes import parse_words, several
-from pebblesim.tables import Table
+from pebblesim.language.registry import SCHEDULES
+from pebblesim.sweeps import definitions, rows as sweep_rows
 
 COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]
@@ -315,12 +319,11 @@ def test_rows_of_different_meaning_never_mix(tmp_path: Path) -> None:
             assert len(stored(store)) == number, kind
 
 
-def test_rows_of_other_bounds_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor of other lines of source, if these say the same."""
+def test_rows_of_other_source_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "rows.sqlite"
-    for number, of in enumerate(("bounds as they are", "other bounds"), 1):
+    for number, of in enumerate(("the package as it is", "another source"), 1):
         if number == 2:
-            monkeypatch.setattr(sweep_rows, "_bounds", lambda of=of: of)
+            monkeypatch.setattr(definitions, "package", lambda of=of: of)
         for _ in range(2):
             ps.sweep("small-cache", n=8, d=4, M=99, store=store)
             assert len(stored(store)) == number
@@ -350,6 +353,179 @@ def mine(m, A, B, *, b):
     others = [text.replace("cols, 1)", "cols, b)"), text.replace("cols, 1)", "cols, 1, independent=True)")]
     others += [text.replace("            m.write", "            m.delete(B_j)\n            m.write")]
     assert len({traced(each) for each in (text, *others)}) == 4
+
+
+SCORES = """
+import cloudpickle
+import numpy as np
+import pebblesim as ps
+from pebblesim.graphs.builder import Builder, whole
+
+SHIFT = 0.0
+
+
+def exponential(x):
+    return np.exp(x)
+
+
+def reference(x):
+    return {"E": exponential(x["Q"] @ x["K"].T) + SHIFT}
+
+
+def declare(n, d, summation="chain"):
+    n, d = whole("n", n), whole("d", d)
+    b = Builder(summation)
+    b.outputs = ("E",)
+    b.input("Q", (n, d))
+    b.input("K", (n, d))
+    b.matmul("S", "Q", "K.T")
+    b.elementwise("E", "exp", "S")
+    return b
+
+
+ps.problem(
+    "scores",
+    dims=("n", "d"),
+    from_nd={"n": "n", "d": "d"},
+    inputs={"Q": ("n", "d"), "K": ("n", "d")},
+    outputs={"E": ("n", "n")},
+    values=reference,
+    source="mine",
+    graph=declare,
+    theta=ps.Theta("n**2*d/sqrt(M)", "mine"),
+)
+
+
+@ps.schedule(problem="scores", source="mine")
+def tile_by_tile(m, Q, K, *, B: ps.Block):
+    n, d = Q.shape
+    E = m.tensor("E", n, n)
+    for i in m.tiles(n, B):
+        for j in m.tiles(n, B):
+            E_ij = m.zeros(i, j)
+            for k in m.tiles(d, 1):
+                E_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
+            E_ij[:] = ps.exp(E_ij)
+            m.write(E[i, j], E_ij)
+"""
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Sweeps a problem of the reader's own by the command, after a change of its file; the rows, by a common store."""
+
+    def swept(*change: str, what: str = "play", more: str = "") -> list[dict[str, Any]]:
+        text = SCORES.replace(*change) if change else SCORES
+        assert not change or text != SCORES
+        (tmp_path / "mine.py").write_text(text + more)
+        options = f"-s tile-by-tile -n 3 -d 2 -M 20 --what {what} --jobs 1 --json --store {tmp_path / 'rows.sqlite'}"
+        found = CliRunner().invoke(app, ["--load", str(tmp_path / "mine.py"), "sweep", *options.split()])
+        if isinstance(found.exception, PebblesimError):
+            raise found.exception
+        return json.loads(found.stdout)["rows"]
+
+    bounds = dict(OWN)
+    with PROBLEMS.temporary(), SCHEDULES.temporary():
+        yield swept
+    OWN.clear()
+    OWN.update(bounds)
+
+
+def test_a_changed_reference_is_played_again(scores: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+    """Also if what changes is a function or a number that the reference uses, or the graph."""
+    assert [row["passed"] for row in scores()] == [True]
+    assert [row["passed"] for row in scores(more="# a comment")] == [True]
+    assert len(stored(tmp_path / "rows.sqlite")) == 1
+    for number, change in enumerate(
+        (
+            ('{"E": exponential(x["Q"] @ x["K"].T) + SHIFT}', '{"E": exponential(x["Q"] @ x["K"].T) + SHIFT + 1}'),
+            ("return np.exp(x)", "return np.exp(x) + 1"),
+            ("SHIFT = 0.0", "SHIFT = 1.0"),
+        ),
+        2,
+    ):
+        assert [row["passed"] for row in scores(*change)] == [False], change
+        assert len(stored(tmp_path / "rows.sqlite")) == number
+    with pytest.raises(UsageError, match="need another graph"):
+        scores('b.elementwise("E", "exp", "S")', 'b.elementwise("E", "relu", "S")')
+    assert [row["passed"] for row in scores()] == [True]
+
+
+def test_a_changed_theta_or_bound_is_counted_again(scores: Callable[..., list[dict[str, Any]]]) -> None:
+    (first,) = scores(what="count")
+    (doubled,) = scores('"n**2*d/sqrt(M)"', '"2*n**2*d/sqrt(M)"', what="count")
+    assert doubled["bound_ratio"] == pytest.approx(first["bound_ratio"] / 2)
+    own = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
+    (bounded,) = scores(what="count", more=own)
+    assert len(OWN) and bounded["gap"] <= first["gap"]
+    OWN.clear()
+    (again,) = scores(what="count")
+    assert again == first
+
+
+def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
+    (tmp_path / "of_mine.py").write_text("FACTOR = 1\n")
+
+    def defined(text: str, **known: Any) -> str:
+        exec(text, names := {"__name__": "of_mine", "np": np, **known})
+        return definitions.definition(names["f"])
+
+    texts = [
+        "def f(x): return x",
+        "def f(x): return x + 1",
+        "def f(x, y=1): return x",
+        "def f(x, *, y=1): return x",
+        "def g(y): return lambda x: x + y\nf = g(1)",
+        "def g(y): return lambda x: x + y\nf = g(2)",
+        "A = np.arange(3)\ndef f(x): return A",
+        "A = np.arange(4)\ndef f(x): return A",
+        "def f(x): return h(x)\ndef h(x): return f(x) if x else 0",
+        "def f(x): return h(x)\ndef h(x): return f(x) if x else 1",
+        "class C:\n    @property\n    def a(self): return 1\ndef f(x): return C().a",
+        "class C:\n    @property\n    def a(self): return 2\ndef f(x): return C().a",
+        "from functools import cache\n@cache\ndef h(x): return 1\ndef f(x): return h(x)",
+        "from functools import cache\n@cache\ndef h(x): return 2\ndef f(x): return h(x)",
+        "from functools import partial\ndef h(x, y): return y\nf = partial(h, y=1)",
+        "from functools import partial\ndef h(x, y): return y\nf = partial(h, y=2)",
+        "def f(x): return [y + 1 for y in x]",
+        "def f(x): return [y + 2 for y in x]",
+        "def f(x): return np.exp(x)",
+        "def f(x): return np.log(x)",
+    ]
+    assert len({defined(text) for text in texts}) == len(texts)
+    assert [defined(text) for text in texts] == [defined(f"\n\n{text}") for text in texts]
+    hashes = []
+    for seed, text in (("1", "FACTOR = 1\n"), ("2", "FACTOR = 1\n"), ("3", "FACTOR = 2\n")):
+        (tmp_path / "of_mine.py").write_text(text)
+        code = (
+            "from pebblesim.sweeps.definitions import definition\ndef f(x):\n import of_mine\n return x in {'a', 'b'}\n"
+        )
+        where = environment() | {"PYTHONHASHSEED": seed}
+        where["PYTHONPATH"] += os.pathsep + str(tmp_path)
+        run = [sys.executable, "-c", f"{code}print(definition(f, {{'a', 'b'}}))"]
+        hashes.append(subprocess.run(run, env=where, capture_output=True, text=True, check=True).stdout)
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_another_process_knows_a_problem_and_bounds_of_the_readers_own(
+    scores: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker is sent is enough for it, although it has not run the file."""
+    more = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
+    sent: list[bytes] = []
+    work = sweep_rows._work
+    monkeypatch.setattr(sweep_rows, "_work", lambda *task: sent.append(cloudpickle.dumps(task)) or work(*task))
+    expected = [*scores(more=more), *scores(what="count", more=more)]
+    del PROBLEMS["scores"], SCHEDULES["tile-by-tile"]
+    OWN.clear()
+    for task, row in zip(sent, expected, strict=True):
+        _, found, failure = work(*cloudpickle.loads(task))
+        assert found is not None, failure
+        assert {name: row[name] for name in found if name in row and name != "blocks"} == {
+            name: value for name, value in found.items() if name in row and name != "blocks"
+        }
+        assert "reads" in OWN
+        OWN.clear()
 
 
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
@@ -416,7 +592,7 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_in_the_same_file(jobs: str, tmp
     assert (tmp_path / "killed" / "games.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
-OWN = """
+MINE = """
 import pebblesim as ps
 
 @ps.schedule(problem="matmul", source="mine")
@@ -432,10 +608,11 @@ def mine(m, A, B, *, b: ps.Block):
 
 
 @pytest.mark.slow
-def test_other_processes_know_a_schedule_of_the_readers_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+@pytest.mark.parametrize(("text", "name"), [(MINE, "mine"), (SCORES, "tile-by-tile")])
+def test_other_processes_know_what_is_the_readers_own(text: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
     for jobs in "1", "2":
-        command = [sys.executable, "-m", "pebblesim", "--load", "mine.py", "sweep", "-s", "mine", "-n", "8,16,24"]
+        command = [sys.executable, "-m", "pebblesim", "--load", "mine.py", "sweep", "-s", name, "-n", "8,16,24"]
         command += ["-d", "4", "-M", "40,80", "--what", "play", "--jobs", jobs, "-o", f"{jobs}.csv"]
         subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=300)
     assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
@@ -502,5 +679,5 @@ def test_a_worker_of_another_version_computes_nothing() -> None:
     point = sweep_rows.Point(
         "count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", ""
     )
-    _, row, failure = sweep_rows._work("0.0.0", point.key(), point)
+    _, row, failure = sweep_rows._work("0.0.0", point.key(), point, sweep_rows.Own((), ()))
     assert row is None and "install the same" in failure

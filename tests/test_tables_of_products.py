@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import strategies
 
-from pebblesim.jobs.count import count
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.theory.capacities import Cube, least_words
-from pebblesim.theory.cutting import Cutting, CuttingBound
-from pebblesim.theory.instances import Formulation, Pairs
-from pebblesim.theory.lower_bounds import BOUNDS
+from pebblesim.lower_bounds.bounds import BOUNDS
+from pebblesim.lower_bounds.capacities import Cube, least_words
+from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
+from pebblesim.lower_bounds.instances import Formulation, Pairs
 
 DIMS = {"n": 4096, "d": 64, "m": 4096, "k": 64}
 

@@ -15,15 +15,15 @@ import triton_interpreter
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.triton import triton, workspace
 from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
-from pebblesim.jobs.tiles import TILINGS, Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.plots.race import crossing, race as draw
-from pebblesim.readings.kernels.triton import triton, workspace
+from pebblesim.views.plots.race import crossing, race as draw
 
 DATA = Path(__file__).parent.parent / "benchmarks" / "gpu"
 BLOCKED = [

@@ -12,10 +12,10 @@ import strategies
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.errors import UsageError
-from pebblesim.growth.cones import Cone, dot
-from pebblesim.growth.tropical import Undecided, decide
-from pebblesim.growth.verdicts import Verdict
+from pebblesim.asymptotics.cones import Cone, dot
+from pebblesim.asymptotics.tropical import Undecided, decide
+from pebblesim.asymptotics.verdicts import Verdict
+from pebblesim.core.errors import UsageError
 
 NAMES = ("n", "d", "M")
 

@@ -17,13 +17,13 @@ from strategies import some, unregistered
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import PebblesimError, TraceError, UsageError
+from pebblesim.api.play import set_up, smaller
+from pebblesim.core.errors import PebblesimError, TraceError, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
-from pebblesim.jobs.play import set_up, smaller
 from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
+from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, get
-from pebblesim.readings.numbers import numbers
 
 MANY = 10**6
 
@@ -465,7 +465,7 @@ def test_play_runs_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_dict["values_match"] is of_dict["graph_values_match"] is of_dict["schedule_values_match"] is True
     right = numbers
     monkeypatch.setattr(
-        "pebblesim.readings.numbers.numbers", lambda *args: {name: 2 * value for name, value in right(*args).items()}
+        "pebblesim.language.numbers.numbers", lambda *args: {name: 2 * value for name, value in right(*args).items()}
     )
     wrong = ps.play("matmul-tiled", n=5, d=3, M=MANY, blocks={"b": 2})
     assert wrong.game.complete and wrong.graph_values_match
@@ -476,7 +476,7 @@ def test_play_runs_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_games_are_run_at_smaller_sizes_that_are_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pebblesim.jobs.play.MOST_STEPS", 10)
+    monkeypatch.setattr("pebblesim.api.play.MOST_STEPS", 10)
     played = ps.play("small-cache", n=30, d=12, M=500, blocks={"B": 7})
     assert played.run_at == {"n": 5, "d": 3, "B": 2} and played.passed
     assert "(run at B = 2, n = 5, d = 3) equal" in str(played)

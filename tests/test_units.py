@@ -5,8 +5,8 @@ import operator
 import pytest
 from hypothesis import given, strategies as st
 
-from pebblesim.sizes import BYTES
-from pebblesim.units import Bytes, Traffic
+from pebblesim.core.sizes import BYTES
+from pebblesim.core.units import Bytes, Traffic
 
 COUNTS = st.integers(0, 2**70)
 

@@ -17,13 +17,13 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, pack, unpack
 from pebblesim.game.referee import BY_TERM, RULES
 from pebblesim.game.words import MOVES, in_words
-from pebblesim.jobs.recording import Recording, record, record_moves
 from pebblesim.language.registry import SCHEDULES
-from pebblesim.replay import SCRIPTS, data, page, save
+from pebblesim.views.recording import Recording, record, record_moves
+from pebblesim.views.replay import SCRIPTS, data, page, save
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 TYPES = {"place": "<f4", "value": "u1", "tensor": "<u2"}
@@ -36,7 +36,7 @@ def decoded(content: dict[str, Any], name: str) -> Any:
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is spent on better games than the one that is shown."""
-    monkeypatch.setattr("pebblesim.replay.lessons.BETTER", 0.0)
+    monkeypatch.setattr("pebblesim.views.replay.lessons.BETTER", 0.0)
     monkeypatch.setattr("pebblesim.cli.play.SEARCH", 0.0)
 
 
@@ -112,7 +112,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node
 
 def in_node(script: str, given: Any) -> Any:
     """What a script prints, as JSON, that knows the page's classes and `given`."""
-    sources = [(files("pebblesim.replay") / name).read_text(encoding="utf-8") for name in SCRIPTS[:3]]
+    sources = [(files("pebblesim.views.replay") / name).read_text(encoding="utf-8") for name in SCRIPTS[:3]]
     whole = "\n".join([*sources, 'const given = JSON.parse(require("fs").readFileSync(0, "utf8"));', script])
     ran = subprocess.run(["node", "-e", whole], input=json.dumps(given), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -12,13 +12,13 @@ from test_segments import Moves, of_use, random_game
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.errors import Infeasible
+from pebblesim.core.errors import Infeasible
 from pebblesim.game.moves import COMPUTE, READ, WRITE, unpack
+from pebblesim.game.player import moves
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import of_problem
-from pebblesim.readings.pebbles import moves
-from pebblesim.theory.lower_bounds import LowerBound, lower_bounds
+from pebblesim.lower_bounds.bounds import LowerBound, lower_bounds
 
 PAIR = {"S", "Sm", "A", "P"}
 

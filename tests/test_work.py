@@ -9,12 +9,12 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim import graphs
+from pebblesim.analysis.count import count
+from pebblesim.analysis.work import KINDS, coarse, work
 from pebblesim.game.moves import COMPUTE, unpack
+from pebblesim.game.player import moves
 from pebblesim.graphs.operations import Op
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.readings.count import count
-from pebblesim.readings.pebbles import moves
-from pebblesim.readings.work import KINDS, coarse, work
 
 
 @strategies.few(SCHEDULES)

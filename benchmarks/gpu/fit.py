@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import NEEDED, timed
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import NEEDED, timed
+from pebblesim.gpu.launch_costs import LaunchCost, launch_costs
 from pebblesim.gpu.results import load
-from pebblesim.jobs.launch_costs import LaunchCost, launch_costs
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 
 FIXED = {"launch": 3e-6, "memory": 4.27e12, "leaving": 0.0}
 """Rates that are measured by themselves (benchmarks/gpu/ceilings.jsonl)."""

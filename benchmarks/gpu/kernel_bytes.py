@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import pebblesim as ps
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.caches.l2 import Chip, HeadsAtOnce, order_of, traffic
+from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
+from pebblesim.cachesim.l2_traffic import kernels_of, l2
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
+from pebblesim.gpu.emit.triton import GROUP, Source, moved_bytes, triton
+from pebblesim.gpu.launch_costs import launch_costs
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.l2 import kernels_of, l2
-from pebblesim.jobs.launch_costs import launch_costs
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.launches import launches
-from pebblesim.readings.kernels.triton import GROUP, Source, moved_bytes, triton
+from pebblesim.launches.launches import launches
 
 BACKWARD = "small-cache-backward-blocked"
 IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}

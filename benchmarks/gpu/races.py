@@ -13,7 +13,7 @@ from pathlib import Path
 from grid import compile_kernels
 
 from pebblesim.gpu.race import PROBLEM, Track, race
-from pebblesim.jobs.tiles import TILINGS
+from pebblesim.gpu.tiles import TILINGS
 
 TRACKS = (
     (16384, 512, 2, None),

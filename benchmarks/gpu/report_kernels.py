@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import Forecast, forecast
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import Forecast, forecast
 from pebblesim.gpu.results import Row, load
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pebblesim.errors import PebblesimError
+from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu.cases import Case, case
 from pebblesim.gpu.device import Runner
 from pebblesim.gpu.measure import QUANTITIES, error_of, kernels_of, measure

@@ -1,7 +1,8 @@
 """Claims of the literature and our own, judged.
 
-PROVED: true for all sizes of a region. HOLDS: true on all tested sizes. FAILS: false, with a counterexample. AGREES:
-two readings of one source agree. COMPUTED: it follows from the text of a source alone. The last two are not proofs.
+PROVED: true for all sizes of a region; "given" names the written proofs, if any, that this rests on. HOLDS: true on all
+tested sizes. FAILS: false, with a counterexample. AGREES: two readings of one source agree. COMPUTED: it follows from
+the text of a source alone. The last two are not proofs.
 
 Evidence is text that was evaluated; it can be evaluated again after `import pebblesim as ps, pebblesim.claims`. If a
 paper's claim is known to be false and is shown to be false, its status is FAILS, as stated here. Only findings that
@@ -34,11 +35,12 @@ from pebblesim.claims.claim import (
     UNDECIDED,
     Claim,
     Effort,
+    Proofs,
     value,
 )
 from pebblesim.claims.errata import errata
-from pebblesim.errors import PebblesimError, UsageError
-from pebblesim.results import Result
+from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.core.results import Result
 
 __all__ = [
     "AGREES",
@@ -57,16 +59,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim and its finding."""
+    """A claim and its finding; `given` are the written proofs that the finding rests on."""
 
     claim: Claim
     status: str
     evidence: str
+    given: Proofs | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether the finding equals the stated status."""
         return self.status == self.claim.expects
+
+    @property
+    def verdict(self) -> str:
+        """The status, with the written proofs that it rests on: "PROVED given D3, docs/lower-bounds.md §4"."""
+        return self.status if self.given is None else f"{self.status} given {self.given}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim verify --json`."""
@@ -74,6 +82,7 @@ class JudgedClaim:
             "claim": self.claim.name,
             "source": self.claim.source,
             "status": self.status,
+            "given": None if self.given is None else str(self.given),
             "evidence": self.evidence,
             "says": self.claim.says,
             "expected": self.claim.expects,
@@ -100,10 +109,16 @@ class Report(Result):
         lines = []
         for row in self.rows:
             contradiction = "" if row.agrees else f"  CONTRADICTS what is stated here: {row.claim.expects}"
-            lines.append(f"{row.status:<10}{row.claim.source}, {row.claim.name}: {row.claim.says}{contradiction}")
+            verdict = f"{row.verdict:<10}" if row.given is None else f"{row.verdict}: "
+            lines.append(f"{verdict}{row.claim.source}, {row.claim.name}: {row.claim.says}{contradiction}")
             lines += [f"{'':<10}{line}" for line in row.evidence.split("\n")]
         counts = Counter(row.status for row in self.rows)
-        told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+        given = Counter(row.status for row in self.rows if row.given is not None)
+        told = ", ".join(
+            f"{counts[status]} {status}" + (f" ({given[status]} given written proofs)" if given[status] else "")
+            for status in STATUSES
+            if counts[status]
+        )
         return "\n".join([*lines, f"{len(self.rows)} claims: {told}; {self.failed} contradict what is stated here"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,4 +163,4 @@ def _judged(claim: Claim, effort: Effort) -> JudgedClaim:
         finding = claim.judge(effort)
     except PebblesimError as error:
         return JudgedClaim(claim, UNDECIDED, f"{type(error).__name__}: {error}")
-    return JudgedClaim(claim, finding.status, finding.evidence)
+    return JudgedClaim(claim, finding.status, finding.evidence, finding.given)

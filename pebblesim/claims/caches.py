@@ -6,14 +6,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from pebblesim.caches import policies
-from pebblesim.caches.streams import of_ids
+from pebblesim.cachesim import policies
+from pebblesim.cachesim.cache import Cached, accesses, cache
+from pebblesim.cachesim.requests import Stream
+from pebblesim.cachesim.streams import of_ids
 from pebblesim.claims.claim import FAILS, HOLDS, Effort, Finding, claim, shown, tried
 from pebblesim.claims.games import drawn
-from pebblesim.jobs.cache import Cached, accesses, cache
-from pebblesim.jobs.count import Counted, count
+from pebblesim.counting.count import Counted, count
 from pebblesim.language.registry import SCHEDULES, get
-from pebblesim.readings.requests import Stream
 
 OPERANDS = 8
 """Most words that an operation and its temporaries touch: pebbles that a game needs besides the cache."""

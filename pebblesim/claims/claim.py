@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.notation import parse, written
-from pebblesim.theory.literature import Erratum, Statement, region_in_words
+from pebblesim.catalogue.literature import Erratum, Statement, region_in_words
+from pebblesim.core.notation import parse, written
 
 if TYPE_CHECKING:
     from pebblesim.language.registry import Schedule
@@ -43,11 +43,34 @@ class Effort:
 
 
 @dataclass(frozen=True)
+class Proofs:
+    """Written proofs in docs/lower-bounds.md, which a finding rests on and no program checks.
+
+    Attributes:
+        section: where they are.
+        names: what is proved there, such as "D1r".
+    """
+
+    section: int
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)}, docs/lower-bounds.md §{self.section}"
+
+
+@dataclass(frozen=True)
 class Finding:
-    """The result of a judgement: a status, and evidence that a reader can run again, one piece in each line."""
+    """The result of a judgement.
+
+    Attributes:
+        status: one of `STATUSES`.
+        evidence: what a reader can run again, one piece in each line.
+        given: the written proofs that it rests on; None if there are none.
+    """
 
     status: str
     evidence: str
+    given: Proofs | None = None
 
 
 @dataclass(frozen=True)

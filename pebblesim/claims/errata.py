@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from pebblesim.catalogue.literature import FALSE, FALSE_FOR_GIVEN, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 from pebblesim.claims.claim import FAILS
-from pebblesim.theory.literature import FALSE, MISPRINT, OUTSIDE, SOURCES, UNCLEAR, Erratum
 
 if TYPE_CHECKING:
     from pebblesim.claims import JudgedClaim
@@ -19,7 +19,9 @@ is true instead, what remains true, and whether the main results of the source d
 `pebblesim verify --errata docs/ERRATA.md`, and a test keeps it current.
 
 A statement is *{FALSE}*; *{OUTSIDE}*, if it is true in a smaller domain, which is named; *{UNCLEAR}*, if it has a
-correct reading; or a *{MISPRINT}*. If a source states a domain, the statement is checked only there.
+correct reading; a *{MISPRINT}*; or *{FALSE_FOR_GIVEN}*, if a bound is not true for
+any inputs, and nothing here proves or refutes it for the worst inputs of these sizes. If a source states a domain, the
+statement is checked only there.
 
 Evidence is Python, to be run after `import pebblesim as ps, pebblesim.claims`. `ps.decide(f, "O", g, region, rules)`
 decides whether f = O(g) on a region of sizes; the rules give the block sizes, and a condition such as `B >= 1` excludes
@@ -51,11 +53,12 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
     ),
     (
         "Theorem E.9, A1 X",
-        "Lemma E.7, on a product of two inputs, is used for (A1 X) A2ᵀ, where A1 X is computed",
+        "Lemma E.7, on a product of two inputs, is used for (A1 X) A2ᵀ, where A1 X is computed, and, in the other "
+        "order, for A1 (X A2ᵀ), where X A2ᵀ is",
         Erratum(
             UNCLEAR,
-            "a row of A1 X needs d vertices of a dominator set in both cases: its own entries, or the row of A1 from "
-            "which they are computed; so the lemma's argument holds there, too",
+            "a row of A1 X needs d vertices of a dominator set in any case: its own entries, or the row of A1 from "
+            "which they are computed; a column of X A2ᵀ likewise; so the lemma's argument holds in each order",
             "the theorem",
             "no",
         ),

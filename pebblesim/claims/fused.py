@@ -17,10 +17,10 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import Infeasible
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.sizes import whole
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import Game, referee
-from pebblesim.sizes import whole
 
 Ids = NDArray[np.int64]
 

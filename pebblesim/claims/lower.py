@@ -1,6 +1,6 @@
 """Lower bounds of the literature, derived from ours with constants; and ours compared with counts and optima.
 
-`pebblesim.theory.lower_bounds` states each bound as a closed form for small M and one for large M;
+`pebblesim.lower_bounds.bounds` states each bound as a closed form for small M and one for large M;
 docs/lower-bounds.md proves them. Whether they imply a bound of the literature is decided, region by region, from the
 forms that hold for every way of computing. Some forms hold only for M ≥ c·d². Then the value at c·M is also a lower
 bound at M, because I/O never decreases if the cache is smaller.
@@ -8,13 +8,18 @@ bound at M, because I/O never decreases if the cache is smaller.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import inf, isqrt
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pebblesim import graphs
+from pebblesim.analysis.blocks import smallest
+from pebblesim.analysis.peak import peak_red
+from pebblesim.api.graph import optimum
+from pebblesim.catalogue.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     COMPUTED,
     FAILS,
@@ -22,6 +27,7 @@ from pebblesim.claims.claim import (
     PROVED,
     Effort,
     Finding,
+    Proofs,
     claim,
     decided,
     deciding,
@@ -30,19 +36,15 @@ from pebblesim.claims.claim import (
     tried,
 )
 from pebblesim.claims.games import drawn, in_sizes
-from pebblesim.errors import Infeasible
-from pebblesim.jobs.blocks import smallest
-from pebblesim.jobs.count import count
-from pebblesim.jobs.graph import optimum
+from pebblesim.core.errors import Infeasible
+from pebblesim.core.notation import parse
+from pebblesim.counting.count import count
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, Schedule
-from pebblesim.notation import parse
-from pebblesim.readings.peak import peak_red
-from pebblesim.theory.capacities import Cube
-from pebblesim.theory.certificates import private_families
-from pebblesim.theory.cutting import Cutting
-from pebblesim.theory.literature import LARGE, OUTSIDE, SMALL, Erratum, Statement, statement
-from pebblesim.theory.lower_bounds import BOUNDS, Formulation, largest, lower_bounds
+from pebblesim.lower_bounds.bounds import BOUNDS, Formulation, largest, lower_bounds
+from pebblesim.lower_bounds.capacities import Cube
+from pebblesim.lower_bounds.certificates import private_families
+from pebblesim.lower_bounds.cutting import Cutting
 
 if TYPE_CHECKING:
     from pebblesim.dags.optimum import Optimum
@@ -51,27 +53,36 @@ _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
 """Any sizes are possible here: only the text of the bounds is used, and the domain in which it holds."""
 
 
-def _words(of: str) -> str:
+class _Form(NamedTuple):
+    """A lower bound's closed form as text, and the bound whose written proof it rests on; empty if it needs none."""
+
+    text: str
+    given: str = ""
+
+
+def _words(of: str) -> _Form:
     """Return the compulsory words, which are the same for every way of computing."""
     solves = problem(of)
     first = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, 1)[0].form
     assert first is not None
-    return first.expr
+    return _Form(first.expr)
 
 
-def _form(of: str, name: str, times: int = 1) -> str:
+def _form(of: str, name: str, times: int = 1) -> _Form:
     """Return the larger of the compulsory words and a bound at times·M, in the form that holds for M = d²."""
     solves, d = problem(of), _SIZES["d"]
     bounds = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
     form = next(each.form for each in bounds if each.name == name and not each.way)
     assert form is not None
     M = parse("M")
-    return f"Max({_words(of)}, {parse(form.expr).xreplace({M: times * M})})"
+    return _Form(f"Max({_words(of).text}, {parse(form.expr).xreplace({M: times * M})})", name)
 
 
-def _follows(bound: str, *parts: tuple[str, str]) -> Finding:
-    """PROVED if on each region the form implies the bound."""
-    return decided(*(deciding(repr(form), "Ω", bound, region) for form, region in parts))
+def _follows(bound: str, *parts: tuple[_Form, str]) -> Finding:
+    """PROVED, given the proofs of the forms, if on each region the form implies the bound."""
+    found = decided(*(deciding(repr(form.text), "Ω", bound, region) for form, region in parts))
+    names = tuple(dict.fromkeys(form.given for form, _ in parts if form.given))
+    return replace(found, given=Proofs(4, names) if names and found.status == PROVED else None)
 
 
 _LARGE = {"backward": ("D3", 8), "forward": ("C1", 5)}
@@ -94,7 +105,11 @@ def _small(of: str, way: str, bound: str, region: str) -> Finding:
 def _both(*findings: Finding) -> Finding:
     """Return the first finding that is not PROVED, or else all of them together."""
     wrong = next((finding for finding in findings if finding.status != PROVED), None)
-    return wrong or Finding(PROVED, "\n".join(dict.fromkeys("\n".join(f.evidence for f in findings).split("\n"))))
+    if wrong is not None:
+        return wrong
+    names = tuple(dict.fromkeys(name for each in findings if each.given for name in each.given.names))
+    lines = dict.fromkeys("\n".join(each.evidence for each in findings).split("\n"))
+    return Finding(PROVED, "\n".join(lines), Proofs(4, names) if names else None)
 
 
 def _register(title: str, way: str, large: bool) -> None:
@@ -161,7 +176,7 @@ def _product(effort: Effort) -> Finding:
     assert stated.expr and stated.repaired
     solves = problem("matmul")
     forms = [form.expr for form in lower_bounds(solves, dict.fromkeys(solves.dims, 64), 16)[1].forms]
-    form = f"Max({_words('matmul')}, {next(form for form in forms if 'sqrt' in form)})"
+    form = _Form(f"Max({_words('matmul').text}, {next(form for form in forms if 'sqrt' in form)})", "B")
     inner, outer = "M**3 <= m**2*k**2*n**2", "M**3 >= m**2*k**2*n**2"
     texts = [(form, inner), (_words("matmul"), outer)]
     return _both(_follows(stated.repaired, *texts), _follows(stated.expr, *texts))
@@ -184,14 +199,14 @@ def _parts(effort: Effort) -> Finding:
 
 
 @claim(
-    "Lemma E.6, the -1",
+    "Theorem E.9, the -1 of Lemma E.6",
     "Li et al.",
-    "M (P(2M) - 1) is Ω(n²d²/M) if P(2M) is Θ(n²d²/M²), as in the proof of Theorem E.9",
+    "by Lemma E.6, Q ≥ M (P(2M) - 1) is Ω(n²d²/M) for all M ≥ d², if P(2M) is Θ(n²d²/M²)",
     FAILS,
     Erratum(
         OUTSIDE,
         "for M ≤ nd/(1 + ε); for larger M the inputs and outputs already give Ω(nd) words",
-        "Theorem E.9 itself, by our D3 and those words",
+        "Lemma E.6 itself, and Theorem E.9, by our D3 and those words",
         "no: the bound of E.9 is true for all M ≥ d²",
     ),
 )
@@ -279,7 +294,7 @@ def _capacities(effort: Effort) -> Finding:
                         return Finding(FAILS, f"{solves.name}, {stated.name}: no private families prove it")
                     tables.add(table)
                     line = f"{stated.name} of {solves.name}: {', '.join(sorted(private))} private"
-    return Finding(PROVED, f"{len(tables)} tables, the last\n{line}")
+    return Finding(PROVED, f"{len(tables)} tables, the last\n{line}", Proofs(3, ("several products",)))
 
 
 FAR = 2**30

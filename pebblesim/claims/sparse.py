@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from pebblesim.catalogue.literature import FALSE, MISPRINT, Erratum, statement
 from pebblesim.claims.claim import (
     COMPUTED,
     FAILS,
@@ -23,10 +24,9 @@ from pebblesim.claims.claim import (
     shown,
     tried,
 )
+from pebblesim.core.notation import parse
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, moves
 from pebblesim.game.referee import Game, referee
-from pebblesim.notation import parse
-from pebblesim.theory.literature import FALSE, MISPRINT, Erratum, statement
 
 
 class _Playing:
@@ -254,7 +254,7 @@ def _undercut(game: str, arguments: str, bound: str, sizes: Mapping[str, int], v
 _F1, _F2 = statement("Li et al., Lemma F.1"), statement("Li et al., Lemma F.2")
 
 
-@claim("Lemma F.1", "Li et al.", in_words(_F1, _F1.expr, ""), FAILS, _F1.erratum)
+@claim("Lemma F.1", "Li et al.", in_words(_F1, _F1.expr, "") + "; read for any operands given", FAILS, _F1.erratum)
 def _diagonals(effort: Effort) -> Finding:
     assert _F1.expr
     n = effort.some(100, 10000)
@@ -267,9 +267,10 @@ def _register(title: str, game: str, n: int, d: int, M: int) -> None:
     bound = stated.expr
     assert bound
 
-    softmax = "" if game == "one_per_row_game" else "; read with a softmax over the nonzeros of a row"
+    reading = "; read for any inputs given"
+    softmax = "" if game == "one_per_row_game" else ", with a softmax over the nonzeros of a row"
 
-    @claim(title, "Li et al.", in_words(stated, bound, "") + softmax, FAILS, stated.erratum)
+    @claim(title, "Li et al.", in_words(stated, bound, "") + reading + softmax, FAILS, stated.erratum)
     def judge(effort: Effort) -> Finding:
         number = {name: int(parse(rule).subs({"n": n, "d": d})) for name, rule in _ONE_PER_ROW.items()}
         used = re.findall(r"\w+", bound)

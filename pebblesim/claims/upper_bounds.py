@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from pebblesim.catalogue.literature import FALSE, LARGE, SMALL, STATEMENTS, Erratum, Statement, statement
 from pebblesim.claims.claim import (
     CLAIMS,
     COMPUTED,
@@ -27,7 +28,6 @@ from pebblesim.claims.claim import (
 )
 from pebblesim.language.problems import problem
 from pebblesim.language.registry import get
-from pebblesim.theory.literature import FALSE, LARGE, SMALL, STATEMENTS, Erratum, Statement, statement
 
 
 def _form(schedule: str, phase: str | None) -> str:

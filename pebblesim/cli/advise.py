@@ -19,7 +19,7 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, say, show
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 app = family()
 
@@ -58,8 +58,8 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Find the schedule and blocks that move the fewest words on a real card, and the time the roofline allows."""
-    from pebblesim.advice.advise import advise as ask
-    from pebblesim.sizes import parse_bytes
+    from pebblesim.core.sizes import parse_bytes
+    from pebblesim.gpu.advice.advise import advise as ask
 
     if backward and problem:
         raise UsageError(
@@ -84,7 +84,7 @@ def advise(
     )
     tried = None
     if orders:
-        from pebblesim.advice.orders import orders as try_orders
+        from pebblesim.gpu.advice.orders import orders as try_orders
 
         tried = try_orders(advice)
     if as_json:

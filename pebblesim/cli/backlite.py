@@ -11,9 +11,9 @@ import typer
 
 from pebblesim.cli.options import command, family, pairs
 from pebblesim.cli.printing import print_json, print_table, progress_bar, say
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
-from pebblesim.sizes import listed, parse_size, parse_words
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import listed, parse_size, parse_words
 
 app = family()
 
@@ -102,8 +102,8 @@ def backlite(
     sizes = {name: parse_size(name, value) for name, value in pairs(block, "--block")}
     words = None if m is None else parse_words(m, dtype)
     indices = _indices(head)
-    from pebblesim.sparsity.backward import backlite as run
-    from pebblesim.sparsity.inputs import load_head, synthetic_head
+    from pebblesim.sparse_backward.backward import backlite as run
+    from pebblesim.sparse_backward.inputs import load_head, synthetic_head
 
     arrays = (
         load_head(inputs, indices, seed)

@@ -24,11 +24,11 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, say, show
-from pebblesim.sizes import listed, parse_size, parse_words
+from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.bounding import Bounds
-    from pebblesim.theory.lower_bounds import LowerBound
+    from pebblesim.api.bounding import Bounds
+    from pebblesim.lower_bounds.bounds import LowerBound
 
 app = family()
 
@@ -59,7 +59,7 @@ def bounds(
     as_json: AsJson = False,
 ) -> None:
     """List every bound of a problem, in symbols and as numbers: Θ, and lower bounds with constants."""
-    from pebblesim.jobs.bounding import bounds as bound
+    from pebblesim.api.bounding import bounds as bound
     from pebblesim.language.masks import of_heads
     from pebblesim.language.registry import get
 
@@ -157,7 +157,7 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
-    from pebblesim.jobs.bounding import gaps as gaps_of
+    from pebblesim.api.bounding import gaps as gaps_of
 
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
@@ -194,17 +194,17 @@ def crossover(
     as_json: AsJson = False,
 ) -> None:
     """Find where the lead between two schedules changes: the exact M, or the size along a dimension; and why."""
-    from pebblesim.jobs.crossover import crossover as find, sweep
+    from pebblesim.api.crossover import crossover as find, sweep
 
     if output is not None:
-        from pebblesim.plots.style import check
+        from pebblesim.views.plots.style import check
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
     result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
     if output is not None:
-        from pebblesim.plots.crossover import io_over_M
-        from pebblesim.plots.style import save
+        from pebblesim.views.plots.crossover import io_over_M
+        from pebblesim.views.plots.style import save
 
         data = sweep(result)
         save(lambda figure: io_over_M(data, figure.subplots()), output)
@@ -225,8 +225,8 @@ def theorems(
     """List the statements of the literature, with domain and source."""
     from dataclasses import asdict
 
-    from pebblesim.notation import parse, written
-    from pebblesim.theory.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
+    from pebblesim.catalogue.literature import STATEMENTS, TABLE_1, latex as in_latex, region_in_words
+    from pebblesim.core.notation import parse, written
 
     one_way(latex, as_json)
     if latex:

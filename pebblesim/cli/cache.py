@@ -19,8 +19,8 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_table, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import parse_bytes, parse_words, several
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_bytes, parse_words, several
 
 app = family()
 
@@ -66,12 +66,12 @@ def cache(
 ) -> None:
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
-    from pebblesim.caches import traces
-    from pebblesim.jobs.cache import CacheTable, table
+    from pebblesim.cachesim import traces
+    from pebblesim.cachesim.cache import CacheTable, table
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))
     if output is not None:
-        from pebblesim.plots.style import check
+        from pebblesim.views.plots.style import check
 
         check(output)
     if save is not None and (len(sources) > 1 or len(capacities) > 1):
@@ -116,8 +116,8 @@ def cache(
         )
         traces.save(stream, save)
     if output is not None:
-        from pebblesim.plots.caches import figure
-        from pebblesim.plots.style import save as keep
+        from pebblesim.views.plots.caches import figure
+        from pebblesim.views.plots.style import save as keep
 
         keep(lambda empty: figure(result.rows, empty), output, size=(8.5, 5.5))
     if as_json:

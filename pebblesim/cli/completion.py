@@ -46,7 +46,7 @@ def boards() -> Iterable[str]:
 
 
 def block_rules() -> Iterable[str]:
-    from pebblesim.jobs.blocks import RULES
+    from pebblesim.analysis.blocks import RULES
 
     return RULES
 
@@ -71,13 +71,13 @@ def rules_of_optima() -> Iterable[str]:
 
 
 def types() -> Iterable[str]:
-    from pebblesim.sizes import BYTES
+    from pebblesim.core.sizes import BYTES
 
     return BYTES
 
 
 def policies() -> Iterable[str]:
-    from pebblesim.caches.policies import POLICIES
+    from pebblesim.cachesim.policies import POLICIES
 
     return POLICIES
 
@@ -89,19 +89,19 @@ def formats() -> Iterable[str]:
 
 
 def cards() -> Iterable[str]:
-    from pebblesim.advice.cards import cards as known
+    from pebblesim.gpu.advice.cards import cards as known
 
     return known()
 
 
 def results() -> Iterable[str]:
-    from pebblesim.jobs.sweep_rows import RESULTS
+    from pebblesim.sweeps.rows import RESULTS
 
     return RESULTS
 
 
 def orders() -> Iterable[str]:
-    from pebblesim.caches.l2 import ORDERS
+    from pebblesim.cachesim.l2 import ORDERS
 
     return [f"{name.partition(':')[0]}:" if ":" in name else name for name in ORDERS.replace(" or ", ", ").split(", ")]
 

@@ -26,12 +26,12 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, print_tensors, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import bytes_of, listed, parse_bytes
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import bytes_of, listed, parse_bytes
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.count import Counted
-    from pebblesim.jobs.l2 import L2
+    from pebblesim.cachesim.l2_traffic import L2
+    from pebblesim.counting.count import Counted
 
 app = family()
 
@@ -96,7 +96,7 @@ def count(
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
-    from pebblesim.jobs.totals import Totals
+    from pebblesim.counting.totals import Totals
     from pebblesim.language import masks
     from pebblesim.language.registry import get
 
@@ -247,7 +247,7 @@ def _ratio(value: float | None) -> str:
 @command(app, "list", example="pebblesim list")
 def list_schedules(as_json: AsJson = False) -> None:
     """List the problems and their schedules."""
-    from pebblesim.jobs.listing import list as listing
+    from pebblesim.api.listing import list as listing
 
     listed = listing()
     if as_json:
@@ -290,7 +290,7 @@ def formula(
     if latex:
         print(closed.latex())
         return
-    from pebblesim.notation import written
+    from pebblesim.core.notation import written
 
     say(f"{algorithm.name} ({algorithm.source})" + (f", mask {mask}" if mask else ""))
     say(*(f"  {line}" for line in str(closed).split("\n")))
@@ -306,7 +306,7 @@ def formula(
 def show(schedule: ScheduleName, rectangular: Rectangular = False, as_json: AsJson = False) -> None:
     """Print a schedule as pseudo-code, and what its tensors are."""
     import pebblesim as ps
-    from pebblesim.jobs.glossary import named_in
+    from pebblesim.api.glossary import named_in
     from pebblesim.language.registry import get
 
     algorithm, text = get(schedule), ps.show(schedule, rectangular=rectangular)

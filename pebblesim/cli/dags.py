@@ -23,8 +23,8 @@ from pebblesim.cli.options import (
     pairs,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say, show
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.sizes import parse_size, parse_words
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.graphs.cdag import Cdag
@@ -274,8 +274,8 @@ def dags(
 
     The table has the game found, the bound, and the costs of others from costs.csv.
     """
+    from pebblesim.core.tables import Sheet, Table, format_of
     from pebblesim.dags.comparing import rows, summary
-    from pebblesim.tables import Sheet, Table, format_of
 
     if output is not None:
         format_of(output)

@@ -22,9 +22,9 @@ def glossary(
     as_json: AsJson = False,
 ) -> None:
     """Explain the names: each tensor of a problem, the parts of its sums, and the rules of the game."""
+    from pebblesim.api.glossary import glossary as entries
     from pebblesim.game.words import in_words
     from pebblesim.graphs.summation import PARTS
-    from pebblesim.jobs.glossary import glossary as entries
     from pebblesim.language.problems import problem as find
 
     solves = find(problem)

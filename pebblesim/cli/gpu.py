@@ -26,9 +26,9 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_table, say
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.files import whole_file
-from pebblesim.sizes import dtype_of, listed, parse_size, parse_words
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
@@ -94,7 +94,7 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Print or write the source of a schedule's kernels; --json adds the launches and the words they move."""
-    from pebblesim.readings.kernels.sectors import moved
+    from pebblesim.launches.sectors import moved
 
     if target == "triton":
         _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json)
@@ -143,10 +143,10 @@ def _emit_triton(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    from pebblesim.jobs.tiles import in_powers_of_two
+    from pebblesim.gpu.emit.triton import triton
+    from pebblesim.gpu.tiles import in_powers_of_two
     from pebblesim.language import masks
     from pebblesim.language.registry import get
-    from pebblesim.readings.kernels.triton import triton
 
     dtype, band, algorithm = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), get(schedule)
     counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)

@@ -10,8 +10,8 @@ import typer
 from pebblesim.cli.dags import GraphChoice, SourceName, literature
 from pebblesim.cli.options import AsJson, command, family, option_value, pairs
 from pebblesim.cli.printing import print_json, say
-from pebblesim.errors import UsageError
-from pebblesim.sizes import listed
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
 
 app = family()
 
@@ -61,8 +61,8 @@ def graph(
 def _of_problem(problem: str, made: GraphChoice, output: Path | None, as_json: bool) -> None:
     """Print the size of a problem's graph, which is known before it is built."""
     from pebblesim import graphs
+    from pebblesim.counting.arguments import problem_dims
     from pebblesim.dags.formats import save_graph
-    from pebblesim.jobs.arguments import problem_dims
     from pebblesim.language import masks
     from pebblesim.language.problems import problem as find
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pebblesim.errors import PebblesimError, UsageError
-from pebblesim.plain import PLAIN
+from pebblesim.cli.ascii_fallback import PLAIN
+from pebblesim.core.errors import PebblesimError, UsageError
 
 HOMES = {
     **dict.fromkeys(("count", "list", "formula", "show"), "count"),

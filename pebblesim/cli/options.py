@@ -14,8 +14,8 @@ from typer.core import TyperCommand
 
 from pebblesim.cli.completion import BY_NAME, one_of, problems, schedules
 from pebblesim.cli.printing import WIDE
-from pebblesim.errors import UsageError
-from pebblesim.sizes import parse_size, parse_words
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_size, parse_words
 
 complete_schedule, complete_problem = one_of(schedules), one_of(problems)
 

@@ -18,10 +18,10 @@ from pebblesim.cli.options import (
     family,
 )
 from pebblesim.cli.printing import print_json, print_rules, progress_bar, progress_line, say
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.recording import Recording
+    from pebblesim.views.recording import Recording
 
 app = family()
 
@@ -80,7 +80,7 @@ def watch(
     ] = None,
 ) -> None:
     """Write an HTML page that explains, replays and compares games, and lets you play, in any browser, offline."""
-    from pebblesim.replay import save
+    from pebblesim.views.replay import save
 
     if len(names) > 2:
         raise UsageError(f"{len(names)} names were given; a page shows one game, or two side by side.")
@@ -100,9 +100,9 @@ def _recorded(
     name: str, game: GameChoice, option: list[str] | None, format: str | None, moves: Path | None
 ) -> Recording:
     """The game of a schedule, or one on a graph."""
-    from pebblesim.jobs.recording import record, record_moves
     from pebblesim.language.registry import SCHEDULES
-    from pebblesim.replay import MOST_MOVES
+    from pebblesim.views.recording import record, record_moves
+    from pebblesim.views.replay import MOST_MOVES
 
     if name in SCHEDULES:
         if option or format or moves:

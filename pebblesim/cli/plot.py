@@ -28,13 +28,13 @@ from pebblesim.cli.options import (
     command,
     family,
 )
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.plots.style import check, save
-from pebblesim.sizes import dtype_of, parse_size, parse_words, several
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import dtype_of, parse_size, parse_words, several
+from pebblesim.views.plots.style import check, save
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.count import Counted
-    from pebblesim.jobs.recording import Recording
+    from pebblesim.counting.count import Counted
+    from pebblesim.views.recording import Recording
 
 app = family("Draw pictures of counts, games and graphs: .png, .svg or .pdf.")
 
@@ -56,7 +56,7 @@ def skislope(
 ) -> None:
     """Draw the I/O of all schedules of a problem over M, their minimum, and below it the gap to the lower bound."""
     check(output)
-    from pebblesim.plots.skislope import figure
+    from pebblesim.views.plots.skislope import figure
 
     caches = _caches(m, dtype, points)
     rows = [row for words in caches for row in _compared(schedules, problem, words, blocks, mask, sizes.dims)]
@@ -89,9 +89,9 @@ def gaps(
 ) -> None:
     """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
     check(output)
-    from pebblesim.jobs.bounding import gaps as gaps_of
+    from pebblesim.api.bounding import gaps as gaps_of
     from pebblesim.language.registry import of_problem
-    from pebblesim.plots.gaps import figure, names_of_bounds
+    from pebblesim.views.plots.gaps import figure, names_of_bounds
 
     caches = _caches(m, dtype, points)
     shape: dict[str, Any] = {"M": caches, "blocks": blocks, **sizes.dims}
@@ -127,7 +127,7 @@ def words(
 ) -> None:
     """Draw reads and writes of schedules, stacked by tensor and by phase."""
     check(output)
-    from pebblesim.plots.words import figure
+    from pebblesim.views.plots.words import figure
 
     rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
     save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
@@ -166,7 +166,7 @@ def roofline(
 ) -> None:
     """Draw the roofline of a machine, with the schedules of a problem."""
     check(output)
-    from pebblesim.plots.roofline import roofline as draw
+    from pebblesim.views.plots.roofline import roofline as draw
 
     dtype = dtype_of(dtype)
     machine = _machine(gpu, level, dtype, m, peak, bandwidth)
@@ -188,7 +188,7 @@ def measured(
 ) -> None:
     """Draw the ratio of measured to predicted traffic of runs on a GPU."""
     check(output)
-    from pebblesim.plots.measured import measured as draw
+    from pebblesim.views.plots.measured import measured as draw
 
     rows = _results(results)
     save(lambda empty: draw(rows, empty.subplots()), output, size=(7, 6.5))
@@ -206,7 +206,7 @@ def race(
 ) -> None:
     """Draw the speed of our kernels and of PyTorch's over the head dimension."""
     check(output)
-    from pebblesim.plots import race as drawing
+    from pebblesim.views.plots import race as drawing
 
     draw = drawing.crossing if crossing else drawing.race
 
@@ -223,7 +223,7 @@ def occupancy(
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the number of red pebbles over the moves of a game, with its peak."""
-    from pebblesim.plots.game import occupancy as draw
+    from pebblesim.views.plots.game import occupancy as draw
 
     _draw_game(schedule, game, draw, output, height=3.8)
 
@@ -236,7 +236,7 @@ def tiles(
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw which entries of each tensor are in the cache, over the moves of a game."""
-    from pebblesim.plots.game import tiles as draw
+    from pebblesim.views.plots.game import tiles as draw
 
     _draw_game(schedule, game, draw, output, height=6.2)
 
@@ -263,10 +263,10 @@ def graph(
     """Draw a small graph in layers, with its summation trees and the pebbles of a game after a move."""
     check(output)
     import pebblesim as ps
-    from pebblesim.jobs.recording import record
     from pebblesim.language.problems import PROBLEMS
-    from pebblesim.plots.game import move
-    from pebblesim.plots.graph import graph as draw
+    from pebblesim.views.plots.game import move
+    from pebblesim.views.plots.graph import graph as draw
+    from pebblesim.views.recording import record
 
     dims: dict[str, Any] = sizes.dims
     if name in PROBLEMS:
@@ -316,7 +316,7 @@ def _small(board: Any) -> Any:
 def _draw_game(schedule: str, choice: Any, draw: Callable[[Recording, Any], Any], output: Path, height: float) -> None:
     """Draw a game with a title; the title says so if the game ended with an illegal move."""
     check(output)
-    from pebblesim.jobs.recording import record
+    from pebblesim.views.recording import record
 
     game = record(schedule, **choice.arguments)
 
@@ -391,7 +391,7 @@ def _machine(
         if m is None or peak is None or bandwidth is None:
             raise UsageError(f"a roofline needs --gpu, or all of -M, --peak and --bandwidth; {missing[0]} is missing.")
         return _Hardware(parse_words(m, dtype), _rate("--peak", peak), _rate("--bandwidth", bandwidth))
-    from pebblesim.advice.cards import card, words
+    from pebblesim.gpu.advice.cards import card, words
 
     if any(numbers.values()):
         raise UsageError("--gpu replaces -M, --peak and --bandwidth; give --gpu or those three.")

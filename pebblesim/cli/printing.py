@@ -11,11 +11,11 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.errors import UsageError
-from pebblesim.tables import Sheet
+from pebblesim.core.errors import UsageError
+from pebblesim.core.tables import Sheet
 
 if TYPE_CHECKING:
-    from pebblesim.jobs.glossary import Glossary
+    from pebblesim.api.glossary import Glossary
 
 
 def one_way(latex: bool, as_json: bool) -> None:

@@ -28,8 +28,8 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search for the schedule with the least I/O, print it, count it, and play it under the referee."""
-    from pebblesim.files import whole_file
-    from pebblesim.planning.search import search as run
+    from pebblesim.core.files import whole_file
+    from pebblesim.synthesis.search import search as run
 
     with progress_bar("searching") as progress:
         result = run(problem, M=cache.words, summation=summation, name=name, progress=progress, **sizes.dims)

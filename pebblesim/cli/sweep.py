@@ -22,8 +22,8 @@ from pebblesim.cli.options import (
     pairs,
 )
 from pebblesim.cli.printing import print_json, progress_bar, say, show
-from pebblesim.errors import UsageError
-from pebblesim.sizes import parse_words, several
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import parse_words, several
 
 app = family()
 
@@ -74,7 +74,7 @@ def sweep(
 
     Sizes are lists and ranges: 64,128 or 256:1M:x2 (doubling) or 64:512:+64.
     """
-    from pebblesim.jobs.sweeps import sweep as run
+    from pebblesim.sweeps.sweep import sweep as run
 
     named = [name.strip() for text in schedule or () for name in text.split(",")]
     axes: dict[str, Any] = {**heads.arguments, **sizes.dims}

@@ -9,7 +9,7 @@ import typer
 
 from pebblesim.cli.options import AsJson, command, family
 from pebblesim.cli.printing import print_json, progress_bar, say
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 if TYPE_CHECKING:
     pass
@@ -43,7 +43,7 @@ def verify(
     with progress_bar("verifying") as progress:
         report = judges.verify(*claims or (), full=full, progress=progress, errata_only=errata is not None)
     if errata is not None:
-        from pebblesim.files import whole_file
+        from pebblesim.core.files import whole_file
 
         with whole_file(errata) as unfinished:
             unfinished.write_text(report.errata, encoding="utf-8")

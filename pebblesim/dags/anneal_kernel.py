@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pebblesim.core.jit import kernel, part
 from pebblesim.dags.order_kernel import IMPOSSIBLE, NEVER, ZERO, Board, Desk, backwards, forget, forwards, judge
-from pebblesim.kernels import kernel, part
 
 
 @part()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags.formats import SUFFIXES, load_graph
 from pebblesim.dags.orders import Task
 from pebblesim.dags.search import pebble
-from pebblesim.errors import Infeasible, UsageError
 
 MULTIPLES: Final = (2, 3, 4, 6, 10)
 """Values of M, in units of half the smallest feasible M."""

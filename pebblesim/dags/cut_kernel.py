@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 
 @kernel()

@@ -1,7 +1,7 @@
 """Graph files: list of formats, reading and writing.
 
 A format is given by name, or by the file's suffix. Inputs are the sources and outputs the sinks, unless the file says
-otherwise (possible in JSON, GraphML and DOT). Files of whole numbers are read fast: about ten million edges in a few
+otherwise (possible in DOT, GraphML and JSON). Files of whole numbers are read fast: about ten million edges in a few
 seconds. Files with named vertices are meant for smaller graphs.
 """
 
@@ -11,31 +11,43 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pebblesim.dags import named_formats as named, numbered_formats as numbered
-from pebblesim.errors import UnknownName, UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.files import whole_file
+from pebblesim.dags import graphml, named_formats as named, numbered_formats as numbered
 from pebblesim.graphs.cdag import Cdag
 
 MOST_BYTES_WITH_NAMES: Final = 200 * 2**20
 
 
+WORDS: Final = "the number of words of a vertex"
+ENDS: Final = "which vertices are inputs and which are outputs"
+
+
 class Format(NamedTuple):
-    """How to read and write a format. `named` is true if vertices have names; such files are slower to read."""
+    """How to read and write a format.
+
+    Attributes:
+        read, write: from bytes, and to bytes.
+        suffixes: of its files.
+        stores: what it stores besides vertices and edges: `WORDS`, `ENDS`.
+        named: whether vertices have names; such files are slower to read.
+    """
 
     read: Callable[[bytes], Cdag]
     write: Callable[[Cdag], bytes]
     suffixes: tuple[str, ...]
+    stores: tuple[str, ...] = ()
     named: bool = False
 
 
 FORMATS: Final = {
-    "dot": Format(named.dot, named.write_dot, (".dot", ".gv"), True),
-    "graphml": Format(named.graphml, named.write_graphml, (".graphml",), True),
-    "json": Format(named.node_link, named.write_node_link, (".json",), True),
-    "hyperdag": Format(numbered.hyperdag, numbered.write_hyperdag, (".hdag", ".txt")),
+    "dot": Format(named.dot, named.write_dot, (".dot", ".gv"), (WORDS, ENDS), True),
+    "graphml": Format(graphml.read, graphml.write, (".graphml",), (WORDS, ENDS), True),
+    "json": Format(named.node_link, named.write_node_link, (".json",), (WORDS, ENDS), True),
+    "hyperdag": Format(numbered.hyperdag, numbered.write_hyperdag, (".hdag", ".txt"), (WORDS,)),
     "edges": Format(numbered.edge_list, numbered.write_edge_list, (".edges", ".edgelist")),
     "matrix-market": Format(numbered.matrix_market, numbered.write_matrix_market, (".mtx",)),
-    "converter": Format(numbered.converter, numbered.write_converter, (".dag",)),
+    "converter": Format(numbered.converter, numbered.write_converter, (".dag",), (WORDS,)),
 }
 SUFFIXES: Final = {suffix: name for name, known in FORMATS.items() for suffix in known.suffixes}
 
@@ -83,8 +95,9 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
 def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None:
     """Write a graph to a file, as a whole or not at all.
 
-    HyperDAG, edge lists and matrices store only vertices, edges and, in HyperDAG, weights. They do not store tensors,
-    names, inputs or outputs.
+    Loaded again, the graph has the same vertices, edges, words, inputs and outputs, and each vertex its operands in the
+    same order; an operand that is used twice is one edge. A format that cannot store one of these refuses the graph.
+    Tensors become names in DOT, GraphML and JSON, and are lost in formats without names.
 
     Args:
         graph: the graph.
@@ -104,9 +117,33 @@ def save_graph(graph: Cdag, path: str | Path, format: str | None = None) -> None
         UsageError: the suffix is unknown, the format cannot hold this graph, or the file cannot be written.
     """
     path = Path(path)
-    data = _format(path, format).write(graph)
+    data = written(graph, _format(path, format))
     with whole_file(path) as unfinished:
         unfinished.write_bytes(data)
+
+
+def written(graph: Cdag, known: Format) -> bytes:
+    """Return the file of a graph.
+
+    Raises:
+        UsageError: the format cannot hold this graph; the message names formats that can.
+    """
+    if graph.takes_over is not None:
+        raise UsageError(
+            "sums in place cannot be saved: no format stores which vertex takes over a pebble; save the graph of "
+            "another summation, such as chain."
+        )
+    needed = {*[WORDS] * (graph.weights is not None), *[ENDS] * (not graph.has_usual_ends)}
+    if lost := sorted(needed - {*known.stores}):
+        able = [each.suffixes[0] for each in FORMATS.values() if needed <= {*each.stores}]
+        raise UsageError(
+            f"a {known.suffixes[0]} file cannot store {' or '.join(lost)}; "
+            f"save to {', '.join(able[:-1])} or {able[-1]}."
+        )
+    try:
+        return known.write(graph)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"a name is not a text that UTF-8 can encode: {error.reason}; save to .json.") from None
 
 
 def _format(path: Path, name: str | None) -> Format:

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import whole
 from pebblesim.dags.orders import as_cdag
-from pebblesim.errors import UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, load, pack
 from pebblesim.game.referee import Game, referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.sizes import whole
 
 _OTHER: Final = re.compile(r"(Compute|Evict|Send up|Send down) (\d+)\b(?:.*?\bproc(?:essor)? (\d+))?.*", re.IGNORECASE)
 _PLAIN: Final = re.compile(r"(?!#)[^\s%]+( [^\s%]+)*")

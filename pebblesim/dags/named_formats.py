@@ -1,16 +1,14 @@
-"""Read graphs from files with named vertices: DOT, GraphML and networkx's node-link JSON."""
+"""Read and write graphs as files with named vertices: DOT, and networkx's node-link JSON."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
 _DOT = re.compile(
@@ -21,6 +19,10 @@ _DOT = re.compile(
     | (?P<other>.)""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
+
+
+_MEANT = {"words", "mem_weight", "input", "output"}
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def dot(data: bytes) -> Cdag:
@@ -40,13 +42,13 @@ class _Dot:
         self.words = list(self._split())
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
-        """Yield (kind, text, position) of each token; the kind is "name", "sign" or "end"."""
+        """Yield (kind, text, position) of each token; the kind is "name", "quoted", "sign" or "end"."""
         for match in _DOT.finditer(self.text):
             kind = match.lastgroup
             if kind == "other":
                 raise self._error(match.start(), f"{match[0]!r} is not allowed in DOT")
             if kind == "quoted":
-                yield "name", re.sub(r'\\(["\\])', r"\1", match[kind]), match.start()
+                yield "quoted", re.sub(r'\\(["\\])', r"\1", match[kind]), match.start()
             elif kind != "skip":
                 yield "name" if kind == "word" else "sign", match[0], match.start()
         yield "end", "the end of the file", len(self.text)
@@ -56,10 +58,7 @@ class _Dot:
 
     def _next(self, *wanted: str) -> str:
         kind, word, place = self.words[self.at]
-        if kind != "sign" and "name" in wanted and kind == "name":
-            self.at += 1
-            return word
-        if kind == "sign" and word in wanted:
+        if (kind in ("name", "quoted") and "name" in wanted) or (kind == "sign" and word in wanted):
             self.at += 1
             return word
         raise self._error(
@@ -86,45 +85,51 @@ class _Dot:
             if self._is("}", "{", ";", ","):
                 depth += {"}": -1, "{": 1}.get(self._next("}", "{", ";", ","), 0)
                 continue
-            place = self.words[self.at][2]
-            name = self._next("name")
-            if name.lower() == "subgraph":
-                if not self._is("{"):
-                    self._next("name")
-                if not self._is("{"):
-                    self._next("{")
-            elif self._is("="):
-                self._next("=")
-                self._next("name")
-            elif name.lower() in ("graph", "node", "edge"):
-                self._attributes()
-            else:
-                chain = [self._vertex(name)]
-                while self._is("->", "--"):
-                    if self._next("->", "--") == "--":
-                        raise self._error(place, "an edge of a digraph is written '->', not '--'")
-                    chain.append(self._vertex(self._next("name")))
-                attributes = self._attributes()
-                for key in chain:
-                    nodes.setdefault(key, {})
-                if len(chain) == 1:
-                    nodes[chain[0]] |= attributes
-                for edge in pairwise(chain):
-                    if edge in edges:
-                        raise self._error(place, f"the edge from {edge[0]} to {edge[1]} is given twice")
-                    edges[edge] = None
+            self._statement(nodes, edges)
         kind, word, place = self.words[self.at]
         if kind != "end":
             raise self._error(place, f"expected the end of the file, found {word!r}")
         if not nodes:
             raise UsageError("it has no vertices; a graph has at least one.")
-        return Cdag.from_nodes({key: _meaning(key, node, "mem_weight") for key, node in nodes.items()}, edges)
+        return Cdag.from_nodes({key: meaning(key, node, "mem_weight") for key, node in nodes.items()}, edges)
+
+    def _statement(self, nodes: dict[Any, dict[str, Any]], edges: dict[tuple[Any, Any], None]) -> None:
+        """Read vertices, edges, or a setting of the drawing; a name in quotes is never a keyword."""
+        kind, _, place = self.words[self.at]
+        name = self._next("name")
+        keyword = name.lower() if kind == "name" else ""
+        if keyword == "subgraph":
+            if not self._is("{"):
+                self._next("name")
+            if not self._is("{"):
+                self._next("{")
+        elif self._is("="):
+            self._next("=")
+            self._next("name")
+        elif keyword in ("graph", "node", "edge"):
+            if meant := sorted(_MEANT & self._attributes().keys()):
+                raise self._error(place, f"{meant[0]} is given for every {keyword}; give it to each vertex by itself")
+        else:
+            chain = [self._vertex(name)]
+            while self._is("->", "--"):
+                if self._next("->", "--") == "--":
+                    raise self._error(place, "an edge of a digraph is written '->', not '--'")
+                chain.append(self._vertex(self._next("name")))
+            attributes = self._attributes()
+            for key in chain:
+                nodes.setdefault(key, {})
+            if len(chain) == 1:
+                nodes[chain[0]] |= attributes
+            for edge in pairwise(chain):
+                if edge in edges:
+                    raise self._error(place, f"the edge from {edge[0]} to {edge[1]} is given twice")
+                edges[edge] = None
 
     def _vertex(self, name: str) -> Any:
         while self._is(":"):
             self._next(":")
             self._next("name")
-        return int(name) if name.isdecimal() and name.isascii() and str(int(name[:18])) == name else name
+        return vertex_of(name)
 
     def _attributes(self) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
@@ -142,11 +147,16 @@ class _Dot:
         return attributes
 
 
-def _meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
+def vertex_of(name: str) -> int | str:
+    """Return the name of a vertex as a number, if it is one as Python would write it."""
+    return int(name) if name.isdecimal() and name.isascii() and str(int(name[:18])) == name else name
+
+
+def meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str, Any]:
     """Return the used attributes of a vertex: name, words, and whether it is an input or an output.
 
     Raises:
-        UsageError: the number of words is not a whole number, 1 or more.
+        UsageError: the number of words is not a whole number, 1 or more, or an end is neither true nor false.
     """
     kept: dict[str, Any] = {}
     if "label" in node:
@@ -161,29 +171,20 @@ def _meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str
         kept["words"] = int(text)
     for end in ("input", "output"):
         if end in node:
-            kept[end] = node[end] in (True, "true", "True", "1")
+            said = str(node[end]).strip().lower()
+            if said not in _TRUTH:
+                raise UsageError(f"vertex {str(name)[:40]!r} has {end} = {said[:40]!r}; it is true or false.")
+            kept[end] = _TRUTH[said]
     return kept
-
-
-def graphml(data: bytes) -> Cdag:
-    """Read GraphML with networkx; vertex attributes are as for DOT."""
-    import networkx as nx
-
-    try:
-        with warnings.catch_warnings(action="ignore"):  # warnings about attributes without a type, which are not used
-            graph = nx.read_graphml(io.BytesIO(data))
-    except Exception as error:  # the library raises many kinds of errors for broken files
-        raise UsageError(f"it is not GraphML: {_line(error)}.") from None
-    nodes = {_key(v): _meaning(v, node) for v, node in graph.nodes(data=True)}
-    return _checked(graph, nodes, [(_key(u), _key(v)) for u, v in graph.edges()])
 
 
 def node_link(data: bytes) -> Cdag:
     """Node-link JSON of networkx: {"nodes": [{"id": …}, …], "edges" or "links": [{"source": …, "target": …}, …]}."""
     try:
-        document = json.loads(data.decode("utf-8"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"it is not JSON: {_line(error)}.") from None
+        text = data.decode("utf-8")
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:  # not JSON, or a number of thousands of digits
+        raise UsageError(f"it is not JSON: {line_of(error)}.") from None
     edges = document.get("edges", document.get("links")) if isinstance(document, dict) else None
     if not isinstance(edges, list) or not isinstance(document.get("nodes"), list):
         raise UsageError('node-link JSON is an object with the lists "nodes" and "edges" (or "links").')
@@ -196,7 +197,7 @@ def node_link(data: bytes) -> Cdag:
             raise UsageError(f'entry {number} of "nodes" has no "id" that is a number or a text.')
         if key in nodes:
             raise UsageError(f"vertex {key!r} is given twice.")
-        nodes[key] = _meaning(key, node)
+        nodes[key] = meaning(key, node)
     pairs = []
     for number, edge in enumerate(edges):
         pair = (edge.get("source"), edge.get("target")) if isinstance(edge, dict) else (None, None)
@@ -209,46 +210,31 @@ def node_link(data: bytes) -> Cdag:
     return Cdag.from_nodes(nodes, pairs)
 
 
-def _checked(graph: Any, nodes: dict[Any, dict[str, Any]], edges: list[tuple[Any, Any]]) -> Cdag:
-    if not graph.is_directed() or graph.is_multigraph():
-        raise UsageError("a computation is a directed graph without parallel edges.")
-    if not nodes:
-        raise UsageError("it has no vertices; a graph has at least one.")
-    return Cdag.from_nodes(nodes, edges)
-
-
-def _key(name: Any) -> Any:
-    """Return a vertex name as a number, if it is one."""
-    return int(name) if isinstance(name, str) and name.isdecimal() and str(int(name[:18])) == name else name
-
-
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def write_dot(graph: Cdag) -> bytes:
+    """Write DOT: `input=true` marks inputs, which are boxes; `output=true` outputs, with a double border.
+
+    If there are no inputs, or no outputs, every vertex says so: without the attribute they are sources or sinks.
+    """
     lines = ["digraph {"]
-    nx_graph = graph.to_networkx()
-    for v, node in nx_graph.nodes(data=True):
-        shape = ", shape=box" if node["input"] else ""
-        doubled = ", peripheries=2" if node["output"] else ""
+    none = [f", {end}=false" for end, ids in (("input", graph.inputs), ("output", graph.outputs)) if not len(ids)]
+    for v, node in graph.to_networkx().nodes(data=True):
+        first = ", input=true, shape=box" if node["input"] else ""
+        last = ", output=true, peripheries=2" if node["output"] else ""
         words = f", words={node['words']}" if "words" in node else ""
         label = node["label"].replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f'  {v} [label="{label}", op="{node["op"]}"{words}{shape}{doubled}];')
-    lines += [f"  {u} -> {v};" for u, v in nx_graph.edges]
+        lines.append(f'  {v} [label="{label}", op="{node["op"]}"{words}{first}{last}{"".join(none)}];')
+    lines += [f"  {u} -> {v};" for u, v in graph.pairs().tolist()]
     return "\n".join([*lines, "}", ""]).encode()
 
 
-def write_graphml(graph: Cdag) -> bytes:
-    import networkx as nx
-
-    nx_graph = graph.to_networkx()
-    for _, node in nx_graph.nodes(data=True):
-        node["index"] = ",".join(map(str, node["index"]))  # GraphML has no lists
-    return ("\n".join(nx.generate_graphml(nx_graph)) + "\n").encode()
-
-
 def write_node_link(graph: Cdag) -> bytes:
+    """Write the node-link JSON of networkx, with the edges in the order of operands."""
     import networkx as nx
 
-    return (json.dumps(nx.node_link_data(graph.to_networkx(), edges="edges"), indent=1) + "\n").encode()
+    document = nx.node_link_data(graph.to_networkx(), edges="edges")
+    document["edges"] = [{"source": u, "target": v} for u, v in graph.pairs().tolist()]
+    return (json.dumps(document, indent=1) + "\n").encode()

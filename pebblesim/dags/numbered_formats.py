@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pebblesim.core.errors import UsageError
 from pebblesim.dags.rows import TokenRows, words_of
-from pebblesim.errors import UsageError
 from pebblesim.graphs.cdag import Cdag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+MOST_EMPTY_ROWS: Final = 1_000_000
+"""A matrix may have this many rows without entries, so that a short file cannot ask for any amount of memory."""
 
 
 def hyperdag(data: bytes) -> Cdag:
@@ -61,9 +64,16 @@ def hyperdag(data: bytes) -> Cdag:
     weights = np.where(
         lengths > 1, rows.values[rows.start[starts[0] : starts[0] + hyperedges] + np.minimum(column, lengths - 1)], 1
     )
-    words = np.ones(vertices, dtype=np.int64)
-    used = source[numbers] >= 0
+    words = np.full(vertices, -1, dtype=np.int64)
+    used = np.flatnonzero(source[numbers] >= 0)
     words[source[numbers[used]]] = weights[used]
+    if (differ := used[words[source[numbers[used]]] != weights[used]]).size:
+        at = int(differ[0])
+        raise UsageError(
+            f"line {rows.line[starts[0] + at]}: hyperedge {numbers[at]} says {weights[at]} words of vertex "
+            f"{source[numbers[at]]}, and another hyperedge of this vertex says {words[source[numbers[at]]]}."
+        )
+    words[words < 0] = 1
     return Cdag.from_edges(vertices, np.column_stack([u, v])[follows], weights=words_of(words, "vertex"))
 
 
@@ -134,6 +144,11 @@ def matrix_entries(data: bytes, whole: bool = False) -> tuple[tuple[int, int], N
     ((height, width, entries),) = rows.take(0, 1, "the size 'rows columns entries'", 3, 3).tolist()
     if not height or not width:
         raise UsageError(f"the matrix is {height} × {width}; a graph has at least one vertex.")
+    if max(height, width) > MOST_EMPTY_ROWS + 2 * entries:
+        raise UsageError(
+            f"the matrix is {height:,} × {width:,} and has {entries:,} entries, so that most of it is empty; leave out "
+            f"rows and columns without entries, or keep at most {MOST_EMPTY_ROWS:,}."
+        )
     short = rows.lengths[1:] < 2
     if short.any():
         rows.refuse(1 + int(np.argmax(short)), "expected an entry 'row column value'")
@@ -183,16 +198,17 @@ def converter(data: bytes) -> Cdag:
 
 
 def write_hyperdag(graph: Cdag) -> bytes:
-    """Write HyperDAG: each vertex with successors is the first pin of a hyperedge; the successors are the others."""
-    u, v = edges_of(graph)
-    order = np.lexsort((v, u))
-    u, v = u[order], v[order]
+    """Write HyperDAG: each vertex with successors is the first pin of a hyperedge; the successors are the others.
+
+    All sources come before all successors, which are sorted by vertex, so that each vertex keeps the order of its
+    operands.
+    """
+    u, v = graph.pairs().T
     words = np.ones(graph.vertices, dtype=np.int64) if graph.weights is None else graph.weights
     sources = np.flatnonzero((np.bincount(u, minlength=graph.vertices) > 0) | (words > 1))
     number = np.zeros(graph.vertices, dtype=np.int64)
     number[sources] = np.arange(len(sources))
     pins = np.concatenate([np.column_stack([np.arange(len(sources)), sources]), np.column_stack([number[u], v])])
-    pins = pins[np.argsort(pins[:, 0], kind="stable")]
     head = (
         "% HyperDAG v1: hyperedges, vertices, pins; then hyperedges (number, words moved, words held), vertices and\n"
         "% pins (hyperedge, vertex), the source of a hyperedge first\n"
@@ -204,17 +220,24 @@ def write_hyperdag(graph: Cdag) -> bytes:
 
 
 def write_edge_list(graph: Cdag) -> bytes:
-    _unweighted(graph, "an edge list")
-    u, v = edges_of(graph)
-    if len(np.union1d(u, v)) < graph.vertices:
+    """Write an edge "from to" in each line.
+
+    Raises:
+        UsageError: a vertex has no edge, so that no line would name it.
+    """
+    pairs = graph.pairs()
+    if len(np.unique(pairs)) < graph.vertices:
         raise UsageError("an edge list cannot name a vertex without edges; save to .hdag, .json, .graphml or .dot.")
-    return _table(np.column_stack([u, v]))
+    return _table(pairs)
 
 
 def write_matrix_market(graph: Cdag) -> bytes:
-    """Write the pattern of a lower triangular matrix with a full diagonal."""
-    _unweighted(graph, "a matrix")
-    u, v = edges_of(graph)
+    """Write the pattern of a lower triangular matrix with a full diagonal.
+
+    Raises:
+        UsageError: the numbers of vertices do not increase along every edge.
+    """
+    u, v = graph.pairs().T
     if (u > v).any():
         at = int(np.argmax(u > v))
         raise UsageError(
@@ -228,28 +251,11 @@ def write_matrix_market(graph: Cdag) -> bytes:
 
 
 def write_converter(graph: Cdag) -> bytes:
-    ids = np.arange(graph.vertices)
+    """Write the text of OneStopParallel's converters, with work 1 for each vertex."""
+    ids, pairs = np.arange(graph.vertices), graph.pairs()
     words = np.ones(graph.vertices, dtype=np.int64) if graph.weights is None else graph.weights
-    parts = [np.column_stack([ids, np.ones_like(ids)]), np.column_stack([ids, words]), np.column_stack(edges_of(graph))]
-    return f"{graph.vertices} {graph.edges}\n".encode() + b"".join(map(_table, parts))
-
-
-def edges_of(graph: Cdag) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sources and targets of all edges, sorted by target."""
-    targets = _targets(graph)
-    return graph.preds.astype(np.int64), targets
-
-
-def _targets(graph: Cdag) -> NDArray[np.int64]:
-    indptr = graph.indptr.astype(np.int64)
-    return np.repeat(np.arange(graph.vertices), indptr[1:] - indptr[:-1])
-
-
-def _unweighted(graph: Cdag, what: str) -> None:
-    if graph.weights is not None:
-        raise UsageError(
-            f"{what} cannot store the number of words of a vertex; save to .hdag, .json, .graphml or .dot."
-        )
+    parts = [np.column_stack([ids, np.ones_like(ids)]), np.column_stack([ids, words]), pairs]
+    return f"{graph.vertices} {len(pairs)}\n".encode() + b"".join(map(_table, parts))
 
 
 def _table(rows: NDArray[np.int64]) -> bytes:

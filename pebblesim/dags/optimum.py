@@ -17,17 +17,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import whole
 from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
 from pebblesim.dags.optimum_states import MOST_VERTICES, search_states
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.search import pebble
-from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import referee
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.memory import available_memory
-from pebblesim.results import Result
-from pebblesim.sizes import whole
 
 RULES: Final = ("hong-kung", "no-recompute", "partial")
 

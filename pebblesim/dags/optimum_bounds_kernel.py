@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pebblesim.core.jit import kernel, part
 from pebblesim.dags.optimum_bounds_kernel import BitBoard, add, has, of_use, popcount, to_come, to_come_once
-from pebblesim.kernels import kernel, part
 
 FOUND, NONE, FULL, GOES_ON = range(4)  # the result of a call
 

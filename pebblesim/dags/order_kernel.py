@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 NEVER: Any = np.int64(2**62)
 IMPOSSIBLE: Any = np.int64(2**60)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.dags import order_kernel as kernel
-from pebblesim.errors import Infeasible, UsageError
 from pebblesim.graphs.cdag import Cdag
 from pebblesim.graphs.topology import successors, topological
 

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.dags.optimum import RULES, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.dags.samples import small_graphs
-from pebblesim.errors import UnknownName, UsageError
 from pebblesim.graphs.cdag import Cdag
 
 MOST_STEPS: Final = 14

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

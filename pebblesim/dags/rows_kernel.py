@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel
+from pebblesim.core.jit import kernel
 
 _MOST = 10**17  # numbers below ten times this have at most 18 digits
 

@@ -11,16 +11,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import whole
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
 from pebblesim.dags.bounds import Bound, TaskData, at_once, largest, slowly
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.starts import starts
-from pebblesim.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.referee import RULES, Game, referee
 from pebblesim.graphs.cdag import Cdag
-from pebblesim.results import Result
-from pebblesim.sizes import whole
 
 FACTORS: Final = np.array([1.0, 1.5, 2.0, 3.0])
 """A value that must be written before eviction is evicted first only if its next use is this factor later."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.kernels import kernel, part
+from pebblesim.core.jit import kernel, part
 
 
 @kernel()

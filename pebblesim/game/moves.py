@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from pebblesim.errors import UsageError
-from pebblesim.files import whole_file
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

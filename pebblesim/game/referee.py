@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import PebblesimError, UnknownName, UsageError
+from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
 from pebblesim.game.moves import COMPUTE, DELETE, KINDS, READ, WRITE, as_chunk, unpack
 
 # Flags of a vertex. The kernel counts red pebbles by bit 0.

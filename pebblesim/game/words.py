@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pebblesim.errors import UnknownName
+from pebblesim.core.errors import UnknownName
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
 from pebblesim.game.referee import BLUE, BY_TERM, COMPUTED, RED, RULES
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pebblesim.errors import Infeasible, UsageError
-from pebblesim.jobs.arguments import problem_dims
-from pebblesim.jobs.blocks import choose
+from pebblesim.analysis.blocks import choose
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import whole
+from pebblesim.counting.arguments import problem_dims
+from pebblesim.gpu.emit.cuda import WORKERS, Source, cuda, prelude
 from pebblesim.language import program as ir
 from pebblesim.language.registry import Schedule, get
-from pebblesim.readings.kernels.cuda import WORKERS, Source, cuda, prelude
-from pebblesim.readings.kernels.launches import layout
-from pebblesim.sizes import whole
+from pebblesim.launches.launches import layout
 
 PREFIX = "pebblesim_"
 """Prefix of our kernels' names, by which they are distinguished in a profile."""

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import PebblesimError
+from pebblesim.analysis.totals import totals
+from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu.cases import Case
 from pebblesim.gpu.device import Runner
-from pebblesim.readings.rounding import rounding
-from pebblesim.readings.totals import totals
+from pebblesim.gpu.rounding import rounding
 
 MOST_STEPS = 20_000
 """Largest number of primitives of a program for which the float32 error bound is computed entry by entry."""

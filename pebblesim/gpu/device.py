@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu.cases import BYTES, Case
+from pebblesim.gpu.emit.cuda import Kernel, memory
 from pebblesim.gpu.host import rows
-from pebblesim.readings.kernels.cuda import Kernel, memory
 
 OPTIONS = ("--std=c++17",)
 BOUND = "__launch_bounds__(512)"

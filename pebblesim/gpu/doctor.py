@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pebblesim.errors import PebblesimError
+from pebblesim.core.errors import PebblesimError
 from pebblesim.gpu import ncu
 
 INSTALL_TOOLKIT = "install the CUDA toolkit, https://developer.nvidia.com/cuda-downloads"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.core.errors import PebblesimError, UsageError
+from pebblesim.gpu.emit.cuda import Kernel, memory, prelude
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.cuda import Kernel, memory, prelude
-from pebblesim.readings.kernels.sectors import Moved, pitch
+from pebblesim.launches.sectors import Moved, pitch
 
 Array = NDArray[Any]
 

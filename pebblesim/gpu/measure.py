@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pebblesim.caches.l2 import replay
-from pebblesim.errors import PebblesimError, UsageError
+from pebblesim.analysis.totals import totals
+from pebblesim.analysis.work import coarse
+from pebblesim.cachesim.l2 import replay
+from pebblesim.core.errors import PebblesimError, UsageError
 from pebblesim.gpu import ncu
 from pebblesim.gpu.cases import BYTES, PREFIX, Case
 from pebblesim.gpu.device import copy_bandwidth, describe
+from pebblesim.gpu.emit.cuda import memory
 from pebblesim.gpu.results import Row, load, save
 from pebblesim.language import program as ir
-from pebblesim.readings.kernels.cuda import memory
-from pebblesim.readings.kernels.sectors import moved
-from pebblesim.readings.totals import totals
-from pebblesim.readings.work import coarse
+from pebblesim.launches.sectors import moved
 
 CHILD = (sys.executable, "-m", "pebblesim.gpu.child")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 SECTOR = 32
 """Bytes in a sector."""

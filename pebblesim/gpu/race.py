@@ -15,18 +15,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pebblesim.advice.cards import card
-from pebblesim.errors import Infeasible, UsageError
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.counting.count import count
+from pebblesim.gpu.advice.cards import card
+from pebblesim.gpu.emit.storage import Storage, storage
+from pebblesim.gpu.emit.triton import Source, moved_bytes, triton
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
-from pebblesim.jobs.count import count
-from pebblesim.jobs.tiles import TILINGS, Tiling, check
+from pebblesim.gpu.tiles import TILINGS, Tiling, check
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.program import Program
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.storage import Storage, storage
-from pebblesim.readings.kernels.triton import Source, moved_bytes, triton
 
 Row = dict[str, Any]
 

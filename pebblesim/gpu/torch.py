@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pebblesim.advice import cards
-from pebblesim.advice.forecast import Forecast, forecasts
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import Forecast, forecasts
+from pebblesim.gpu.emit.triton import LEAST_SIDE, triton
 from pebblesim.gpu.module import module_of
-from pebblesim.jobs.tiles import Tiling
+from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
 from pebblesim.language.registry import get
-from pebblesim.readings.kernels.triton import LEAST_SIDE, triton
-from pebblesim.sizes import listed
 
 LARGEST = 1024
 """Largest head dimension."""

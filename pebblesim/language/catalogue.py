@@ -55,7 +55,17 @@ class Catalogue(MutableMapping[str, T]):
 
 def place(function: Callable[..., Any]) -> str:
     """Return where a function is defined and may be redefined: its file, or the notebook for all notebook cells."""
-    while isinstance(function, partial):
-        function = function.func
+    function = _without_arguments(function)
     code = getattr(function, "__code__", None)
     return "__main__" if function.__module__ == "__main__" or code is None else str(code.co_filename)
+
+
+def is_built_in(function: Callable[..., Any]) -> bool:
+    """Whether a function belongs to this package, so that every process knows what it declares."""
+    return _without_arguments(function).__module__.startswith("pebblesim.")
+
+
+def _without_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, partial):
+        function = function.func
+    return function

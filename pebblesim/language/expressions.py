@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from pebblesim.errors import TraceError
+from pebblesim.core.errors import TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.source import where
 

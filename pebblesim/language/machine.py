@@ -30,8 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pebblesim.errors import PebblesimError, TraceError, UsageError
+from pebblesim.core.errors import PebblesimError, TraceError, UsageError
 from pebblesim.language import program as ir
+from pebblesim.language.carried import Names
 from pebblesim.language.expressions import (
     CONSTANTS,
     Block,
@@ -148,6 +149,7 @@ class Machine:
         """Trace a loop's body, which the caller runs for the index that this yields."""
         index, started, body = Index(loop.range), loop.line, self._body()
         self._indices[index._range] = index
+        names = Names(line(), self._gone)
         body.append(loop)
         self._scopes.append((loop.body, []))
         try:
@@ -159,6 +161,7 @@ class Machine:
         index._range.name = index._range.name or f"{index._range.dim}'"
         self._close_scope(f"the end of the loop in line {started}")
         index._alive = False
+        names.check()
         if otherwise and loop.when:
             body.append(self._left_out(loop, otherwise))
 
@@ -434,6 +437,14 @@ class Machine:
             if self._state[tile] == "full":
                 body.append(ir.Delete(tile, True, 0))
                 self._state[tile] = f"left the cache at {when}"
+
+    def _gone(self, value: Index | Value) -> bool:
+        """Whether an index or an expression can no longer be used."""
+        if isinstance(value, Index):
+            return not value._alive
+        refs = tuple(ir.refs(value._expr))
+        alive = all(self._indices[rng]._alive for ref in refs for rng in ref.ranges)
+        return not alive or any(self._state[ref.tile] not in ("empty", "full") for ref in refs)
 
     def _check_in_cache(self, tile: ir.Tile) -> None:
         if self._state[tile] not in ("empty", "full"):

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
-from math import gcd
 from pathlib import Path
 from typing import Any
 
-from pebblesim.errors import UsageError
-from pebblesim.files import load_numpy
+from pebblesim.core.errors import UsageError
+from pebblesim.core.files import load_numpy
+from pebblesim.core.sizes import parse_size
 from pebblesim.language.tile_ranges import (
     Copies,
     Grid,
@@ -27,7 +27,6 @@ from pebblesim.language.tile_ranges import (
     tiles_in_band,
     tiles_of,
 )
-from pebblesim.sizes import parse_size
 
 Array = Any
 
@@ -132,30 +131,10 @@ class Band(Mask):
         )
 
     def tiles(self, grid: Grid, rows: TileRange, columns: TileRange) -> int:
-        before, after = self.limits(grid)
-        full, rest = divmod(max(0, rows.stop - rows.start), rows.block)
-        tiles, alike = 0, self.rows // gcd(self.rows, rows.block)  # each so many tiles on, they lie alike
-        for start in range(rows.start, rows.start + min(alike, full) * rows.block, rows.block):
-            first, count = start // self.rows, -(-(rows.start + full * rows.block - start) // (alike * rows.block))
-            height, step = (start + rows.block - 1) // self.rows + 1 - first, alike * rows.block // self.rows
-            tiles += tiles_in_band(first, step, height, count, columns, before, after)
-        if rest:
-            first = (rows.stop - rest) // self.rows
-            tiles += tiles_in_band(first, 1, (rows.stop - 1) // self.rows + 1 - first, 1, columns, before, after)
-        return tiles
+        return tiles_in_band(Copies(rows), columns, *self.limits(grid), self.rows)
 
     def tiles_of_copies(self, grid: Grid, rows: Copies, columns: Copies) -> int:
-        start, stop, block = rows.tiles
-        if columns.number > 1 or rows.number <= rows.tiles.number or rows.step % self.rows:
-            return super().tiles_of_copies(grid, rows, columns)
-        # The copies of a tile are alike, too, and there are fewer tiles than copies.
-        before, after = self.limits(grid)
-        tiles = 0
-        for at in range(start, stop, block):
-            first, last = at // self.rows, (min(at + block, stop) - 1) // self.rows
-            step, height = rows.step // self.rows, last + 1 - first
-            tiles += tiles_in_band(first, step, height, rows.number, columns.tiles, before, after)
-        return tiles
+        return sum(tiles_in_band(rows, each, *self.limits(grid), self.rows) for each in columns.each())
 
     def met(self, grid: Grid, rows: TileRange, columns: TileRange, axis: int = 0) -> Array:
         before, after = self.limits(grid)

@@ -1,4 +1,4 @@
-"""The declaration of a problem; the built-in problems are in `pebblesim.problems`.
+"""The declaration of a problem; the built-in problems are in `pebblesim.catalogue`.
 
 Schedules are compared only within one problem. The references are written for clarity, in float64 and without blocking.
 They are the definition against which every schedule and every graph is tested.
@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.arithmetic import Arithmetic, function_of
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.arithmetic import Arithmetic, function_of
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.program import Pairs, grid
 
@@ -49,7 +49,7 @@ class Theta:
     @property
     def sympy(self) -> Expr:
         """Return the expression as a `sympy.Expr`; its symbols have no assumptions."""
-        from pebblesim.notation import parse
+        from pebblesim.core.notation import parse
 
         return parse(self.expr)
 
@@ -93,8 +93,8 @@ class Problem:
         graph: the function that declares its graph to a `pebblesim.graphs.builder.Builder`, or its location as
             "module:name"; None if games cannot be played.
         theta: the expression inside Θ; None if it is not known.
-        bounds: the lower bounds besides the compulsory one: a `pebblesim.theory.cutting.Bounding`, or its name in
-            `pebblesim.theory.lower_bounds.BOUNDS`; None if there are none.
+        bounds: the lower bounds besides the compulsory one: a `pebblesim.lower_bounds.cutting.Bounding`, or its name in
+            `pebblesim.lower_bounds.bounds.BOUNDS`; None if there are none.
         totals: alternative sizes. Each is the sum of two dimensions, and may be given instead of the second one, with
             the first.
         scaled: inputs and outputs that are multiplied by s if all scores are. Attention with scores s Q Kᵀ is computed
@@ -286,7 +286,7 @@ class Problem:
         return inputs
 
 
-PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.problems")
+PROBLEMS: Catalogue[Problem] = Catalogue("pebblesim.catalogue")
 
 
 def problem(name: str, **declared: Any) -> Problem:

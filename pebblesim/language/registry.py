@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from pebblesim.errors import UnknownName, UsageError
+from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
 from pebblesim.language.catalogue import Catalogue, place
 from pebblesim.language.problems import Problem, problem

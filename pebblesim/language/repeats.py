@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pebblesim.errors import TraceError
+from pebblesim.core.errors import TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.source import where_is
 

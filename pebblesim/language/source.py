@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import Any
 
 _HERE = Path(__file__).parent
-_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py")}
+_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py", "carried.py")}
 _TRACER.add(contextmanager.__code__.co_filename)
 
 
@@ -20,6 +21,24 @@ def frame() -> Any:
     while caller.f_code.co_filename in _TRACER:
         caller = caller.f_back
     return caller
+
+
+def frames() -> list[Any]:
+    """Return the frames of the schedule: the innermost, and those of the functions that called it."""
+    found = [frame()]
+    while (caller := found[-1].f_back) is not None and caller.f_code.co_filename not in _TRACER:
+        found.append(caller)
+    return found
+
+
+def of_tracer(value: object) -> bool:
+    """Whether this is a module, or an object of the tracer's; its state is no state of the schedule's."""
+    code = getattr(value, "gi_code", None)
+    return (
+        isinstance(value, ModuleType)
+        or str(getattr(value, "__module__", None)).startswith("pebblesim.")
+        or (code is not None and code.co_filename in _TRACER)
+    )
 
 
 class Line(int):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NamedTuple
 
-from pebblesim.errors import UsageError
+from pebblesim.core.errors import UsageError
 
 Array = Any
 
@@ -13,6 +14,9 @@ Grid = tuple[int, int]
 
 MOST_TILES = 2**24
 """Most tiles of one dimension that are looked up in a table."""
+
+MOST_SUMS = 2**16
+"""Most sums of one dimension that a sum over tiles of tiles may take."""
 
 
 class TileRange(NamedTuple):
@@ -36,7 +40,13 @@ class Copies(NamedTuple):
     number: int = 1
 
     def each(self) -> list[TileRange]:
-        """Each of the copies."""
+        """Return each of the copies.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        if self.number > MOST_TILES:
+            raise UsageError(_too_many(self.number))
         start, stop, block = self.tiles
         return [TileRange(start + at, stop + at, block) for at in (self.step * k for k in range(self.number))]
 
@@ -81,35 +91,101 @@ def cut_by(first: Array, last: Array, tiles: TileRange) -> Array:
     return np.where(first <= last, last // tiles.block - first // tiles.block + 1, 0)
 
 
-def tiles_in_band(first: int, step: int, height: int, count: int, columns: TileRange, before: int, after: int) -> int:
-    """Sum the numbers of column tiles with a pair in the band over `count` row tiles of one height, `step` apart.
+def tiles_in_band(rows: Copies, columns: TileRange, before: int, after: int, rows_of_query: int = 1) -> int:
+    """Sum the numbers of column tiles with a pair in the band over all copies of tiles of rows.
 
-    The rows of a tile at r have the columns r - before ... r + height - 1 + after, as far as these exist.
+    Query q, which has so many rows, sees the columns q - before ... q + after, as far as these exist.
+
+    Raises:
+        UsageError: see `floor_sum_of_grid`.
     """
-    # Only those tiles count that see a column at all.
-    start = max(0, -(-(columns.start - after - height + 1 - first) // step))
-    stop = min(count, -(-(columns.stop + before - first) // step))
+    start, stop, block = rows.tiles
     if start >= stop or columns.start >= columns.stop:
         return 0
+    full, rest = divmod(stop - start, block)
+    heights = [(_Places(start, block, full, rows.step, rows.number), block)] if full else []
+    if rest:
+        heights.append((_Places(stop - rest, block, 1, rows.step, rows.number), rest))
     wide = columns.stop - columns.start
-    all_tiles = -(-wide // columns.block)
-    behind = first + height + after - columns.start  # where the columns that tile 0 sees end
-    up_to_the_end = sum_of_ceilings(start, stop, step, behind, columns.block, wide, all_tiles)
-    ahead = first - before - columns.start  # where they begin
-    before_the_start = sum_of_ceilings(start, stop, step, ahead - columns.block + 1, columns.block, wide, all_tiles)
-    return up_to_the_end - before_the_start
+    all_tiles, divisor = columns.number, rows_of_query * columns.block
+    tiles = 0
+    for places, height in heights:
+        # The tile at row r sees the columns from ⌊r / rows of a query⌋ - before on; ⌊⌊x/a⌋/b⌋ = ⌊x/ab⌋.
+        offset = -rows_of_query * (before + columns.start)
+        before_the_start = places.sum_of_floors(offset, divisor, rows_of_query * wide - offset, all_tiles)
+        offset = height - 1 + rows_of_query * (after - columns.start + columns.block)
+        up_to_the_end = places.sum_of_floors(offset, divisor, divisor * all_tiles - offset, all_tiles)
+        tiles += up_to_the_end - before_the_start
+    return tiles
 
 
-def sum_of_ceilings(start: int, stop: int, step: int, offset: int, block: int, limit: int, most: int) -> int:
-    """Σ of ⌈(step·i + offset) / block⌉ for start ≤ i < stop; no term below 0, `most` where the top exceeds `limit`."""
-    positive = min(stop, max(start, -(offset // step)))  # the first i whose top is above 0
-    full = min(stop, max(positive, -((offset - limit) // step)))  # the first whose top exceeds the limit
-    terms = full - positive
-    return floor_sum(terms, block, step, step * positive + offset + block - 1) + (stop - full) * most
+class _Places(NamedTuple):
+    """Rows at which tiles start: `number` of them, `block` apart, and again at each of `copies`, `step` apart.
+
+    Each copy lies behind the one before.
+    """
+
+    start: int
+    block: int
+    number: int
+    step: int
+    copies: int
+
+    def sum_of_floors(self, offset: int, divisor: int, full: int, most: int) -> int:
+        """Σ of ⌊(r + offset) / divisor⌋ over the rows r; no term below 0, and `most` from the row `full` on."""
+        positive = self._before(-offset)
+        high = max(positive, self._before(full))
+        terms = self._first(high, offset, divisor) - self._first(positive, offset, divisor)
+        return terms + (self.number * self.copies - high) * most
+
+    def _before(self, row: int) -> int:
+        """How many of them are less than a row."""
+        copy = min(self.copies - 1, (row - self.start) // self.step) if self.step else 0
+        in_copy = -(-(row - self.start - copy * self.step) // self.block)
+        return copy * self.number + min(self.number, in_copy) if row > self.start else 0
+
+    def _first(self, count: int, offset: int, divisor: int) -> int:
+        """Σ of ⌊(r + offset) / divisor⌋ over the first of the rows."""
+        copies, more = divmod(count, self.number)
+        start = self.start + offset
+        return floor_sum_of_grid((copies, self.number), divisor, (self.step, self.block), start) + floor_sum(
+            more, divisor, self.block, start + copies * self.step
+        )
+
+
+def _too_many(tiles: int) -> str:
+    return (
+        f"under a mask, {tiles:,} tiles that are cut into smaller tiles, which do not divide them, are too many to be "
+        "counted one by one; take larger tiles, or a divisor."
+    )
+
+
+def floor_sum_of_grid(counts: Grid, m: int, steps: Grid, b: int) -> int:
+    """Σ of ⌊(s₀·i + s₁·j + b) / m⌋ for i below the one count and j below the other.
+
+    It takes a sum of one dimension for each i, or for each j, or each value that one of them has modulo m: the fewest.
+
+    Raises:
+        UsageError: these are too many.
+    """
+    if 0 in counts:
+        return 0
+    sides = zip(counts, steps, strict=True)
+    (count, step), inner = sorted(sides, key=lambda side: min(side[0], m // gcd(side[1], m)))
+    period = min(count, m // gcd(step, m))
+    if period > MOST_SUMS:
+        raise UsageError(_too_many(period))
+    total = 0
+    for first in range(period):
+        alike = -(-(count - first) // period)  # each `period` further on, whose floors are that much higher
+        higher = step * period // m if alike > 1 else 0
+        total += alike * floor_sum(inner[0], m, inner[1], step * first + b)
+        total += inner[0] * higher * (alike * (alike - 1) // 2)
+    return total
 
 
 def floor_sum(n: int, m: int, a: int, b: int) -> int:
-    """Σ_{i<n} ⌊(a·i + b) / m⌋ for a, b ≥ 0, in as many steps as Euclid's algorithm takes on a and m."""
+    """Σ_{i<n} ⌊(a·i + b) / m⌋ for a ≥ 0, in as many steps as Euclid's algorithm takes on a and m."""
     total = 0
     while n > 0:
         total += n * (n - 1) // 2 * (a // m) + n * (b // m)

@@ -1,0 +1,217 @@
+"""The cache that a program needs, as a function of its block sizes, without running its loops.
+
+The peak of red pebbles (`pebblesim.analysis.peak`) takes milliseconds. These bounds on it, closed forms that are
+compiled once from the program, take microseconds, hold for all smaller or all larger blocks, and mostly meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from pebblesim.analysis.functions_of_blocks import Sizes, compiled, text_of
+from pebblesim.analysis.peak import CHAINS, intermediates, peak_red, spared
+from pebblesim.language import program as ir
+
+_Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dimension, and the blocks that cut it
+_Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
+
+
+class Room:
+    """The peak of red pebbles of some phases, for block sizes, on summation trees of one shape."""
+
+    def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
+        self.program, self.dims, self.summation = program, dims, summation
+        phases = [_levels(phase) for phase in program.phases]
+        self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
+        self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
+        self._spared = spared(summation)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def least(self, blocks: Sizes) -> int:
+        """Return a lower bound on the pebbles of games with blocks of these sizes or larger."""
+        return self._low(blocks) - self._spared
+
+    def most(self, blocks: Sizes) -> int | None:
+        """Return an upper bound on the pebbles of games with blocks of these sizes or smaller; None if not known."""
+        return self._high(blocks) if self.summation in CHAINS else None
+
+    def __call__(self, blocks: Sizes) -> int:
+        """Return the largest number of red pebbles at any time of the game."""
+        key = tuple(blocks[name] for name in self.program.blocks)
+        if key not in self._known:
+            self._known[key] = peak_red(self.program, {**self.dims, **blocks}, self.summation)
+        return self._known[key]
+
+
+def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) -> Callable[[Sizes], int]:
+    """Return a function of the block sizes: the largest of these numbers of pebbles.
+
+    Each is a sum of products of lengths plus a number. It counts only where each of its loops has two whole tiles.
+    """
+    names: dict[str, str] = {}
+
+    def name(length: _Length) -> str:
+        dim, cuts = length
+        if not cuts:
+            return str(dims[dim])
+        return names.setdefault(f"min({dims[dim]}, {', '.join(map(text_of, cuts))})", f"x{len(names)}")
+
+    def twice(rng: ir.Range) -> str:
+        assert rng.parent is not None
+        before = "" if rng.after is None else f" - {text_of(rng.after)}"
+        return f"{name(_first(rng.parent))}{before} >= 2 * {text_of(rng.block)}"
+
+    texts: dict[str, None] = {}
+    for words, more, loops in levels:
+        products = ("*".join([str(times), *map(name, lengths)]) for lengths, times in words.items())
+        conditions = " and ".join(sorted(map(twice, loops)))
+        texts[f"{' + '.join([*products, str(more)])}" + (f" if {conditions} else 0" if conditions else "")] = None
+    return compiled(f"(lambda {', '.join(names.values())}: max(0, 0, {', '.join(texts)}))({', '.join(names)})")
+
+
+@lru_cache(maxsize=1024)
+def _levels(phase: ir.Phase) -> _Levels:
+    """Return the tiles that a phase holds; they are the same for all sizes."""
+    return _Levels(phase.body)
+
+
+class _Levels:
+    """The tiles that a phase holds in the first iterations of its loops, where tiles are largest.
+
+    Attributes:
+        high: the words of all resident tiles, after each primitive that brings a tile or computes.
+        low: (words, loops) as a lower bound on the pebbles: like `high`, but without sums that may have no term yet,
+            because these have no pebble, and with the intermediates of values that are computed in place or added to
+            complete tiles. For first iterations, and for second ones of `loops` that have two whole tiles.
+        passing: largest number of additional pebbles, on intermediates.
+    """
+
+    def __init__(self, body: list[ir.Node]) -> None:
+        self.resident: dict[ir.Tile, _Sum] = {}
+        self.full: set[ir.Tile] = set()
+        self.partly: dict[ir.Tile, ir.Ranges] = {}  # for each sum, the part that has terms already
+        self.passing = 0
+        self.high: list[_Sum] = []
+        self._low: dict[frozenset[ir.Range], list[_Sum]] = {}
+        self._seen: set[object] = set()  # sets of resident tiles, with those that have a pebble for each word
+        self._walk(body, frozenset())
+        self.high = _outermost(self.high)
+        self.low: list[tuple[_Sum, frozenset[ir.Range]]] = []
+        for loops in sorted(self._low, key=len):
+            others = [words for words, fewer in self.low if fewer <= loops]
+            self.low += [(words, loops) for words in _outermost(self._low[loops]) if not _below(words, others)]
+
+    def _walk(self, body: list[ir.Node], second: frozenset[ir.Range]) -> None:
+        for node in body:
+            match node:
+                case ir.Loop(range=ir.Range(first=True), body=inner):
+                    self._walk(inner, second)
+                    continue
+                case ir.Loop(range=rng, body=inner):
+                    sure = rng.after is None  # otherwise the loop may have no iteration
+                    before = self._state()
+                    self._walk(inner, second if sure else second | {rng})
+                    after = self._state() if sure else before
+                    if self._state() != before:  # otherwise further iterations are like the first
+                        self._walk(inner, second | {rng})
+                    self.full, self.partly = set(after[0]), dict(after[1])
+                    if sure:
+                        self._covered(rng)
+                    continue
+                case ir.Init():
+                    self._pass(1, second)
+                    continue
+                case ir.Move(tile=tile, source=source):
+                    (self.full.add if source in self.full else self.full.discard)(tile)
+                case ir.Compute(target=target):
+                    known = node.mode != "new" and target.tile in self.full
+                    self._pass(_passing(node), second if known else None)
+                    if node.mode == "add":
+                        self.partly[target.tile] = target.ranges
+                        self._fill(target.tile)
+                case _:
+                    pass
+            if entered := ir.entering(node):
+                self.resident[entered] = _words(entered.ranges)
+                (self.full.discard if isinstance(node, ir.Zeros) else self.full.add)(entered)
+            if left := ir.leaving(node):
+                self.resident.pop(left, None)
+                self.full.discard(left)
+                self.partly.pop(left, None)
+            resident = frozenset(self.resident)
+            if resident not in self._seen:
+                self._seen.add(resident)
+                self.high.append(_added(self.resident.values()))
+            self._hold(0, second)
+
+    def _state(self) -> tuple[set[ir.Tile], dict[ir.Tile, ir.Ranges]]:
+        """Return what an iteration depends on: the tiles that are complete, and the sums that are complete in part."""
+        return set(self.full), dict(self.partly)
+
+    def _pass(self, pebbles: int, second: frozenset[ir.Range] | None) -> None:
+        """Record intermediates; in these iterations, unless None, they are held in addition to all complete tiles."""
+        self.passing = max(self.passing, pebbles)
+        if second is not None:
+            self._hold(pebbles, second)
+
+    def _hold(self, passing: int, second: frozenset[ir.Range]) -> None:
+        """Record the tiles that have a pebble for each word, with this number of additional pebbles."""
+        held = frozenset(self.full.intersection(self.resident))
+        if (second, held, passing) not in self._seen:
+            self._seen.add((second, held, passing))
+            words = (words for tile, words in self.resident.items() if tile in held)
+            self._low.setdefault(second, []).append(_added((*words, {(): passing})))
+
+    def _covered(self, rng: ir.Range) -> None:
+        """Record that a loop over the parts of a range has covered the whole range."""
+        for tile, ranges in self.partly.items():
+            if rng in ranges and rng.parent is not None:
+                self.partly[tile] = tuple(rng.parent if each is rng else each for each in ranges)
+                self._fill(tile)
+
+    def _fill(self, tile: ir.Tile) -> None:
+        if self.partly[tile] == tile.ranges:
+            self.full.add(tile)
+
+
+def _words(ranges: ir.Ranges) -> _Sum:
+    return {tuple(sorted(map(_first, ranges), key=repr)): 1}
+
+
+def _first(rng: ir.Range) -> _Length:
+    if rng.parent is None:
+        return rng.name, ()
+    dim, blocks = _first(rng.parent)
+    return dim, tuple(dict.fromkeys((*blocks, rng.block)))
+
+
+def _added(parts: Iterable[_Sum]) -> _Sum:
+    total: _Sum = {}
+    for part in parts:
+        for lengths, times in part.items():
+            total[lengths] = total.get(lengths, 0) + times
+    return total
+
+
+def _outermost(sums: list[_Sum]) -> list[_Sum]:
+    """Return the sums that no other sum exceeds term by term."""
+    kept: list[_Sum] = []
+    for each in sums:
+        if not _below(each, kept):
+            kept = [other for other in kept if not _below(other, [each])] + [each]
+    return kept
+
+
+def _below(words: _Sum, others: Iterable[_Sum]) -> bool:
+    return any(all(times <= other.get(lengths, 0) for lengths, times in words.items()) for other in others)
+
+
+def _passing(node: ir.Compute) -> int:
+    """Return the largest number of pebbles on intermediates while a node computes, without the words of its target."""
+    match node.expr:
+        case ir.Elementwise():
+            return intermediates(node.expr)
+        case ir.RowReduction(operand=operand):
+            return max(2, 1 + (not isinstance(operand, ir.Ref)), intermediates(operand))
+    return 2

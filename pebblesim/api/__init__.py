@@ -1,0 +1,1 @@
+"""The public questions about schedules and problems: closed forms, games, bounds, crossovers, glossaries."""

@@ -1,0 +1,262 @@
+"""Crossings as results: which of two schedules moves fewer words, as data and as text.
+
+`pebblesim.api.crossover` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pebblesim.core.results import Result
+from pebblesim.counting.heads import Heads
+from pebblesim.language.registry import get
+
+RATIO = 64
+"""The ratio n/d at which crossings are measured over many d."""
+
+
+BOTH, NEITHER = "both", "neither"
+"""Names of the leader if two schedules move the same number of words, or if neither fits."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Which of two schedules moves fewer words, as a function of M or of a dimension.
+
+    Attributes:
+        schedules: the two schedules; the second is the one that moves fewer words at the end, independent of the order
+            given.
+        dims, M: the sizes; for the size that varies, its last value.
+        along: the size that varies, "M" or a dimension.
+        leads: (size, name) pairs: from this size on this schedule moves fewer words; "both" if they move the same,
+            "neither" if neither fits.
+        fits: whether both fit just below `at`. If not, they do not cross: the second becomes feasible there.
+        words: I/O of both at `at`, for all heads and sequences; empty if there is no crossing.
+        exponent: x, if the crossing is M = Θ(d^x).
+        proof: the proof of the exponent, or the reason why there is none.
+    """
+
+    schedules: tuple[str, str]
+    dims: Mapping[str, int]
+    along: str
+    leads: tuple[tuple[int, str], ...]
+    fits: bool
+    words: tuple[int | None, ...]
+    exponent: Fraction | None = None
+    proof: str = ""
+
+    @property
+    def at(self) -> int | None:
+        """The smallest size such that the second schedule moves fewer words there and for all larger sizes;
+
+        None if there is none.
+        """
+        last, leader = self.leads[-1]
+        return last if leader == self.schedules[1] else None
+
+    @property
+    def M(self) -> int | None:
+        """The same, if the size is M."""
+        return self.at if self.along == "M" else None
+
+    @property
+    def first(self) -> int | None:
+        """The smallest size at which the second schedule moves fewer words."""
+        return next((size for size, leader in self.leads if leader == self.schedules[1]), None)
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """Every size at which the lead changes, in order."""
+        return tuple(size for size, _ in self.leads[1:])
+
+    @property
+    def d(self) -> int | None:
+        """The head dimension; None if the rows of keys and values have different lengths."""
+        return _head_dimension(self.dims)
+
+    @property
+    def M_over_d2(self) -> Fraction | None:
+        """M in units of d²; None if there is no single d."""
+        return None if self.M is None or self.d is None else Fraction(self.M, self.d**2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return an entry of `pebblesim crossover --json`."""
+        return {
+            "schedules": list(self.schedules),
+            "along": self.along,
+            "at": self.at,
+            "M": self.M,
+            "M_over_d2": None if self.M_over_d2 is None else float(self.M_over_d2),
+            "first": self.first,
+            "changes": list(self.changes),
+            "leads": [{"from": size, "schedule": leader} for size, leader in self.leads],
+            "feasible_below": self.fits,
+            "words": list(self.words),
+            "exponent": _number(self.exponent),
+            "proof": self.proof,
+        }
+
+    def __str__(self) -> str:
+        """Return which schedule moves fewer words where, and the I/O at the last change."""
+        (start, leader), *changes = self.leads
+        if not changes:
+            where = f"M from {start:,} on" if self.along == "M" else f"{self.along} looked at"
+            return f"{self._says(leader)} at every {where}"
+        last, after = changes[-1]
+        before = self.leads[-2][1]
+        if len(changes) > 1:
+            turns = (f"{leader} from {size:,}" for size, leader in self.leads[:-1])
+            text = f"the lead changes {len(changes)} times: along {self.along}, {', '.join(turns)} up to {last - 1:,}"
+            then = self._says(after)
+        else:
+            text = f"{self._says(before)} up to {self.along} = {last - 1:,}"
+            then = f"{after} does" if {before, after} == {*self.schedules} else self._says(after)
+        text += f"; from {self.along} = {last:,} on{self._in_d2(last)} {then}"
+        if not self.fits and before in self.schedules:
+            text += f" ({self._other(before)} does not fit below)"
+        if self.words and None not in self.words:
+            a, b = (f"{words:,}" for words in self.words)
+            text += f"\n  there {self.schedules[1]} moves {b} words, and {self.schedules[0]} {a}"
+        return text
+
+    def _says(self, leader: str) -> str:
+        if leader in self.schedules:
+            return f"{leader} moves fewer words than {self._other(leader)}"
+        both = " and ".join(self.schedules)
+        return f"{both} move the same" if leader == BOTH else f"neither {' nor '.join(self.schedules)} fits"
+
+    def _other(self, name: str) -> str:
+        return self.schedules[self.schedules[0] == name]
+
+    def _in_d2(self, M: int) -> str:
+        return f" ({M / self.d**2:.3f} d²)" if self.along == "M" and self.d else ""
+
+
+def _head_dimension(dims: Mapping[str, int]) -> int | None:
+    widths = {size for name, size in dims.items() if name.startswith("d")}
+    return widths.pop() if len(widths) == 1 else None
+
+
+@dataclass(frozen=True)
+class Crossover(Result):
+    """The crossings of pairs of schedules at given sizes, and for many d at n = 64 d.
+
+    Attributes:
+        dims, M: the sizes as given, with M if the crossings are along a dimension.
+        looked_at: the sizes of that dimension at which the schedules were compared; between two sizes with different
+            leaders the change was found by bisection. Empty for crossings along M, where every M is covered.
+        heads, times: the heads and sequences, and the factor from the counted problem to all of them; see
+            `pebblesim.count`.
+        crossings: the crossing of each pair, in order.
+        bounds: the exponent at which the two regimes of the lower bound cross, with its proof.
+        regimes: which lower bound for all ways of computing is the largest, each with its first M.
+        measured: crossings of each pair for many d.
+    """
+
+    part = "crossings"
+
+    dims: Mapping[str, int]
+    M: int | None
+    looked_at: tuple[int, ...]
+    heads: Heads
+    times: int
+    crossings: tuple[Crossing, ...]
+    bounds: tuple[Fraction | None, str]
+    regimes: tuple[tuple[int, str], ...]
+    measured: tuple[Crossing, ...]
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """All compared schedules, without repetition."""
+        return tuple(dict.fromkeys(name for crossing in self.crossings for name in crossing.schedules))
+
+    @property
+    def along(self) -> str:
+        """The size along which the schedules were compared."""
+        return self.crossings[0].along
+
+    def sizes(self, at: int) -> tuple[dict[str, int], int]:
+        """Return (dimensions, M) of the counted problem at an M, or at a size of the dimension."""
+        if self.M is None:
+            return dict(self.dims), at
+        solves = get(self.schedules[0]).problem
+        return self.heads.cases(solves, {**self.dims, self.along: at}, None).sizes, self.M
+
+    @cached_property
+    def exponent(self) -> Fraction | None:
+        """The common exponent of all pairs and of the lower bound; None if they differ."""
+        values = {self.bounds[0], *(crossing.exponent for crossing in self.crossings)}
+        return values.pop() if len(values) == 1 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim crossover --json`."""
+        proofs = [f"{' and '.join(c.schedules)}: {c.proof}" for c in self.crossings if c.proof]
+        proofs += [f"lower bounds: {self.bounds[1]}"] if self.bounds[1] else []
+        d = _head_dimension(self.dims)
+        return {
+            **self.dims,
+            **({} if self.M is None else {"M": self.M}),
+            "along": self.along,
+            "looked_at": list(self.looked_at),
+            **({**self.heads.to_dict(), "times": self.times} if self.heads.said else {}),
+            "crossings": [crossing.to_dict() for crossing in self.crossings],
+            "exponent": {"value": _number(self.exponent), "proof": "; ".join(proofs)},
+            "lower_bounds": [
+                {"name": name, "M": M, "M_over_d2": None if d is None else M / d**2} for M, name in self.regimes
+            ],
+            "measured": [
+                {
+                    "schedules": list(c.schedules),
+                    "n": c.dims["n"],
+                    "d": c.d,
+                    "M": c.M,
+                    "M_over_d2": _number(c.M_over_d2),
+                }
+                for c in self.measured
+            ],
+        }
+
+    @property
+    def title(self) -> str:
+        """The sizes that do not vary."""
+        fixed = {name: size for name, size in self.dims.items() if name != self.along}
+        words = [f"{name} = {size:,}" for name, size in fixed.items()]
+        return ", ".join([*words, *([] if self.M is None else [f"M = {self.M:,} words"])])
+
+    def __str__(self) -> str:
+        head = f"{self.title}, blocks: fit"
+        if self.looked_at:
+            head += f"; along {self.along}, from {self.looked_at[0]:,} to {self.looked_at[-1]:,}"
+        lines = [head]
+        for crossing in self.crossings:
+            lines.append(str(crossing))
+            lines += [f"  {'why, ' if crossing.exponent else ''}{crossing.proof}"] if crossing.proof else []
+        if self.heads.said:
+            lines.append(f"{self.heads}: what moves is for all, {self.times:,} times what is counted")
+        if self.looked_at:
+            lines.append(
+                f"looked for at {len(self.looked_at):,} sizes, and between two that differ in their lead by halving; a "
+                "lead that comes and goes between two is not seen"
+            )
+        if self.bounds[1]:
+            lines.append(f"lower bounds: {self.bounds[1]}")
+        if self.regimes:
+            d = _head_dimension(self.dims)
+            largest = (f"{name} from M = {M:,} on" + (f" ({M / d**2:.3f} d²)" if d else "") for M, name in self.regimes)
+            lines.append(f"the largest with constants, for every way of computing: {'; '.join(largest)}")
+        if self.measured:
+            lines.append(f"measured at n = {RATIO} d:")
+        for crossing in self.measured:
+            M = "never" if crossing.M is None else f"M = {crossing.M:,}, {float(crossing.M_over_d2 or 0):.3f} d²"
+            lines.append(f"  d = {crossing.d:<5} {' → '.join(crossing.schedules)}: {M}")
+        return "\n".join(lines)
+
+
+def _number(value: Fraction | None) -> int | float | None:
+    if value is None:
+        return None
+    return int(value) if value.denominator == 1 else float(value)

@@ -1,0 +1,126 @@
+"""Derive closed forms, pseudo-code, and outputs on real arrays from a schedule's program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.language import masks
+from pebblesim.language.problems import Scale
+from pebblesim.language.registry import Schedule, get
+
+if TYPE_CHECKING:
+    from pebblesim.analysis.formula import Formula
+
+
+def formula(schedule: str | Schedule, mask: AnyMask | None = None, *, rectangular: bool = False) -> Formula:
+    """Derive the closed forms of a schedule's reads, writes, I/O and peak from its program, as sympy expressions.
+
+    They are in n and d, or, if `rectangular`, in all dimensions of the problem, such as n_q, n_k, d_k and d_v.
+
+    The masks "causal", "window:W" and "band:W" give closed forms in sizes and blocks. The mask "any" is unknown: its
+    closed forms contain functions such as `tiles(B_r, B_c)`, the number of tiles with an allowed pair
+    (`pebblesim.analysis.masked_sums`).
+
+    Args:
+        schedule: its name, or the schedule itself.
+        mask: None, "causal", "window:W", "band:W" or "any".
+        rectangular: use all dimensions of the problem instead of n and d.
+
+    Returns:
+        The closed forms; their method `evaluate` computes numbers.
+
+    >>> formula("matmul-tiled").io
+    k*m*ceiling(n/b) + k*n*ceiling(m/b) + m*n
+    >>> formula("matmul-tiled").io.subs({"m": 5, "k": 4, "n": 3, "b": 2})
+    91
+
+    Raises:
+        UsageError: a name is not known, the mask has no closed form, or the problem has no other dimensions.
+    """
+    from pebblesim.analysis.formula import formula as derive
+
+    algorithm = _in_shape(schedule, rectangular)
+    if isinstance(mask, str) and mask == "any":
+        return derive(algorithm.masked)
+    band = masks.of(mask)
+    if band is None:
+        return derive(algorithm.program)
+    if not isinstance(band, masks.Band):
+        raise UsageError(f"mask {band} has no closed form; use 'any', 'causal', 'window:W' or 'band:W', or `count`.")
+    return derive(algorithm.masked, band)
+
+
+def _in_shape(schedule: str | Schedule, rectangular: bool) -> Schedule:
+    algorithm = get(schedule)
+    if not rectangular:
+        return algorithm
+    if algorithm.problem.rectangle is None:
+        raise UsageError(
+            f"problem {algorithm.problem.name!r} has no other sizes than {', '.join(algorithm.problem.dims)}."
+        )
+    return algorithm.in_dims(algorithm.problem.rectangle.dims)
+
+
+def show(schedule: str | Schedule, *, rectangular: bool = False) -> str:
+    """Return the pseudo-code of a schedule.
+
+    Args:
+        schedule: its name, or the schedule itself.
+        rectangular: use all dimensions of its problem instead of n and d.
+
+    Returns:
+        The text, with one line for each step.
+
+    >>> print(show("matmul-tiled").splitlines()[0])
+    phase matmul-tiled:
+
+    Raises:
+        UsageError: a name is not known, or the problem has no other dimensions.
+    """
+    from pebblesim.language.text import text
+
+    return text(_in_shape(schedule, rectangular).program)
+
+
+def numbers(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    inputs: Mapping[str, Any] | None = None,
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    scale: Scale = 1,
+    **dims: int,
+) -> dict[str, Any]:
+    """Run a schedule on real arrays, tile by tile, and return its outputs.
+
+    Args:
+        schedule, M, blocks, mask, dims: as for `count`. Only the mask affects the values; the others decide the tiles.
+        inputs: an array for each input; random ones by default (see `Problem.random_inputs`).
+        scale: what scores are multiplied by: a number, 1 as in the paper, or "1/sqrt(d_k)" as in practice. What the
+            forward pass kept must have been made with the same.
+
+    Returns:
+        The outputs by name, in the common type of the inputs; float64 for integers.
+
+    >>> sorted(numbers("flash2-forward", n=6, d=2, M=60))
+    ['L', 'O']
+
+    Raises:
+        Infeasible, UsageError: as for `count`, or an input is missing or has another shape; or the schedule takes the
+            exponential of scores as they are, and they are too large for it.
+    """
+    from pebblesim.language.numbers import checked as checked_inputs, numbers as run
+
+    pattern = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=pattern)
+    program, allowed = under(pattern, algorithm, sizes)
+    solves = algorithm.problem
+    factor = solves.factor(scale, sizes)
+    if inputs is None:
+        inputs = solves.random_inputs(sizes, kept=algorithm.kept, allowed=allowed, scale=factor)
+    inputs = checked_inputs(program, sizes, inputs)
+    return solves.with_scale(run(program, {**sizes, **sides}, solves.with_scale(inputs, factor), pattern), factor, True)

@@ -1,0 +1,84 @@
+"""List the problems and their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.core.results import Result
+from pebblesim.language.problems import PROBLEMS, problem
+from pebblesim.language.registry import Schedule, of_problem
+
+
+@dataclass(frozen=True)
+class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
+    """Schedules by the name of their problem, including your own.
+
+    Attributes:
+        schedules: the schedules of each problem.
+
+    >>> from pebblesim import list as listed
+    >>> [schedule.name for schedule in listed("linear")["linear"]]
+    ['linear', 'linear-quadratic']
+    """
+
+    schedules: Mapping[str, tuple[Schedule, ...]]
+
+    def __getitem__(self, name: str) -> tuple[Schedule, ...]:
+        return self.schedules[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schedules)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a row for each schedule."""
+        return {
+            "rows": [
+                {
+                    "problem": name,
+                    "schedule": each.name,
+                    "blocks": [*each.blocks],
+                    "needs": [*each.kept],
+                    "summary": each.summary,
+                    "source": each.source,
+                }
+                for name, schedules in self.items()
+                for each in schedules
+            ]
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for name, schedules in self.items():
+            solves = problem(name)
+            sizes = ", ".join(solves.dims)
+            lines.append(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {sizes})")
+            wide = max((len(each.name) for each in schedules), default=0)
+            for each in schedules:
+                needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
+                lines.append(f"  {each.name:<{wide}}  {each.summary}{needs}")
+        return "\n".join(lines)
+
+
+def list(problem_name: str | None = None) -> Listing:
+    """List the schedules of a problem, or of all problems.
+
+    Args:
+        problem_name: a problem, such as "forward"; all by default.
+
+    Returns:
+        A mapping from names of problems to schedules, which prints as a list.
+
+    Raises:
+        UsageError: the problem is not known.
+
+    >>> import pebblesim as ps
+    >>> len(ps.list("backward")["backward"]) > 10
+    True
+    """
+    names = tuple(PROBLEMS) if problem_name is None else (problem(problem_name).name,)
+    return Listing({name: tuple(of_problem(name)) for name in names})

@@ -1,0 +1,325 @@
+"""Play a schedule as a pebble game under the referee, and compare the game with the count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.analysis.count import count as count_program
+from pebblesim.analysis.peak import IN_PLACE
+from pebblesim.analysis.totals import totals
+from pebblesim.core.results import Result
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.language import masks, program as ir
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import Schedule
+from pebblesim.language.source import where_is
+
+if TYPE_CHECKING:
+    from pebblesim.game.referee import Game
+    from pebblesim.graphs import GraphSize
+    from pebblesim.graphs.cdag import Cdag
+    from pebblesim.language.program import Program
+
+MOST_STEPS = 100_000
+"""Most primitives that `play` runs on real arrays; this takes about a second."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A schedule and its graph: the state before the first move.
+
+    Attributes:
+        schedule, dims, M, blocks, summation, mask: the arguments, all checked.
+        program: the schedule's program, under the mask if there is one.
+        allowed: the mask as booleans for each pair; None without a mask.
+    """
+
+    schedule: Schedule
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    summation: str
+    mask: Mask | None
+    program: Program
+    allowed: Any
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions and blocks by name."""
+        return {**self.dims, **self.blocks}
+
+    @property
+    def graph_size(self) -> GraphSize:
+        """The size of the graph, before it is built."""
+        from pebblesim import graphs
+
+        return graphs.size(self.schedule.problem.name, **self._graph)
+
+    @cached_property
+    def graph(self) -> Cdag:
+        """The graph; it is built on first use.
+
+        Raises:
+            UsageError: the graph does not fit into memory.
+        """
+        from pebblesim import graphs
+        from pebblesim.graphs.in_place import in_place
+
+        built = graphs.build(self.schedule.problem.name, **self._graph)
+        return in_place(built) if self.summation == IN_PLACE else built
+
+    @property
+    def _graph(self) -> dict[str, Any]:
+        options = self.schedule.graph_options(self.blocks)
+        summation = "chain" if self.summation == IN_PLACE else self.summation
+        return {"summation": summation, "mask": self.allowed, **self.dims, **options}
+
+
+def set_up(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    summation: str = "chain",
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> Setup:
+    """Set up a game; arguments and errors as for `play`."""
+    pattern = masks.of(mask)
+    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, pattern)
+    return Setup(algorithm, sizes, M, sides, summation, pattern, *under(pattern, algorithm, sizes))
+
+
+@dataclass(frozen=True)
+class Played(Result):
+    """The game of a schedule, and the results of further checks.
+
+    Attributes:
+        schedule, dims, blocks, summation, mask: the arguments.
+        game: the referee's result.
+        predicted: the prediction of `count`: "io" and "peak_red".
+        graph_values_match: whether the graph, evaluated on random inputs, gives the outputs of the reference.
+        schedule_values_match: whether the schedule, run tile by tile on random inputs, gives the outputs of the
+            reference.
+        run_at: the sizes of that run: the game's sizes, or smaller ones with the same pattern of tiles.
+    """
+
+    schedule: str
+    dims: Mapping[str, int]
+    blocks: Mapping[str, int]
+    summation: str
+    game: Game
+    predicted: Mapping[str, int]
+    graph_values_match: bool
+    schedule_values_match: bool
+    run_at: Mapping[str, int]
+    mask: Mask | None = None
+
+    @property
+    def io(self) -> int:
+        """Reads and writes of the game, in words."""
+        return self.game.io
+
+    @property
+    def values_match(self) -> bool:
+        """Whether both the graph and the schedule give the reference's outputs."""
+        return self.graph_values_match and self.schedule_values_match
+
+    @property
+    def passed(self) -> bool:
+        """Whether the game is legal, complete and as predicted, and the values of graph and schedule are correct."""
+        as_predicted = self.predicted == {"io": self.game.io, "peak_red": self.game.peak_red}
+        return self.game.complete and as_predicted and self.values_match
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim play --json`."""
+        head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
+        head |= {} if self.mask is None else {"mask": str(self.mask)}
+        values = {
+            "values_match": self.values_match,
+            "graph_values_match": self.graph_values_match,
+            "schedule_values_match": self.schedule_values_match,
+            "run_at": dict(self.run_at),
+        }
+        return head | self.game.to_dict() | {"predicted": dict(self.predicted)} | values
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in (*self.dims.items(), *self.blocks.items()))
+        lines = {
+            "schedule": f"{self.schedule}, {sizes}, summation {self.summation}"
+            + ("" if self.mask is None else f", mask {self.mask}"),
+            "predicted": f"{self.predicted['io']:,} words of I/O, peak red {self.predicted['peak_red']:,}",
+            "values": self._values(),
+        }
+        head, *checks = (f"{label:<10}{value}" for label, value in lines.items())
+        return "\n".join([head, str(self.game), *(checks if self.game.complete else checks[:1])])
+
+    def _values(self) -> str:
+        """Say which outputs equal the reference."""
+        sizes = {**self.dims, **self.blocks}
+        at = ", ".join(f"{name} = {size}" for name, size in self.run_at.items())
+        run = "" if dict(self.run_at) == sizes else f" (run at {at})"
+        graph, schedule = "the graph's outputs", f"the schedule's own{run}"
+        if self.values_match:
+            return f"{graph} and {schedule} equal the reference"
+        verdicts = ((graph, self.graph_values_match), (schedule, self.schedule_values_match))
+        return ", ".join(f"{whose} {'equal' if right else 'DIFFER from'} the reference" for whose, right in verdicts)
+
+
+def play(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    rules: str = "hong-kung",
+    summation: str = "chain",
+    blocks: BlockRule = "fit",
+    save: str | None = None,
+    strict: bool = True,
+    progress: Callable[[float], None] | None = None,
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> Played:
+    """Play a schedule move by move on the graph of its problem; the referee checks each move.
+
+    Args:
+        schedule, M, blocks, mask, dims: as for `count`; a game under a mask needs chains.
+        rules: "hong-kung", "replace" or "no-recompute".
+        summation: shape of the graph's summation trees: "chain", "balanced" or "blocked:b"; or "in-place", chains whose
+            next term is added in one step, in the place of the sum.
+        save: file for the moves, .npy (packed) or .txt (text).
+        strict: raise an error at an illegal move; if False, return the game up to that move.
+        progress: called from time to time with the fraction of the I/O done.
+
+    Returns:
+        The game, the prediction of `count`, and whether the values equal the reference.
+
+    >>> played = play("small-cache", n=8, d=4, M=24)
+    >>> played.io, played.game.complete
+    (1840, True)
+
+    Raises:
+        IllegalMove: a move is illegal; the message explains it and names the schedule's line.
+        Infeasible, UsageError: as for `count`; or the graph does not fit into memory; or the schedule computes
+            something that the graph does not have, such as a sum with the same term twice.
+    """
+    from contextlib import nullcontext
+
+    from pebblesim.game.moves import saving
+    from pebblesim.game.player import moves, source_of
+    from pebblesim.game.referee import IllegalMove, Referee
+    from pebblesim.language.numbers import numbers
+
+    setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
+    predicted = _predicted(setup.program, setup.sizes, summation, setup.mask)
+    cdag = setup.graph
+    game = Referee(cdag, setup.M, rules, idle=False)
+    what = setup.program, setup.sizes, cdag.families
+    stream = moves(*what, write_takes_red=game.write_takes_red, mask=setup.mask)
+    outcome = None
+    with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
+        try:  # inside the block: the moves of an illegal game are also saved
+            for chunk in watched:
+                game.play(chunk)
+                if progress:
+                    progress((game.reads + game.writes) / predicted["io"])
+        except IllegalMove as illegal:
+            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=setup.mask)
+            outcome = illegal.game if made_by is None else _with_source(illegal.game, where_is(made_by.line))
+            if strict:
+                raise IllegalMove(outcome) from None
+    run_at = _sizes_to_run(setup)
+    return Played(
+        schedule=setup.schedule.name,
+        dims=setup.dims,
+        blocks=setup.blocks,
+        summation=summation,
+        game=outcome or game.finish(),
+        predicted=predicted,
+        graph_values_match=_values_match(setup.schedule, setup.dims, setup.mask, cdag.evaluate),
+        schedule_values_match=_values_match(
+            setup.schedule, run_at, setup.mask, lambda inputs: numbers(setup.program, run_at, inputs, setup.mask)
+        ),
+        run_at=run_at,
+        mask=setup.mask,
+    )
+
+
+def _with_source(game: Game, source: str) -> Game:
+    """Return a game with an illegal move, with the schedule's line of that move."""
+    assert game.violation is not None
+    message = f"{game.violation.message}, at {source}"
+    return replace(game, violation=replace(game.violation, source=source, message=message))
+
+
+def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask: Mask | None) -> dict[str, int]:
+    """Predict the game: "io" and "peak_red"."""
+    counted = count_program(program, sizes, summation, mask)
+    if mask is None:
+        return {"io": counted.total.io, "peak_red": counted.peak_red}
+    from pebblesim.analysis.masked_peak import masked_peak_red
+
+    return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask, summation)}
+
+
+def _values_match(
+    algorithm: Schedule,
+    sizes: Mapping[str, int],
+    mask: Mask | None,
+    outputs_of: Callable[[dict[str, Any]], Mapping[str, Any]],
+) -> bool:
+    """Whether random inputs give the reference's outputs, to 1e-10 of the largest entry."""
+    import numpy as np
+
+    allowed = None if mask is None else mask.allowed(*algorithm.problem.grid(sizes))
+    inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
+    reference, outputs = algorithm.problem.reference(inputs, allowed), outputs_of(inputs)
+
+    def close(name: str) -> bool:
+        expected = reference[name]
+        largest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=1.0))
+        return np.allclose(outputs[name], expected, rtol=0, atol=1e-10 * largest)
+
+    return all(map(close, algorithm.program.outputs))
+
+
+def _sizes_to_run(setup: Setup) -> dict[str, int]:
+    """Return the sizes at which the schedule is run: those of the setup, or smaller ones if that takes too long."""
+    steps = sum(
+        amount
+        for phase in setup.program.phases
+        for amount in totals(phase.body, setup.sizes, lambda node, place: [("steps", 1)], setup.mask).values()
+    )
+    if steps <= MOST_STEPS or not isinstance(setup.mask, masks.Band | None):
+        return setup.sizes
+    return smaller(setup.program, setup.sizes)
+
+
+def smaller(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return small sizes with the same pattern of tiles: one, two or more tiles, with the last one ragged or not.
+
+    Blocks keep their order by size; dimensions become as small as their blocks allow.
+    """
+    larger = sorted({sizes[block] for block in program.blocks} - {1})
+    small = {
+        block: min(sizes[block], 2 + larger.index(sizes[block])) if sizes[block] > 1 else 1 for block in program.blocks
+    }
+    cuts: dict[str, set[tuple[int, int]]] = {dim: set() for dim in program.dims}
+    for phase in program.phases:
+        for node in ir.walk(phase.body):
+            if isinstance(node, ir.Loop):
+                block = node.range.block
+                cuts[node.range.dim].add((ir.length(block, sizes), ir.length(block, small)))
+
+    def alike(size: int, block: int) -> tuple[int, bool]:
+        return min(3, -(-size // block)), size % block == 0
+
+    for dim, blocks in cuts.items():
+        candidates = range(1, sizes[dim] + 1)
+        small[dim] = next(
+            (size for size in candidates if all(alike(size, new) == alike(sizes[dim], old) for old, new in blocks)),
+            min(sizes[dim], 3 * max((new for _, new in blocks), default=1) + 1),
+        )
+    return small

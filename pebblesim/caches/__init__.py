@@ -1,1 +1,0 @@
-"""Automatic caches: LRU, OPT, FIFO, sets and lines, and an L2 shared by thread blocks."""

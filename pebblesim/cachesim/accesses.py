@@ -1,0 +1,431 @@
+"""`accesses`: the words that a schedule touches, in order, as requests to an automatic cache.
+
+There are two machines. The first has a scratchpad for the schedule's tiles, so the requests are only the tiles that the
+schedule reads and writes. The second has no scratchpad: every operand and every result of every operation is a request,
+and reading or writing a tile is not a request itself. There a tile is stored where it was read from, or where it will
+be written to; a tile that is changed and not written back, or never written, has its own place. Zeros are written, and
+a tile that takes over the words of another is a copy.
+
+Matrices are cut into items so that each tile consists of whole ones. The operations of the second machine on tiles
+touch each operand once, and then the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import gcd
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pebblesim.cachesim.requests import MOST_ITEMS, MOST_REQUESTS, READ, START, UPDATE, WRITE, StoredMatrix, Stream
+from pebblesim.core.errors import UsageError
+from pebblesim.language import program as ir
+from pebblesim.language.loops import operations
+from pebblesim.language.masks import Band, Mask
+
+Machine = Literal["moves", "uses"]
+Grain = Literal["tiles", "words"]
+Array = NDArray[Any]
+
+
+def accesses(
+    program: ir.Program, sizes: ir.Sizes, machine: Machine = "moves", grain: Grain = "tiles", mask: Mask | None = None
+) -> Stream:
+    """Return the requests of a program.
+
+    Args:
+        program: a traced schedule, under the mask if there is one.
+        sizes: the value of each dimension and block, by name.
+        machine: "moves" for one with a scratchpad, "uses" for one without.
+        grain: "tiles" for blocks that tiles are made of, "words" for single words.
+        mask: which pairs are allowed; partial tiles are touched whole.
+
+    Raises:
+        UsageError: there are too many requests.
+    """
+    bodies = [phase.body for phase in program.phases]
+    return _stream(_Walker(program, sizes, machine, grain, mask), bodies)
+
+
+def accesses_of_blocks(
+    program: ir.Program,
+    sizes: ir.Sizes,
+    body: list[ir.Node],
+    grid: tuple[ir.Loop, ...],
+    mask: Mask | None = None,
+    backwards: bool = False,
+) -> Stream:
+    """Return the moves of the thread blocks of a kernel, tile by tile, one block after the other.
+
+    Args:
+        program, sizes, mask: as for `accesses`.
+        body: the statements of the kernel.
+        grid: its perfectly nested outer loops; a thread block is an iteration of the last. None: one block.
+        backwards: whether a block walks its own loops from the last tile to the first.
+
+    Raises:
+        UsageError: there are too many requests.
+    """
+    return _stream(
+        _Walker(program, sizes, "moves", "tiles", mask, grid[-1].body if grid else body, grid, backwards), [body]
+    )
+
+
+def _stream(walker: _Walker, bodies: Iterable[list[ir.Node]]) -> Stream:
+    ids, kinds, *work = _joined(walker.nothing, (part for body in bodies for part in walker.body(body)))
+    places = tuple(walker.places.values())
+    sizes = np.concatenate([np.empty(0, np.int64), *(place.sizes() for place in places)])
+    kept = np.concatenate([np.empty(0, bool), *(np.full(place.items, place.kept) for place in places)])
+    if walker.inside is None:
+        return Stream(ids, kinds, sizes, kept, places)
+    marks = kinds == START
+    starts = np.append(np.flatnonzero(marks), len(ids)) - np.append(np.arange(marks.sum()), marks.sum())
+    return Stream(ids[~marks], kinds[~marks], sizes, kept, places, starts, ids[marks], work[0][~marks])
+
+
+Batch = tuple[Array, ...]  # items, kinds and, for thread blocks, operations since the request before
+
+
+def _joined(nothing: Batch, parts: Iterable[Batch]) -> Batch:
+    return tuple(np.concatenate(each) for each in zip(nothing, *parts, strict=True))
+
+
+class _Walker:
+    """Runs through the loops; equal iterations are generated from the first two of them."""
+
+    def __init__(
+        self,
+        program: ir.Program,
+        sizes: ir.Sizes,
+        machine: Machine,
+        grain: Grain,
+        mask: Mask | None,
+        inside: list[ir.Node] | None = None,
+        grid: tuple[ir.Loop, ...] = (),
+        backwards: bool = False,
+    ) -> None:
+        self.sizes, self.machine, self.grain, self.mask = sizes, machine, grain, mask
+        self.inside, self.grid, self.backwards = inside, grid, backwards
+        self.bounds: dict[ir.Range, tuple[int, int]] = {}
+        self.nothing: Batch = np.empty(0, np.int32), np.empty(0, np.uint8)
+        if inside is not None:
+            self.nothing = *self.nothing, np.empty(0, np.int64)
+        self.made, self.work = 0, 0
+        nodes = [node for phase in program.phases for node in ir.walk(phase.body)]
+        self.homes = _homes(nodes) if machine == "uses" else {}
+        self.places = self._places(program, nodes)
+        self._pairs: Array | None = None
+
+    # places of tiles and tensors
+
+    def _places(self, program: ir.Program, nodes: Sequence[ir.Node]) -> dict[ir.Tensor | ir.Tile, StoredMatrix]:
+        sides: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
+        whole: dict[ir.Tensor | ir.Tile, tuple[int, int]] = {}
+        for at, ranges in _touches(nodes, self.machine, self.homes):
+            top = at.ranges if isinstance(at, ir.Tile) else (None,) * len(ranges)
+            cut = tuple(_step(rng, up, self.sizes) for rng, up in zip(ranges, top, strict=True))
+            rows, columns = (*cut, 0)[:2]
+            before = sides.get(at, (0, 0))
+            sides[at] = gcd(before[0], rows), gcd(before[1], columns)
+            if isinstance(at, ir.Tile):
+                shape = tuple(_longest(rng, self.sizes) for rng in at.ranges)
+            else:
+                shape = tuple(self.sizes[dim] for dim in at.shape)
+            whole[at] = (*shape, 1)[0], (*shape, 1)[1]
+        places: dict[ir.Tensor | ir.Tile, StoredMatrix] = {}
+        first = 0
+        for at, (height, width) in sides.items():
+            rows, columns = whole[at]
+            if self.grain == "words":
+                height, width = 1, 1
+            name, kept = (f"~{at.name}", False) if isinstance(at, ir.Tile) else (at.name, at.name in program.outputs)
+            copies = at.copies(self.sizes) if isinstance(at, ir.Tensor) else 1
+            places[at] = StoredMatrix(name, rows, columns, height or rows, width or columns, first, kept, copies)
+            first += places[at].items
+        if first > MOST_ITEMS:
+            raise UsageError(
+                f"{first:,} {self.grain} in memory are too many to tell apart, {MOST_ITEMS:,} is the most; take "
+                + ("tiles in the place of words." if self.grain == "words" else "smaller sizes, or larger blocks.")
+            )
+        return places
+
+    def _of(self, tile: ir.Tile) -> ir.Tensor | ir.Tile:
+        return self.homes.get(tile, tile)
+
+    def _limits(self, rng: ir.Range) -> tuple[int, int]:
+        return (0, self.sizes[rng.name]) if rng.parent is None else self.bounds[rng]
+
+    def _whole(self, rng: ir.Range) -> tuple[int, int]:
+        """Return the limits of a range as if its tile were whole: matrix units take as long for a ragged one."""
+        start, stop = self._limits(rng)
+        return start, stop if rng.parent is None else start + ir.length(rng.block, self.sizes)
+
+    def _span(self, rng: ir.Range) -> tuple[int, int]:
+        """Return the start and the end of the tiles of a range."""
+        assert rng.parent is not None
+        begin, end = self._limits(rng.parent)
+        first, last = ir.stretch(rng, end - begin, self.sizes)
+        return begin + first, begin + last
+
+    def _items(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, tiles: ir.Range | None = None) -> Array:
+        """The items of a part, of shape (rows, columns); a vector is a column. `tiles`: which copy it is of."""
+        place = self.places[at]
+        limits = [self._limits(rng) for rng in ranges]
+        if isinstance(at, ir.Tile):
+            corner = [self._limits(rng)[0] for rng in at.ranges]
+            limits = [(start - by, stop - by) for (start, stop), by in zip(limits, corner, strict=True)]
+        (top, bottom), (left, right) = (*limits, (0, 1))[:2]
+        rows = np.arange(top // place.height, -(-bottom // place.height), dtype=np.int32)
+        if tiles is not None:
+            rows += np.int32(self._limits(tiles)[0] // ir.length(tiles.block, self.sizes) * place.down)
+        columns = np.arange(left // place.width, -(-right // place.width), dtype=np.int32)
+        return place.first + rows[:, None] * np.int32(place.across) + columns
+
+    def _request(self, at: ir.Tensor | ir.Tile, ranges: ir.Ranges, kind: int, tiles: ir.Range | None = None) -> Batch:
+        return self._part(self._items(at, ranges, tiles).ravel(), kind)
+
+    def _part(self, ids: Array, kind: int | Array) -> Batch:
+        self._count(len(ids))
+        kinds = np.full(len(ids), kind, np.uint8) if isinstance(kind, int) else kind
+        if self.inside is None:
+            return ids, kinds
+        work = np.zeros(len(ids), np.int64)
+        if len(ids) and kinds[0] != START:
+            work[0], self.work = self.work, 0
+        return ids, kinds, work
+
+    def _count(self, more: int) -> None:
+        self.made += more
+        if self.made > MOST_REQUESTS:
+            raise UsageError(
+                f"more than {MOST_REQUESTS:,} requests are too many to go through; take smaller sizes"
+                + (", or tiles in the place of words." if self.grain == "words" else ", or larger blocks.")
+            )
+
+    # loops
+
+    def body(self, body: list[ir.Node]) -> Iterator[Batch]:
+        if body is self.inside:
+            yield self._part(np.array([self._block()], np.int32), START)
+        for node in body:
+            if isinstance(node, ir.Loop):
+                yield from self._loop(node)
+            elif self.machine == "moves":
+                yield from self._moves(node)
+            else:
+                yield from self._uses(node)
+
+    def _block(self) -> int:
+        """The number of the thread block in its grid."""
+        number = 0
+        for loop in self.grid:
+            assert loop.range.parent is not None
+            (begin, end), block = self._span(loop.range), ir.length(loop.range.block, self.sizes)
+            number = number * -(-(end - begin) // block) + (self.bounds[loop.range][0] - begin) // block
+        return number
+
+    def _loop(self, loop: ir.Loop) -> Iterator[Batch]:
+        block = ir.length(loop.range.block, self.sizes)
+        begin, end = self._span(loop.range)
+        starts = np.arange(begin, end, block)
+        if loop.when is not None and self.mask is not None:
+            starts = starts[[self._runs(loop, start, min(start + block, end)) for start in starts.tolist()]]
+        if self.backwards and self.inside is not None and loop in self.inside:
+            starts = starts[::-1]
+        full = starts[starts + block <= end]
+        alike = len(full) > 2 and not any(isinstance(node, ir.Loop) and node.when for node in ir.walk(loop.body))
+        for start in starts.tolist():
+            if alike and start == full[0]:
+                yield self._iterations(loop, full, block, end)
+            elif not alike or start + block > end:
+                yield self._iteration(loop, start, block, end)
+
+    def _iterations(self, loop: ir.Loop, starts: Array, block: int, end: int) -> Batch:
+        """Iterations of full tiles: from one to the next, items move as far as the tile."""
+        made = self.made
+        first = self._iteration(loop, int(starts[0]), block, end)
+        second = self._iteration(loop, int(starts[1]), block, end)
+        self._count((len(starts) - 2) * ((self.made - made) // 2))
+        tiles = ((starts[1:] - starts[0]) // block).astype(np.int32)
+        step = (second[0] - first[0]) // tiles[0]
+        rest = (first[0] + tiles[:, None] * step).ravel(), *(np.tile(each, len(tiles)) for each in second[1:])
+        return _joined(first, [rest])
+
+    def _iteration(self, loop: ir.Loop, start: int, block: int, end: int) -> Batch:
+        self.bounds[loop.range] = start, min(start + block, end)
+        return _joined(self.nothing, self.body(loop.body))
+
+    def _runs(self, loop: ir.Loop, start: int, stop: int) -> bool:
+        """Whether the mask lets an iteration run."""
+        assert loop.when is not None and self.mask is not None
+        self.bounds[loop.range] = start, stop
+        (top, bottom), (left, right) = map(self._limits, (loop.when.rows, loop.when.columns))
+        if isinstance(self.mask, Band):
+            rows = self.mask.rows
+            nearest, furthest = left - (bottom - 1) // rows, right - 1 - top // rows
+            before, after = self.mask.limits(ir.grid(loop.range.pairs, self.sizes))
+            met = nearest <= after and furthest >= -before
+        else:
+            if self._pairs is None:
+                self._pairs = self.mask.allowed(*ir.grid(loop.range.pairs, self.sizes))
+            met = bool(self._pairs[top:bottom, left:right].any())
+        return met != loop.when.none
+
+    # requests of primitives
+
+    def _moves(self, node: ir.Node) -> Iterator[Batch]:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                yield self._request(tensor, tile.ranges, READ, node.at)
+            case ir.Write(tile=tile, tensor=tensor):
+                yield self._request(tensor, tile.ranges, WRITE, node.at)
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield self._request(tensor, ranges, WRITE)
+            case ir.Compute() if self.inside is not None:
+                self.work += operations(node, self._whole)
+            case _:
+                pass
+
+    def _uses(self, node: ir.Node) -> Iterator[Batch]:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
+                yield self._request(tensor, tile.ranges, READ, node.at)
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Write(tile=tile, tensor=tensor) if self._of(tile) is not tensor:
+                yield self._request(self._of(tile), tile.ranges, READ)
+                yield self._request(tensor, tile.ranges, WRITE, node.at)
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield self._request(tensor, ranges, WRITE)
+            case ir.Zeros(tile=tile) | ir.Constant(tile=tile):
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Move(tile=tile, source=source):
+                yield self._request(self._of(source), source.ranges, READ)
+                yield self._request(self._of(tile), tile.ranges, WRITE)
+            case ir.Compute(target=target, expr=expr, mode=mode) if self.grain == "tiles":
+                for ref in ir.refs(expr):
+                    yield self._request(self._of(ref.tile), ref.ranges, READ)
+                yield self._request(self._of(target.tile), target.ranges, UPDATE if mode == "add" else WRITE)
+            case ir.Compute():
+                yield self._word_by_word(node)
+            case _:
+                pass
+
+    def _word_by_word(self, node: ir.Compute) -> Batch:
+        """Rows outside, then columns, then the terms of a sum; of each the operands, then the result."""
+        expr = node.expr
+        target = self._items(self._of(node.target.tile), node.target.ranges)
+        if isinstance(expr, ir.MatMul):
+            left, right = self._operand(expr.left), self._operand(expr.right)
+            operands = [left[:, None, :], right.T[None, :, :]]
+            target = target[:, :, None]
+        elif isinstance(expr, ir.RowReduction):
+            operands = [self._operand(ref) for ref in ir.refs(expr.operand)]
+        else:
+            operands = [self._operand(ref) for ref in ir.refs(expr)]
+        ids = np.stack(np.broadcast_arrays(*operands, target), axis=-1)
+        kinds = np.full(ids.shape, READ, np.uint8)
+        terms = isinstance(expr, ir.MatMul | ir.RowReduction)
+        kinds[..., -1] = UPDATE if node.mode == "add" or terms else WRITE
+        if terms and node.mode != "add":
+            kinds[..., 0, -1] = WRITE  # the first term
+        return self._part(ids.ravel(), kinds.ravel())
+
+    def _operand(self, ref: ir.Ref) -> Array:
+        items = self._items(self._of(ref.tile), ref.ranges)
+        return items.T if ref.transposed else items
+
+
+def _homes(nodes: Sequence[ir.Node]) -> dict[ir.Tile, ir.Tensor]:
+    """Return the tensor in which a tile is stored on a machine without a scratchpad, for tiles that have one.
+
+    A tile that was read is stored where it came from, unless it is changed and not written back only there. A computed
+    tile is stored where it is written to, if this is one place from which nothing is read meanwhile. A tensor with a
+    separate copy for each tile cannot be such a place, because the current copy may change during the tile's lifetime.
+    """
+    source: dict[ir.Tile, ir.Tensor] = {}
+    goals: dict[ir.Tile, set[ir.Tensor]] = {}
+    changed: set[ir.Tile] = set()
+    moved: set[ir.Tile] = set()
+    read: set[ir.Tensor] = set()
+    tiles: dict[ir.Tile, None] = {}
+    for node in nodes:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor):
+                source[tile] = tensor
+                read.add(tensor)
+            case ir.Write(tile=tile, tensor=tensor):
+                goals.setdefault(tile, set()).add(tensor)
+            case ir.Compute(target=target):
+                changed.add(target.tile)
+            case ir.Move(tile=tile, source=origin):
+                moved |= {tile, origin}
+            case _:
+                pass
+        if tile_in := ir.entering(node):
+            tiles[tile_in] = None
+    homes = {}
+    for tile in tiles:
+        written = goals.get(tile, set())
+        if tile in source:
+            if tile not in moved and (tile not in changed or written == {source[tile]}):
+                homes[tile] = source[tile]
+        elif len(written) == 1 and tile not in moved:
+            (goal,) = written
+            if goal not in read or not _read_while(nodes, tile, goal):
+                homes[tile] = goal
+    return {tile: home for tile, home in homes.items() if home.apart is None}
+
+
+def _read_while(nodes: Sequence[ir.Node], tile: ir.Tile, tensor: ir.Tensor) -> bool:
+    """Whether a tensor is read between where a tile comes in and where it leaves."""
+    inside = False
+    for node in nodes:
+        if ir.entering(node) is tile:
+            inside = True
+        elif inside and isinstance(node, ir.Read) and node.tensor is tensor:
+            return True
+        elif ir.leaving(node) is tile:
+            return False
+    return False
+
+
+def _touches(
+    nodes: Iterable[ir.Node], machine: Machine, homes: dict[ir.Tile, ir.Tensor]
+) -> Iterator[tuple[ir.Tensor | ir.Tile, ir.Ranges]]:
+    """Yield every part of a place that the primitives touch."""
+    for node in nodes:
+        match node:
+            case ir.Read(tile=tile, tensor=tensor) | ir.Write(tile=tile, tensor=tensor):
+                if machine == "moves" or homes.get(tile) is not tensor:
+                    yield tensor, tile.ranges
+            case ir.Init(tensor=tensor, ranges=ranges):
+                yield tensor, ranges
+            case _:
+                pass
+        if machine == "uses":
+            refs = [*ir.refs(node.expr), node.target] if isinstance(node, ir.Compute) else []
+            tiles = [node.tile, node.source] if isinstance(node, ir.Move) else []
+            if tile_in := ir.entering(node):
+                tiles.append(tile_in)
+            for tile in tiles:
+                yield homes.get(tile, tile), tile.ranges
+            for ref in refs:
+                yield homes.get(ref.tile, ref.tile), ref.ranges
+
+
+def _step(rng: ir.Range, top: ir.Range | None, sizes: ir.Sizes) -> int:
+    """Return a common divisor of the ends of a range, from the start of `top` or of the dimension; 0 if it is all."""
+    step = 0
+    while rng is not top and rng.parent is not None:
+        step = gcd(step, ir.length(rng.block, sizes), 0 if rng.after is None else ir.length(rng.after, sizes))
+        rng = rng.parent
+    return step
+
+
+def _longest(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """Return the largest number of indices of a range."""
+    if rng.parent is None:
+        return sizes[rng.name]
+    return min(_longest(rng.parent, sizes), ir.length(rng.block, sizes))

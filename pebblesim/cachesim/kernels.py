@@ -1,0 +1,471 @@
+"""The inner loops over a stream of requests, compiled with numba.
+
+Requests name items 0 … items - 1. A request reads its item, overwrites it, or does both. A missing item is fetched if
+it is read. A written item is dirty; it is written back when it leaves the cache, or at the end if it is kept. An item
+has a size in words. Empty arrays mean the plain case: all requests are reads, and all items are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from pebblesim.core.jit import kernel, part
+
+READ, WRITE = 1, 2
+ONE = np.uint64(1)
+
+
+def _intrinsic(function: Any) -> Any:
+    """Numba's decorator `intrinsic`; callers do not pass its first argument, the typing context."""
+    return intrinsic(function)
+
+
+@_intrinsic
+def _ones(_: Any, word: Any) -> Any:
+    """Number of 1 bits."""
+    return types.uint64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
+
+
+@_intrinsic
+def _zeros_above(_: Any, word: Any) -> Any:
+    """Number of zeros above the highest bit that is set."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
+
+
+@kernel()
+def fresh_words(ids: Any, kinds: Any, sizes: Any) -> int:
+    """Total words of the items whose first request is a read."""
+    requested = np.zeros(len(sizes), np.bool_)
+    words = 0
+    for t in range(len(ids)):
+        x = ids[t]
+        if not requested[x]:
+            requested[x] = True
+            if len(kinds) == 0 or kinds[t] & READ:
+                words += sizes[x]
+    return words
+
+
+@kernel()
+def next_uses(ids: Any, items: int) -> Any:
+    """For each request, the next request of the same item; the number of requests if there is none."""
+    n = len(ids)
+    following = np.empty(n, np.int32)
+    last = np.full(items, n, np.int32)
+    for t in range(n - 1, -1, -1):
+        following[t] = last[ids[t]]
+        last[ids[t]] = t
+    return following
+
+
+@kernel()
+def lru(ids: Any, items: int, capacity: int) -> int:
+    """Misses of an LRU cache; items have one word, and all requests are reads.
+
+    The stream itself is the queue: an item is in cache if its last use is not before `head`.
+    """
+    last = np.full(items, -1, np.int32)
+    head, held, misses = 0, 0, 0
+    for t in range(len(ids)):
+        x = ids[t]
+        if last[x] < head:
+            misses += 1
+            if held < capacity:
+                held += 1
+            else:
+                while last[ids[head]] != head:
+                    head += 1
+                head += 1
+        last[x] = t
+    return misses
+
+
+@kernel()
+def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young: int) -> Any:
+    """(requests missed, words fetched, words written back) of an LRU.
+
+    A dirty item is written back when it is no longer among the last `young` words used; with `young == capacity`, when
+    it leaves the cache. An item larger than the cache evicts all others and does not stay.
+    """
+    items = len(sizes)
+    last, dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_)
+    head, held, edge, fresh = 0, 0, 0, 0  # `edge`: first young use, as `head` is the first use of all
+    misses, fetched, written = 0, 0, 0
+    for t in range(len(ids)):
+        x = ids[t]
+        size, kind = sizes[x], kinds[t] if len(kinds) else READ
+        there = last[x] >= head
+        if not there:
+            misses += 1
+            if kind & READ:
+                fetched += size
+            held += size
+        if last[x] < edge:
+            fresh += size
+        last[x] = t
+        while fresh > young:
+            y = ids[edge]
+            if last[y] == edge:
+                fresh -= sizes[y]
+                if dirty[y]:
+                    written += sizes[y]
+                    dirty[y] = False
+            edge += 1
+        while held > capacity:
+            y = ids[head]
+            if last[y] == head:
+                held -= sizes[y]
+            head += 1
+        if kind & WRITE:
+            if size > young:
+                written += size
+            else:
+                dirty[x] = True
+    for x in range(items):
+        if dirty[x] and (len(kept) == 0 or kept[x]):
+            written += sizes[x]
+    return misses, fetched, written
+
+
+@kernel()
+def unit_distances(ids: Any, items: int) -> Any:
+    """For each request, the number of items used since the last use of its item, including that item; 0 for a first
+    use.
+
+    Items lie in slots in the order of their last use, a bit for each slot, and counters for 64 and 64² words of bits.
+    """
+    slots = 64**2 * max(4, -(-4 * items // 64**2))
+    bits, of = np.zeros(slots // 64 + 1, np.uint64), np.empty(slots, np.int32)
+    small, middle, large = (
+        np.zeros(slots // 64 + 1, np.int32),
+        np.zeros(slots // 64**2 + 1, np.int32),
+        np.zeros(slots // 64**3 + 1, np.int32),
+    )
+    at = np.full(items, -1, np.int32)
+    distances = np.zeros(len(ids), np.int32)
+    top = 0
+    for t in range(len(ids)):
+        if top == slots:  # close the gaps
+            top = 0
+            for slot in range(slots):
+                if (bits[slot >> 6] >> np.uint64(slot & 63)) & ONE:
+                    of[top], at[of[slot]] = of[slot], top
+                    top += 1
+            bits[:], small[:], middle[:], large[:] = 0, 0, 0, 0
+            for slot in range(top):
+                bits[slot >> 6] |= ONE << np.uint64(slot & 63)
+                small[slot >> 6] += 1
+                middle[slot >> 12] += 1
+                large[slot >> 18] += 1
+        x = ids[t]
+        slot = at[x]
+        if slot >= 0:
+            a, b, c = slot >> 6, slot >> 12, slot >> 18
+            distance = np.int64(_ones(bits[a] >> np.uint64(slot & 63)))
+            for k in range(a + 1, min((b + 1) << 6, (top >> 6) + 1)):
+                distance += small[k]
+            for k in range(b + 1, min((c + 1) << 6, (top >> 12) + 1)):
+                distance += middle[k]
+            for k in range(c + 1, (top >> 18) + 1):
+                distance += large[k]
+            distances[t] = distance
+            bits[a] &= ~(ONE << np.uint64(slot & 63))
+            small[a] -= 1
+            middle[b] -= 1
+            large[c] -= 1
+        bits[top >> 6] |= ONE << np.uint64(top & 63)
+        small[top >> 6] += 1
+        middle[top >> 12] += 1
+        large[top >> 18] += 1
+        of[top], at[x] = x, top
+        top += 1
+    return distances
+
+
+@kernel()
+def sized_distances(ids: Any, sizes: Any) -> Any:
+    """For each request, the words of items used since the last use of its item, including that item; 0 for a first use.
+
+    A Fenwick tree over the slots in which items lie in the order of their last use.
+    """
+    items = len(sizes)
+    slots = max(64, 4 * items)
+    tree, of = np.zeros(slots + 1, np.int64), np.full(slots, -1, np.int32)
+    at = np.full(items, -1, np.int32)
+    distances = np.zeros(len(ids), np.int64)
+    top, all_of_them = 0, 0
+    for t in range(len(ids)):
+        if top == slots:  # close the gaps
+            top = 0
+            for slot in range(slots):
+                if of[slot] >= 0:
+                    y, of[slot] = of[slot], -1
+                    of[top], at[y] = y, top
+                    top += 1
+            tree[:] = 0
+            for slot in range(slots):
+                if slot < top:
+                    tree[slot + 1] += sizes[of[slot]]
+                above = slot + 1 + ((slot + 1) & -(slot + 1))
+                if above <= slots:
+                    tree[above] += tree[slot + 1]
+        x = ids[t]
+        size, slot = sizes[x], at[x]
+        if slot >= 0:
+            before, k = 0, slot
+            while k:
+                before += tree[k]
+                k &= k - 1
+            distances[t] = all_of_them - before
+            k = slot + 1
+            while k <= slots:
+                tree[k] -= size
+                k += k & -k
+            of[slot] = -1
+        else:
+            all_of_them += size
+        k = top + 1
+        while k <= slots:
+            tree[k] += size
+            k += k & -k
+        of[top], at[x] = x, top
+        top += 1
+    return distances
+
+
+@kernel()
+def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacities: Any) -> Any:
+    """For LRU caches of increasing capacities: requests missed, words fetched, words written back.
+
+    A request hits if its distance is at most the capacity. If an item is written twice, its first value was written
+    back if the item was missing at any use in between; the largest of these distances decides.
+    """
+    edges = len(capacities)
+    every = edges > 0 and capacities[0] == 1 and capacities[-1] == edges  # all capacities from 1 on
+    counts = np.zeros((3, edges + 1), np.int64)  # by how many of the capacities are too small
+    furthest = np.full(len(sizes), -1, np.int32)
+    for t in range(len(ids)):
+        x = ids[t]
+        distance: Any = np.int64(distances[t])  # of 32 or 64 bits
+        size, kind = sizes[x], kinds[t] if len(kinds) else READ
+        if distance == 0:
+            missed = edges
+        elif every:
+            missed = min(distance - 1, edges)
+        else:
+            missed = np.searchsorted(capacities, distance)
+        counts[0, missed] += 1
+        if kind & READ:
+            counts[1, missed] += size
+        if furthest[x] >= 0:
+            furthest[x] = max(furthest[x], missed)
+        if kind & WRITE:
+            if furthest[x] >= 0:
+                counts[2, furthest[x]] += size
+            furthest[x] = np.searchsorted(capacities, size)  # one too large for the cache never stays
+    since, left = 0, len(sizes)  # words used since the last use, backwards
+    for t in range(len(ids) - 1, -1, -1):
+        x = ids[t]
+        if furthest[x] > -2:
+            since += sizes[x]
+            if furthest[x] >= 0:
+                away = max(furthest[x], np.searchsorted(capacities, since))
+                counts[2, edges if len(kept) == 0 or kept[x] else away] += sizes[x]
+            furthest[x] = -2
+            left -= 1
+            if left == 0:
+                break
+    for row in range(3):
+        for k in range(edges, 0, -1):
+            counts[row, k - 1] += counts[row, k]
+    return counts[:, 1:]
+
+
+@kernel()
+def fifo(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
+    """(requests missed, words fetched, words written back) of a FIFO cache, which evicts whole items."""
+    items = len(sizes)
+    queue = np.empty(len(ids), np.int32)
+    inside, dirty = np.zeros(items, np.bool_), np.zeros(items, np.bool_)
+    first, last, held = 0, 0, 0
+    misses, fetched, written = 0, 0, 0
+    for t in range(len(ids)):
+        x = ids[t]
+        size, kind = sizes[x], kinds[t] if len(kinds) else READ
+        if not inside[x]:
+            misses += 1
+            if kind & READ:
+                fetched += size
+            while first < last and held + size > capacity:
+                y = queue[first]
+                first += 1
+                inside[y] = False
+                held -= sizes[y]
+                if dirty[y]:
+                    written += sizes[y]
+                    dirty[y] = False
+            if size <= capacity:
+                queue[last] = x
+                last += 1
+                inside[x] = True
+                held += size
+        if kind & WRITE:
+            if inside[x]:
+                dirty[x] = True
+            else:
+                written += size
+    for x in range(items):
+        if dirty[x] and (len(kept) == 0 or kept[x]):
+            written += sizes[x]
+    return misses, fetched, written
+
+
+@kernel()
+def _levels(n: int) -> Any:
+    """Where each level of a tree of bits begins that has n leaves; a node says whether a word below has a bit."""
+    begins = np.zeros(8, np.int64)
+    depth, width = 0, n
+    while True:
+        width = width // 64 + 1
+        begins[depth + 1] = begins[depth] + width
+        depth += 1
+        if width == 1:
+            return begins[: depth + 1]
+
+
+@part()
+def _insert(tree: Any, begins: Any, key: int) -> None:
+    for level in range(len(begins) - 1):
+        word = begins[level] + (key >> 6)
+        before = tree[word]
+        tree[word] = before | (ONE << np.uint64(key & 63))
+        if before:
+            return
+        key >>= 6
+
+
+@part()
+def _remove(tree: Any, begins: Any, key: int) -> None:
+    for level in range(len(begins) - 1):
+        word = begins[level] + (key >> 6)
+        tree[word] &= ~(ONE << np.uint64(key & 63))
+        if tree[word]:
+            return
+        key >>= 6
+
+
+@part()
+def _highest(tree: Any, begins: Any) -> int:
+    """The largest key, -1 if there is none."""
+    if not tree[begins[-2]]:
+        return -1
+    key: Any = 0
+    for level in range(len(begins) - 2, -1, -1):
+        key = (key << 6) | (63 - np.int64(_zeros_above(tree[begins[level] + key])))
+    return key
+
+
+@kernel()
+def opt(ids: Any, items: int, capacity: int) -> int:
+    """Misses of the optimal cache (Belady: evict the item used latest); items have one word, and all requests are
+    reads.
+
+    The tree holds the next use of each item in cache, so the request at t finds its item if the bit of t is set. Keys
+    that have passed are smaller than all others and need not be removed.
+    """
+    n = len(ids)
+    following = next_uses(ids, items)
+    begins = _levels(n)
+    tree = np.zeros(begins[-1], np.uint64)
+    held, dead, misses = 0, 0, 0  # `dead` are held, and not used again
+    for t in range(n):
+        if not (tree[t >> 6] >> np.uint64(t & 63)) & ONE:
+            misses += 1
+            if held < capacity:
+                held += 1
+            elif dead:
+                dead -= 1
+            else:
+                _remove(tree, begins, _highest(tree, begins))
+        if following[t] < n:
+            _insert(tree, begins, following[t])
+        else:
+            dead += 1
+    return misses
+
+
+@kernel()
+def opt_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
+    """(words missed, words fetched, words written back) of the optimal cache, word by word, for items used whole.
+
+    No policy fetches fewer words. A word may bypass the cache. An item that is overwritten before its next read counts
+    as not used again; it is evicted after items that are never touched again. An item is used from its first word to
+    its last, so its later words are needed later, and its beginning stays longest. When the first word of a dirty item
+    leaves, the whole item is written back.
+    """
+    n, items = len(ids), len(sizes)
+    following = next_uses(ids, items)
+    begins = _levels(n)
+    live, stale = np.zeros(begins[-1], np.uint64), np.zeros(begins[-1], np.uint64)  # by next use: a read, or not
+    gone, number_gone = np.empty(items, np.int32), 0  # in cache, and never touched again
+    there, dirty = np.zeros(items, np.int64), np.zeros(items, np.bool_)  # words in cache
+    held, missed, fetched, written = 0, 0, 0, 0
+    for t in range(n):
+        x, after = ids[t], following[t]
+        size, kind = sizes[x], kinds[t] if len(kinds) else READ
+        if there[x]:
+            _remove(live if kind & READ else stale, begins, t)
+        missed += size - there[x]
+        if kind & READ:
+            fetched += size - there[x]
+        rank = 2 if after == n else (0 if (kinds[after] if len(kinds) else READ) & READ else 1)
+        coming = min(size - there[x], capacity - held)
+        while there[x] + coming < size:
+            y, key, other = -1, n, 2
+            if number_gone:
+                y = gone[number_gone - 1]
+            else:
+                key, other = _highest(stale, begins), 1
+                if key < 0:
+                    key, other = _highest(live, begins), 0
+                if key >= 0:
+                    y = ids[key]
+            if y < 0 or rank > other or (rank == other and after >= key):
+                break  # nothing in cache is needed later than x: the rest passes by
+            share = min(there[y], size - there[x] - coming)
+            there[y] -= share
+            held -= share
+            coming += share
+            if dirty[y]:
+                written += sizes[y]
+                dirty[y] = False
+            if there[y] == 0:
+                if other == 2:
+                    number_gone -= 1
+                else:
+                    _remove(stale if other else live, begins, key)
+        there[x] += coming
+        held += coming
+        if kind & WRITE:
+            dirty[x] = there[x] == size
+            if not dirty[x]:
+                written += size
+        if there[x] == 0:
+            continue
+        if rank == 2:
+            gone[number_gone] = x
+            number_gone += 1
+        else:
+            _insert(stale if rank else live, begins, after)
+    for x in range(items):
+        if dirty[x] and (len(kept) == 0 or kept[x]):
+            written += sizes[x]
+    return missed, fetched, written

@@ -1,0 +1,177 @@
+"""Traffic of a schedule's thread blocks between a shared L2 and the memory behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import bytes_of, whole
+from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
+from pebblesim.counting.heads import Heads
+from pebblesim.language import masks, program as ir
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import Schedule, get
+
+AT_ONCE = 132
+"""Default number of thread blocks that run at once: one on each multiprocessor of an H200."""
+
+
+@dataclass(frozen=True)
+class L2(Result):
+    """Traffic through L2, in bytes, for all heads.
+
+    Attributes:
+        schedule, dims, blocks, heads, mask: what was launched, `heads` times; heads that share keys and values count as
+            one unless each is for itself.
+        order, at_once: order of launch, and most blocks at once.
+        size, chiplets, partitions: bytes of L2 on each chiplet, chiplets, and partitions of each L2.
+        requested: bytes that all blocks move from and to L2.
+        read, written: bytes that L2 reads from and writes to the memory behind it.
+    """
+
+    schedule: str
+    dims: Mapping[str, int]
+    blocks: Mapping[str, int]
+    heads: int
+    order: str
+    at_once: int
+    size: int
+    chiplets: int
+    requested: int
+    read: int
+    written: int
+    mask: Mask | None = None
+    partitions: int = 1
+
+    @property
+    def moved(self) -> int:
+        """Bytes read from memory and written to it."""
+        return self.read + self.written
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim count --l2 … --json`."""
+        return {
+            "size": self.size,
+            "chiplets": self.chiplets,
+            "partitions": self.partitions,
+            "order": self.order,
+            "at_once": self.at_once,
+            "heads": self.heads,
+            "requested": self.requested,
+            "read": self.read,
+            "written": self.written,
+        }
+
+    def __str__(self) -> str:
+        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}"
+        each = " in two halves" if self.partitions > 1 else ""
+        each += f" on each of {self.chiplets} chiplets" if self.chiplets > 1 else ""
+        return (
+            f"{self.schedule}, {heads}, {self.order}, {self.at_once:,} blocks at once, L2 of {self.size:,} bytes"
+            f"{each}: blocks move {self.requested:,} bytes, memory reads {self.read:,} and writes {self.written:,}"
+        )
+
+
+def l2(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    size: int,
+    order: str = "head-first",
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    at_once: int | Sequence[int] = AT_ONCE,
+    chiplets: int = 1,
+    contiguous: bool = False,
+    partitions: int = 1,
+    dtype: str = "float32",
+    blocks: BlockRule = "fit",
+    mask: AnyMask | None = None,
+    **dims: int,
+) -> L2:
+    """Predict the traffic behind an L2 that all thread blocks share (see `pebblesim.cachesim.l2`).
+
+    Args:
+        schedule, M, blocks, mask, dims: as for `pebblesim.count`; M is the scratchpad of one thread block. Iterations
+            that are independent, or share only sums in memory, are thread blocks; other loops run inside a block.
+        size: bytes of L2 on each chiplet.
+        order: "head-first", "row-major", "grouped:G", "sawtooth" or "swizzled:X".
+        heads, kv_heads, batch, separate: as for `pebblesim.count`. Heads that share keys and values are launched as
+            one with all their queries, or, if `separate`, each for itself, and find in L2 what others of them read.
+        at_once: number of thread blocks that run at once, on all chiplets together, or one number for each launch.
+        chiplets: number of chiplets with a separate L2 each; blocks are assigned to them in turn.
+        contiguous: assign to each chiplet as many consecutive blocks as it runs at once, instead of one.
+        partitions: 2 if an L2 has two halves, and each block reads through that on its side; otherwise 1.
+        dtype: data type of a word.
+
+    Returns:
+        Bytes that all blocks request, and bytes that the memory behind the L2 reads and writes.
+
+    >>> sizes = {"n": 8192, "d": 64, "blocks": {"B_r": 64, "B_c": 64}, "M": 2**15, "size": 2**21}
+    >>> forth, back = (l2("flash2-forward", order=order, at_once=16, **sizes) for order in ("head-first", "sawtooth"))
+    >>> round(back.read / forth.read, 1)
+    0.7
+
+    Raises:
+        Infeasible, UsageError: as for `pebblesim.count`; or the order is not known, or there are too many tiles.
+    """
+    from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
+
+    wanted, among, solves = order_of(order), Heads(heads, kv_heads, batch, separate), get(schedule).problem
+    cases = among.cases(solves, dims, masks.of(mask))
+    algorithm, sizes, _, sides = chosen(schedule, cases.sizes, M, blocks)
+    (pattern,) = cases.masks
+    if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
+        raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
+    several = [at_once] if isinstance(at_once, int) else list(at_once)
+    most_at_once = max(whole("at_once", each) for each in several)
+    if partitions not in (1, 2):
+        raise UsageError(f"partitions = {partitions} was given; an L2 has 1 or 2.")
+    chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
+    program = algorithm.program if pattern is None else algorithm.masked
+    kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", pattern)
+    if not isinstance(at_once, int):
+        if len(several) != len(kernels):
+            raise UsageError(f"at_once has {len(several)} numbers, and {algorithm.name} has {len(kernels)} launches.")
+        kernels = [replace(each, at_once=number) for each, number in zip(kernels, several, strict=True)]
+    shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
+    at_once_heads = HeadsAtOnce(cases.times, among.sharing if separate else 1, shared_keys)
+    moved = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
+    return L2(
+        algorithm.name,
+        sizes,
+        sides,
+        cases.times,
+        order,
+        most_at_once,
+        size,
+        wanted.number if wanted.kind == "swizzled" else chiplets,
+        moved.requested,
+        moved.read,
+        moved.written,
+        pattern,
+        partitions,
+    )
+
+
+def kernels_of(program: ir.Program, sizes: Mapping[str, int], sawtooth: bool, mask: Mask | None) -> list[Any]:
+    """The launches of a program, as `pebblesim.cachesim.l2` takes them."""
+    from pebblesim.cachesim.accesses import accesses_of_blocks
+    from pebblesim.cachesim.l2 import Accesses
+    from pebblesim.launches.launches import grids
+
+    made = []
+    for body, grid in grids(program):
+        forth = accesses_of_blocks(program, sizes, body, grid, mask)
+        back = accesses_of_blocks(program, sizes, body, grid, mask, backwards=True) if sawtooth else None
+        columns = 1
+        if len(grid) > 1:
+            inner = grid[-1].range
+            columns = -(-sizes[inner.dim] // ir.length(inner.block, sizes))
+        made.append(Accesses(forth, back, columns))
+    return made

@@ -1,0 +1,190 @@
+"""Simulate an automatic cache on a stream of requests: words fetched and written back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pebblesim.cachesim.requests import READ, Stream
+from pebblesim.core.errors import UnknownName, UsageError
+
+POLICIES = ("lru", "opt", "fifo")
+
+LARGEST = 2**62
+"""A cache of this many words holds everything; a larger one behaves the same."""
+
+
+@dataclass(frozen=True)
+class Misses:
+    """The result of one cache.
+
+    Attributes:
+        policy, M: "lru", "opt" or "fifo", of M words.
+        requests, misses: number of requests, and of requests that miss at least a part of their item; for `opt` on
+            items larger than a word, or with writes, misses are counted in words.
+        fetched: words read from memory; overwriting an item fetches nothing.
+        written: words written back to memory, including the needed ones at the end.
+    """
+
+    policy: str
+    M: int
+    requests: int
+    misses: int
+    fetched: int
+    written: int
+
+    @property
+    def io(self) -> int:
+        """Words fetched + words written back."""
+        return self.fetched + self.written
+
+
+def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways: int | None = None) -> list[Misses]:
+    """Simulate caches of these sizes, in words, on a stream.
+
+    Args:
+        stream: see `pebblesim.cachesim.requests`.
+        capacities: sizes in words; LRU needs one pass for all of them.
+        policy: "lru", "opt" or "fifo".
+        ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.
+
+    Raises:
+        UnknownName: the policy is not known.
+        UsageError: a size is less than a line, or not a whole number of sets, or items are not lines.
+    """
+    if policy not in POLICIES:
+        raise UnknownName("policy", policy, POLICIES)
+    rooms = [min(M // stream.unit, LARGEST) for M in capacities]
+    if not all(rooms):
+        raise UsageError(f"a cache of {min(capacities):,} words holds no line of {stream.unit} words.")
+    if ways is not None:
+        counts = [_in_sets(stream, room, policy, ways) for room in rooms]
+    elif policy == "lru" and len(rooms) > 1:
+        rising = np.unique(np.asarray(rooms, np.int64))
+        of_rising = lru_counts(stream, rising)
+        counts = [tuple(of_rising[:, at].tolist()) for at in np.searchsorted(rising, rooms)]
+    else:
+        counts = [_one(stream, room, policy) for room in rooms]
+    unit = stream.unit
+    return [
+        Misses(policy, M, len(stream), missed, fetched * unit, written * unit)
+        for M, (missed, fetched, written) in zip(capacities, counts, strict=True)
+    ]
+
+
+def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
+    """Misses, and what is fetched and written, in units."""
+    from pebblesim.cachesim import kernels
+
+    if stream.plain and policy != "fifo":
+        missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
+        return missed, missed, 0
+    requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
+    if policy == "lru":
+        counts = kernels.lru_sized(*requests, room)
+    else:
+        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*requests)
+    return int(counts[0]), int(counts[1]), int(counts[2])
+
+
+def lru_counts(stream: Stream, capacities: Any) -> Any:
+    """Requests missed, words fetched and words written back by an LRU of each rising capacity; of shape (3, sizes)."""
+    from pebblesim.cachesim import kernels
+
+    requests = stream.ids, stream.kinds, stream.sizes, stream.kept
+    return kernels.tally(*requests, reuse_distances(stream), np.asarray(capacities, np.int64))
+
+
+def reuse_distances(stream: Stream) -> Any:
+    """For each request, the words touched since the last use of its item, including that item; 0 for a first use.
+
+    A request hits in an LRU cache of M words if its distance is at most M.
+    """
+    from pebblesim.cachesim import kernels
+
+    if (stream.sizes == 1).all():
+        return kernels.unit_distances(stream.ids, len(stream.sizes))
+    return kernels.sized_distances(stream.ids, stream.sizes)
+
+
+def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, int, int]:
+    if (stream.sizes != 1).any():
+        raise UsageError("items of several words cannot be in sets; give a line size with --line, or leave --ways out.")
+    sets, rest = divmod(room, ways)
+    if rest or not sets:
+        raise UsageError(
+            f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit} "
+            f"words; use a multiple of {ways * stream.unit:,}."
+        )
+    totals = np.zeros(3, np.int64)
+    for part in _sets(stream, sets):
+        totals += _one(part, ways, policy)
+    missed, fetched, written = totals.tolist()
+    return missed, fetched, written
+
+
+def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
+    """Yield the stream of each set, with items numbered from 0."""
+    home = stream.ids % sets
+    order = np.argsort(home, kind="stable")
+    edges = np.searchsorted(home[order], np.arange(sets + 1))
+    for number in range(sets):
+        mine = order[edges[number] : edges[number + 1]]
+        if len(mine):
+            yield Stream(
+                stream.ids[mine] // sets,
+                stream.kinds[mine] if len(stream.kinds) else stream.kinds,
+                stream.sizes[number::sets].copy(),
+                stream.kept[number::sets].copy(),
+            )
+
+
+def in_lines(stream: Stream, words: int) -> Stream:
+    """A stream of single words as one of lines of so many words; matrices start at a line, row after row.
+
+    A missing line is fetched as a whole, even to overwrite one word.
+    """
+    if words == 1:
+        return stream
+    line, kept = np.zeros(len(stream.sizes), np.int32), [np.empty(0, bool)]
+    first = 0
+    for place in stream.places:
+        line[place.first : place.first + place.items] = first + np.arange(place.items) // words
+        lines = -(-place.items // words)
+        first += lines
+        kept.append(np.full(lines, place.kept))
+    kinds = stream.kinds | np.uint8(READ)
+    return Stream(line[stream.ids], kinds, np.ones(first, np.int64), np.concatenate(kept), unit=words)
+
+
+def compulsory(stream: Stream) -> int:
+    """Words that any cache must fetch: those whose first request is a read."""
+    from pebblesim.cachesim import kernels
+
+    return int(kernels.fresh_words(stream.ids, stream.kinds, stream.sizes)) * stream.unit
+
+
+def enough(stream: Stream, words: int) -> int | None:
+    """Return the least capacity with which an LRU fetches at most this many words; None if no capacity is enough."""
+    room = (words - compulsory(stream)) // stream.unit
+    if room < 0:
+        return None
+    distances = reuse_distances(stream)
+    again = distances > 0
+    if len(stream.kinds):
+        again &= (stream.kinds & READ) > 0
+    distances, sizes = distances[again], stream.sizes[stream.ids[again]]
+    low, high = int(stream.sizes.max(initial=1)), int(distances.max(initial=1))
+    while low < high:  # what is fetched with C words: all of larger distances
+        middle = (low + high) // 2
+        far = distances > middle
+        beyond = int(sizes[far].sum())
+        if beyond > room:
+            low = middle + 1
+        else:
+            high, room, far = middle, room - beyond, ~far
+        distances, sizes = distances[far], sizes[far]
+    return low * stream.unit

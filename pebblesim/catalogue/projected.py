@@ -1,0 +1,64 @@
+"""Attention on projections: Q = A1 W_Q, K = A2 W_K, V = A3 W_V, before the forward or the backward pass.
+
+The inputs have rows of d words, those of Q and K have d_k, and those of V d_v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pebblesim.catalogue.softmax import SPLIT_SCORES
+from pebblesim.catalogue.theta import OF_PROJECTED, repaired
+from pebblesim.language.problems import Array, problem
+
+
+def projected(
+    core: Callable[..., dict[str, Array]], x: Mapping[str, Array], allowed: Array | None = None
+) -> dict[str, Array]:
+    """Return the outputs of a problem on Q, K, V when these are projections."""
+    return core({**x, "Q": x["A1"] @ x["W_Q"], "K": x["A2"] @ x["W_K"], "V": x["A3"] @ x["W_V"]}, allowed)
+
+
+GLOSSARY = {
+    "A1": ("", "input from which the queries are computed, one row for each query"),
+    "A2": ("", "input from which the keys are computed, one row for each key"),
+    "A3": ("", "input from which the values are computed, one row for each key"),
+    "W_Q": ("", "weights of the queries"),
+    "W_K": ("", "weights of the keys"),
+    "W_V": ("", "weights of the values"),
+    "Q": ("A1 W_Q", "queries, one row for each"),
+    "K": ("A2 W_K", "keys, one row for each"),
+    "V": ("A3 W_V", "values, one row for each key"),
+}
+"""(formula, meaning) of the tensors that projections add."""
+
+THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
+
+for core in (problem(name).rectangle for name in THEOREMS):
+    assert core
+    problem(
+        f"projected-{core.name}",
+        dims=("n_q", "n_k", "d", "d_k", "d_v"),
+        from_nd={**core.from_nd, "d": "d"},
+        inputs={"A1": ("n_q", "d"), "A2": ("n_k", "d"), "A3": ("n_k", "d")}
+        | {"W_Q": ("d", "d_k"), "W_K": ("d", "d_k"), "W_V": ("d", "d_v")}
+        | {name: shape for name, shape in core.inputs.items() if name not in ("Q", "K", "V")},
+        outputs=core.outputs,
+        queries=("A1", *core.queries[1:]),
+        keys=("A2", "A3"),
+        scaled=(("W_Q",), core.scaled[1]),
+        kept=core.kept,
+        extra=core.extra,
+        values=partial(projected, core.values),
+        source=f"Li et al., arXiv 2410.09397, Definition 3.1, before {core.name}",
+        graph=f"pebblesim.graphs.{core.name.replace('-', '_')}:declare",
+        theta=repaired(
+            THEOREMS[core.name],
+            f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
+            "d**2*n/sqrt(M) + ",
+            OF_PROJECTED,
+        ),
+        bounds=core.bounds,
+        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES} | GLOSSARY,
+    )

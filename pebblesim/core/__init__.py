@@ -1,0 +1,1 @@
+"""Errors, sizes, units, notation, files, tables and compiled kernels: used by all rooms, using none."""

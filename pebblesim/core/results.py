@@ -1,0 +1,71 @@
+"""Conversions of results: to plain data, to a pandas table, and to a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pebblesim.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+def pandas() -> Any:
+    """Import and return pandas.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise UsageError("to_frame() needs pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
+
+
+class Result:
+    """Base class of results; it converts them to other forms."""
+
+    part: ClassVar[str] = "rows"
+    """The key of the rows in `to_dict`, if the result is a table."""
+
+    picture: ClassVar[Callable[[Result, Figure], None]]
+    """Draws a result. The package sets it when it is imported: the layer of results is below the layer of pictures."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data for `json.dumps`; sizes and counts are exact integers."""
+        raise NotImplementedError
+
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Return one dictionary for each row; a result that is not a table is one row."""
+        result = self.to_dict()
+        rows: Sequence[Mapping[str, Any]] = result.get(self.part, [result])
+        return rows
+
+    def to_frame(self) -> DataFrame:
+        """Return a `pandas.DataFrame` with the rows of `records`; parts of a value get columns such as "work.mul".
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return pandas().json_normalize([dict(record) for record in self.records()])
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Draw the result.
+
+        Args:
+            figure: the matplotlib figure to draw on; a new one by default.
+
+        Returns:
+            The figure. A notebook shows it; its `savefig` saves it to a file.
+
+        Raises:
+            UsageError: this kind of result has no picture.
+        """
+        from matplotlib.figure import Figure as New
+
+        figure = figure if figure is not None else New(figsize=(7.5, 5), layout="constrained")
+        type(self).picture(self, figure)
+        return figure

@@ -1,0 +1,206 @@
+"""Parse sizes as people write them, and evaluate the block rules of papers to exact integers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from pebblesim.core.arithmetic import Arithmetic, function_of
+from pebblesim.core.errors import UnknownName, UsageError
+
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+"""Bytes in a word of each data type."""
+
+SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+"""Short names of the data types."""
+
+MOST_SIZES = 10_000_000
+"""Most sizes in one range."""
+
+LARGEST = 2**256
+"""The largest size: far beyond any machine, while ratios of counts still fit into a float."""
+
+
+def listed(sizes: Mapping[str, int]) -> str:
+    """Return sizes as a line of text: n = 4,096, d = 64."""
+    return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+
+
+def tile_starts(length: int, *blocks: int) -> list[int]:
+    """Return where tiles start: of the first block's size, each cut into tiles of the second block's size, and so on.
+
+    >>> tile_starts(10, 5, 2)
+    [0, 2, 4, 5, 7, 9]
+    """
+    if not blocks:
+        return [0]
+    return [
+        first + start
+        for first in range(0, length, blocks[0])
+        for start in tile_starts(min(blocks[0], length - first), *blocks[1:])
+    ]
+
+
+def whole(what: str, value: Any) -> int:
+    """Return `value` if it is a whole number, 1 or more.
+
+    Raises:
+        UsageError: it is not; the message calls it `what`.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise UsageError(f"{what} = {value!r} was given; {what} must be a whole number, 1 or more.")
+    if value > LARGEST:
+        raise UsageError(f"{what} is larger than 2^256; sizes go up to there.")
+    return int(value)
+
+
+def parse_size(what: str, text: str) -> int:
+    """Parse a number such as 4096, 64k, 1M or 2^20 (k, M, G are powers of 1024).
+
+    Raises:
+        UsageError: the text is not such a number, or the number is less than 1.
+    """
+    match = re.fullmatch(r"(\d{1,1000})(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
+    if not match or int(match[1]) < 1 or (match[2] and int(match[2]) > 4096):
+        raise UsageError(
+            f"{what} = {text!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+        )
+    base, power, suffix = int(match[1]), match[2], match[3]
+    return whole(what, base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0))
+
+
+def parse_words(text: str, dtype: str | None) -> int:
+    """Parse M in words, from a number or from a size in bytes such as 192KiB together with a data type.
+
+    Raises:
+        UsageError: the text is neither, or is in bytes without a data type.
+    """
+    if not text.strip().endswith("B"):
+        return parse_size("M", text)
+    if dtype is None:
+        parse_bytes("M", text)
+        raise UsageError(f"M = {text!r} is in bytes; give its data type with --dtype, one of {', '.join(BYTES)}.")
+    width, size = bytes_of(dtype), parse_bytes("M", text)
+    if size < width:
+        raise UsageError(f"M = {text!r} is less than one word of type {dtype}, which takes {width} bytes.")
+    return whole("M", size // width)
+
+
+def parse_bytes(what: str, text: str) -> int:
+    """Parse a size in whole bytes, such as 192KiB, 1.5MiB or 32B.
+
+    Raises:
+        UsageError: the text is not such a size.
+    """
+    match = re.fullmatch(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([KMG]i)?B", text.strip())
+    if not match:
+        raise UsageError(f"{what} = {text!r} is not a size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
+    return int(Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0))
+
+
+def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tuple[int, ...]:
+    """Parse a list of sizes such as 64,128; ranges such as 256:1M:x2 (each twice the previous one) and 64:512:+64 may
+    be mixed in.
+
+    A range includes its start, and its end if a step reaches it. Repeated sizes are dropped.
+
+    Args:
+        what: name of the sizes, for error messages.
+        text: the sizes.
+        one: parses a single size; `parse_size` by default.
+
+    >>> several("n", "1k:4k:x2,64:192:+64")
+    (1024, 2048, 4096, 64, 128, 192)
+
+    Raises:
+        UsageError: the text is not such a list.
+    """
+    read = one or (lambda size: parse_size(what, size))
+    sizes: dict[int, None] = {}
+    for part in text.split(","):
+        ends = part.strip().split(":")
+        if len(ends) == 1:
+            sizes[read(part.strip())] = None
+            continue
+        if len(ends) != 3 or ends[2][:1] not in ("x", "+"):
+            raise UsageError(
+                f"{what} = {part.strip()!r} was given; a range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, such as "
+                "256:1M:x2 or 64:512:+64."
+            )
+        first, last = read(ends[0]), read(ends[1])
+        step = parse_size(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
+        if first > last or (ends[2][0] == "x" and step == 1):
+            raise UsageError(
+                f"{what} = {part.strip()!r} never grows; a range needs a factor of 2 or more, or a step of 1 or more."
+            )
+        if ends[2][0] == "+" and (last - first) // step >= MOST_SIZES:
+            raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; use larger steps.")
+        size = first
+        while size <= last:
+            sizes[size] = None
+            size = size * step if ends[2][0] == "x" else size + step
+    return tuple(sizes)
+
+
+def axis(what: str, sizes: int | str | Iterable[int]) -> tuple[int, ...]:
+    """One size or more: a number, several, or a text for `several`; each once.
+
+    Raises:
+        UsageError: they are no sizes, or none.
+    """
+    if isinstance(sizes, str):
+        return several(what, sizes)
+    chosen = tuple(dict.fromkeys(whole(what, size) for size in (sizes if isinstance(sizes, Iterable) else (sizes,))))
+    if not chosen:
+        raise UsageError(f"no sizes were given for {what}.")
+    return chosen
+
+
+def dtype_of(name: str) -> str:
+    """Return the full name of a data type; short names such as "bf16" are allowed.
+
+    Raises:
+        UnknownName: the type is not known.
+    """
+    if SHORT.get(name, name) not in BYTES:
+        raise UnknownName("data type", name, (*BYTES, *SHORT))
+    return SHORT.get(name, name)
+
+
+def bytes_of(dtype: str) -> int:
+    """Return the number of bytes in a word of a data type.
+
+    Raises:
+        UnknownName: the type is not known.
+    """
+    return BYTES[dtype_of(dtype)]
+
+
+def evaluate_rule(rule: str, values: Mapping[str, int]) -> int:
+    """Evaluate a block rule such as "Min(ceiling(M/(4*d)), d)" in exact arithmetic."""
+    return int(function_of(rule, values, EXACT)(*map(Fraction, values.values())))
+
+
+class _Root:
+    """The square root of x, exact until it is rounded."""
+
+    def __init__(self, square: Fraction) -> None:
+        self.square = Fraction(square)
+
+
+def _floor(x: Fraction | _Root) -> Fraction:
+    return Fraction(isqrt(int(x.square // 1)) if isinstance(x, _Root) else x // 1)
+
+
+def _ceiling(x: Fraction | _Root) -> Fraction:
+    if isinstance(x, _Root):
+        root = isqrt(int(x.square // 1))
+        return Fraction(root + (root * root < x.square))
+    return Fraction(-(-x // 1))
+
+
+EXACT: Arithmetic = {"number": Fraction, "floor": _floor, "ceiling": _ceiling, "sqrt": _Root, "Min": min, "Max": max}
+"""Arithmetic of rational numbers, with square roots that are rounded to integers."""

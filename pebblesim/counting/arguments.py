@@ -1,0 +1,95 @@
+"""Check the arguments that jobs share: dimensions, block rules and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.analysis import blocks as block_rules
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import whole
+from pebblesim.language.masks import Mask
+from pebblesim.language.problems import Problem
+from pebblesim.language.registry import Schedule, get
+
+if TYPE_CHECKING:
+    from pebblesim.language.program import Program
+
+BlockRule = str | Mapping[str, int]
+AnyMask = Mask | str | Any
+"""A `Mask`, a text such as "causal" or "window:256", a file name, or booleans for pairs or blocks of pairs."""
+
+
+def chosen(
+    schedule: str | Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: BlockRule,
+    summation: str = "chain",
+    mask: Mask | None = None,
+) -> tuple[Schedule, dict[str, int], int, dict[str, int]]:
+    """Return (schedule, dimensions, M, block sizes), all checked."""
+    algorithm = get(schedule)
+    sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
+    algorithm = algorithm.in_dims(sizes)
+    return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
+
+
+def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> tuple[Program, Any]:
+    """Return a schedule's program under a mask, and the mask as booleans for each pair; None without a mask."""
+    if mask is None:
+        return algorithm.program, None
+    return algorithm.masked, mask.allowed(*algorithm.problem.grid(sizes))
+
+
+def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the checked dimensions of a problem. If only n and d are given, this is the square case."""
+    dims = _of_parts(solves, dims)
+    meant = dims_meant(solves, dims)
+    return {name: whole(name, dims[named]) for name, named in meant.items()}
+
+
+def dims_meant(solves: Problem, named: Mapping[str, object]) -> Mapping[str, str]:
+    """Return for each dimension of a problem which of the given names sets it.
+
+    n and d are enough for any problem. Together with other names they set the dimensions that are not named.
+
+    Raises:
+        UsageError: a name is neither a dimension of the problem nor n or d.
+    """
+    whole_problem = solves.rectangle or solves
+    for names in (solves.dims, whole_problem.dims):
+        if set(named) == set(names):
+            return {name: name for name in names}
+    if set(named) == {"n", "d"}:
+        return solves.from_nd
+    own, from_nd = set(whole_problem.dims), whole_problem.from_nd
+    meant = {dim: dim if dim in named else from_nd[dim] for dim in whole_problem.dims}
+    if own & set(named) and set(meant.values()) == set(named):
+        return meant
+    raise UsageError(
+        f"problem {solves.name!r} takes the sizes {_sizes_taken(solves)}; it got "
+        f"{', '.join(f'{name} = {size}' for name, size in named.items()) or 'none'}."
+    )
+
+
+def _of_parts(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes with a total replaced by its second part."""
+    sizes = dict(dims)
+    for total, (part, rest) in solves.totals.items():
+        if total in sizes and part in sizes and rest not in sizes:
+            if whole(total, sizes[total]) <= whole(part, sizes[part]):
+                raise UsageError(
+                    f"problem {solves.name!r}: {part} = {sizes[part]} was given, and {total} = {sizes[total]}; "
+                    f"values are a part of the keys, so {part} must be less than {total}."
+                )
+            sizes[rest] = sizes.pop(total) - sizes[part]
+    return sizes
+
+
+def _sizes_taken(solves: Problem) -> str:
+    if solves.rectangle:
+        return f"n, d, or {', '.join(solves.rectangle.dims)}, where n and d set the dimensions that are not given"
+    meant = ", ".join(f"{dim} = {name}" for dim, name in solves.from_nd.items())
+    short = "" if solves.dims == ("n", "d") else f", or n and d alone, which mean {meant}"
+    return f"{', '.join(solves.dims)}{short}"

@@ -1,0 +1,149 @@
+"""Count several schedules of a problem side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, overload
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import listed, whole
+from pebblesim.core.tables import aligned
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.totals import Totals
+from pebblesim.language import masks
+from pebblesim.language.masks import AnyHeads
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.lower_bounds.bounds import LowerBound, added_up, best
+
+
+@dataclass(frozen=True)
+class Comparison(Result, Sequence[Counted]):
+    """Schedules of one problem at the same sizes: a sequence of rows, least I/O first; schedules that do not fit are
+    last.
+
+    Attributes:
+        problem, dims, M, mask: what was asked.
+        blocks: the block rule, or the sizes that were given.
+        rows: what each schedule moves.
+    """
+
+    problem: str
+    dims: Mapping[str, int]
+    M: int
+    blocks: BlockRule
+    mask: AnyHeads | None
+    rows: tuple[Counted, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Counted: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Counted, ...]: ...
+    def __getitem__(self, index: int | slice) -> Counted | tuple[Counted, ...]:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def best(self) -> Counted | None:
+        """The schedule with the least I/O among those that fit; None if none fits."""
+        return self.rows[0] if self.rows[0].feasible else None
+
+    @property
+    def lower_bound(self) -> LowerBound:
+        """The lower bound for games with M pebbles on any graph of the problem, for every way of computing."""
+        solves, first = problem(self.problem).in_dims(self.dims), self.rows[0]
+        allowed = [part.only_mask for part in first.parts or (first,)]
+        return added_up([best(solves, self.dims, self.M, None, mask) for mask in allowed])
+
+    def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
+        """Return the data of `pebblesim count --json`; with a data type, it has arithmetic intensities in that type."""
+        first = self.rows[0]
+        head: dict[str, Any] = {"problem": self.problem, **self.dims, "M": self.M, "blocks": self.blocks}
+        head |= {"bound": first.bound and first.bound.to_dict(first.bound_value or Decimal(0))}
+        head |= {"lower_bound": self.lower_bound.to_dict()}
+        head |= {} if self.mask is None else {"mask": str(self.mask), "pairs": first.pairs}
+        head |= {"rows": [row.to_dict(dtype) for row in self.rows]}
+        return head | (Totals(self.rows, dtype).to_dict() if first.heads.said else {})
+
+    def __str__(self) -> str:
+        sizes = listed({**self.dims, "M": self.M})
+        under = "" if self.mask is None else f", mask {self.mask}"
+        lines = [
+            (row.schedule, row.blocks_in_words, row.io, row.gap)
+            if row.least_M is None
+            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None)
+            for row in self.rows
+        ]
+        table = f"{self.problem}: {sizes} words{under}\n{aligned(('schedule', 'blocks', 'I/O', 'gap'), lines)}"
+        return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.said else "")
+
+
+def compare(
+    problem_name: str | None = None,
+    *,
+    schedules: Iterable[str | Schedule] | None = None,
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    **dims: int,
+) -> Comparison:
+    """Count several schedules of a problem, or all of them, sorted by I/O; those that do not fit come last.
+
+    A schedule that does not fit with any blocks is counted with its smallest blocks; its `least_M` is then the smallest
+    M that it needs. If no schedules are named, those are counted to which the block rule can apply: with "paper" those
+    whose source prints block sizes, and with given sizes those that have these blocks. Heads and sequences are as for
+    `count`.
+
+    Args:
+        problem_name: what is computed; that of the schedules by default, and "backward" if none are given.
+        schedules: names of schedules, or schedules; all of the problem by default.
+        M, blocks, summation, mask, heads, kv_heads, batch, separate, dims: as for `count`.
+
+    Returns:
+        A row for each schedule, least I/O first.
+
+    >>> compare(n=4096, d=64, M=16384).best.schedule
+    'row-stationary-fused'
+
+    Raises:
+        UsageError: a name or size that is not allowed, or a schedule of another problem.
+    """
+    if isinstance(schedules, str | Schedule):
+        schedules = [schedules]
+    algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
+    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    if not algorithms:
+        algorithms = of_problem(solves.name, mask is not None)
+        algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
+        if not algorithms:
+            raise UsageError(f"no schedule of problem {solves.name!r} has such blocks as were given: {blocks}.")
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; "
+                f"add --problem {algorithm.problem.name}."
+            )
+    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    M = whole("M", M)
+    rows = [of_heads(each, among, dims, M, blocks, summation, pattern, or_smallest=True) for each in algorithms]
+    rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
+    return Comparison(solves.name, rows[0].dims, M, blocks, rows[0].mask, tuple(rows))
+
+
+def _follows(algorithm: Schedule, rule: BlockRule) -> bool:
+    """Whether a block rule can apply to a schedule that was not named."""
+    if isinstance(rule, str):
+        return rule != "paper" or bool(algorithm.paper) or not algorithm.blocks
+    return set(rule) <= set(algorithm.blocks)

@@ -1,0 +1,404 @@
+"""Count the I/O of schedules: one, or all of a problem side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pebblesim.analysis import blocks as block_rules
+from pebblesim.analysis.count import count as count_program
+from pebblesim.analysis.peak import IN_PLACE, spared
+from pebblesim.analysis.work import work
+from pebblesim.core.errors import BelowBound, Infeasible
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import whole
+from pebblesim.core.units import Traffic
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.heads import Heads
+from pebblesim.language import masks
+from pebblesim.language.masks import AnyHeads, Mask
+from pebblesim.language.problems import Problem, Theta, problem
+from pebblesim.language.registry import Schedule, get
+from pebblesim.launches.path import Stage, path
+from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best
+
+
+@dataclass(frozen=True)
+class Counted(Result):
+    """I/O and occupancy of a schedule at given sizes; all numbers of words are exact.
+
+    Attributes:
+        schedule, problem, source: the schedule.
+        dims, M: the sizes.
+        blocks: its block sizes.
+        reads, writes: words read into and written out of the cache.
+        peak_words: most words resident between two primitives.
+        peak_red: most red pebbles at any moment of the game.
+        least_M: None; or, if no blocks are feasible and the smallest blocks were counted, the smallest feasible M.
+        by_tensor, phases: (reads, writes) of each tensor and of each phase.
+        work: operations of each kind, such as "mul" and "exp".
+        mask: the allowed pairs; None for all. Under a mask, `peak_red` is the peak of the game without the mask, an
+            upper bound.
+        summation: how sums are added up, as for `count`.
+        formulation: the way of computing, as the lower bounds see it.
+        path: the sequential steps if all independent iterations run at once: (name, workers, words of the worker that
+            moves most) of each step; empty under a mask.
+        heads: the heads and sequences it was counted for. All figures here are of one head; of the heads that share
+            keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
+        parts: where each head has its own mask, the figures of each; else empty.
+        times: how often all this is done; see `total`.
+        each_for_itself: words moved for all where heads share keys and values and each is counted for itself; None
+            where nothing is shared.
+    """
+
+    schedule: str
+    problem: str
+    source: str
+    dims: Mapping[str, int]
+    M: int
+    blocks: Mapping[str, int]
+    reads: int
+    writes: int
+    peak_words: int
+    peak_red: int
+    least_M: int | None
+    by_tensor: Mapping[str, tuple[int, int]]
+    phases: Mapping[str, tuple[int, int]]
+    work: Mapping[str, int]
+    mask: AnyHeads | None = None
+    summation: str = "chain"
+    formulation: Formulation = field(default_factory=Formulation)
+    path: tuple[Stage, ...] = ()
+    heads: Heads = field(default_factory=Heads)
+    parts: tuple[Counted, ...] = ()
+    times: int = 1
+    each_for_itself: int | None = None
+
+    @property
+    def blocks_in_words(self) -> str:
+        """Block sizes as a line of text."""
+        if any(part.blocks != self.blocks for part in self.parts):
+            return "each head its own"
+        return ", ".join(f"{name}={size}" for name, size in self.blocks.items()) or "none"
+
+    @property
+    def total(self) -> Traffic:
+        """Words moved for all heads and sequences; `.in_bytes(dtype)` are the bytes."""
+        return Traffic(self.reads * self.times, self.writes * self.times)
+
+    @property
+    def operations(self) -> int:
+        """Number of operations of all kinds."""
+        return sum(self.work.values())
+
+    @property
+    def intensity(self) -> float:
+        """Operations per word moved."""
+        return float(Fraction(self.operations, self.io))
+
+    def arithmetic_intensity(self, dtype: str) -> float:
+        """Operations per byte moved, with words of a data type such as "float32"."""
+        return float(Fraction(self.operations, Traffic(self.reads, self.writes).in_bytes(dtype).io))
+
+    @property
+    def _solves(self) -> Problem:
+        """The problem in the dimensions of the count."""
+        return problem(self.problem).in_dims(self.dims)
+
+    @property
+    def only_mask(self) -> Mask | None:
+        """The mask, where it is not one for each head."""
+        assert self.mask is None or isinstance(self.mask, Mask)
+        return self.mask
+
+    @property
+    def pairs(self) -> int | None:
+        """Z, the number of pairs that the mask allows; None without a mask."""
+        if self.parts:
+            return sum(part.pairs or 0 for part in self.parts)
+        return self.mask.pairs(*self._solves.grid(self.dims)) if isinstance(self.mask, Mask) else None
+
+    @property
+    def all_pairs(self) -> int:
+        """The number of pairs, allowed or not."""
+        queries, keys = self._solves.grid(self.dims)
+        return queries * keys * max(1, len(self.parts))
+
+    @property
+    def io(self) -> int:
+        """Reads and writes together, in words."""
+        return self.reads + self.writes
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the game fits: peak_red ≤ M."""
+        return self.peak_red <= self.M
+
+    @property
+    def bound(self) -> Theta | None:
+        """The expression inside Θ, if the problem has one; under a mask with Z (allowed pairs) instead of n²."""
+        theta = self._solves.theta
+        return theta.of_pairs() if theta and self.mask is not None else theta
+
+    @property
+    def bound_value(self) -> Decimal | None:
+        """Value of the expression inside Θ at these sizes."""
+        if self.parts and self.bound is not None:
+            return Decimal(sum(part.bound_value or 0 for part in self.parts))
+        return None if self.bound is None else self.bound.value(self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Dimensions, M and, under a mask, Z, by their names in bounds."""
+        return {**self.dims, **({} if self.pairs is None else {"Z": self.pairs}), "M": self.M}
+
+    @property
+    def bound_ratio(self) -> float | None:
+        """I/O ÷ the expression inside Θ."""
+        return None if self.bound_value is None else float(self.io / self.bound_value)
+
+    @cached_property
+    def lower_bound(self) -> LowerBound:
+        """The largest lower bound for this way of computing, with M pebbles or, if larger, the schedule's peak.
+
+        With sums in place it is that of two pebbles more: a game that has a pebble for each product and each new sum
+        can do the same.
+        """
+        return self._bounded(self.formulation)
+
+    @cached_property
+    def every_way(self) -> LowerBound:
+        """The lower bound for all ways of computing, with the same number of pebbles."""
+        return self._bounded(None)
+
+    def _bounded(self, formulation: Formulation | None) -> LowerBound:
+        if self.parts:
+            return added_up([part._bounded(formulation) for part in self.parts])
+        return _best(self._solves, tuple(self.dims.items()), self._pebbles, formulation, self.only_mask)
+
+    @property
+    def _pebbles(self) -> int:
+        """The number of pebbles that lower bounds are for; a game with sums in place is one on chains with two more."""
+        return max(self.M, self.peak_red) + spared(self.summation)
+
+    @property
+    def on_bounds(self) -> str:
+        """A sentence on what the lower bounds are for, where that is not M pebbles; empty otherwise."""
+        if self.summation != IN_PLACE:
+            return ""
+        return "sums in place: the lower bounds are those of two pebbles more, for a product and a new sum"
+
+    @property
+    def gap(self) -> float:
+        """I/O ÷ `lower_bound`.
+
+        Raises:
+            BelowBound: the gap is below 1, so the schedule does not compute what it states.
+        """
+        least = self.lower_bound
+        if self.io < least.value:
+            raise BelowBound(
+                f"{self.schedule} moves {self.io:,} words, and whatever solves {self.problem!r} as it says it does "
+                f"({least.of_way}) moves {least.value:,} at least, by {least.source}: it computes something else; "
+                "`play` shows what, and graph= says in which other way it computes."
+            )
+        return float(Fraction(self.io, least.value))
+
+    def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
+        """Return a row of `pebblesim count --json`; with a data type, also its arithmetic intensity.
+
+        Where each head has a mask of its own, `heads` has the same of each.
+        """
+        per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
+        return {
+            "schedule": self.schedule,
+            "source": self.source,
+            "blocks": dict(self.blocks),
+            "reads": self.reads,
+            "writes": self.writes,
+            "io": self.io,
+            "peak_words": self.peak_words,
+            "peak_red": self.peak_red,
+            "feasible": self.feasible,
+            "least_M": self.least_M,
+            "bound_ratio": self.bound_ratio,
+            "lower_bound": self.lower_bound.to_dict(),
+            "gap": self.gap,
+            "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
+            "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
+            "path": [{"name": stage.name, "workers": stage.workers, "words": stage.words} for stage in self.path],
+            "work": dict(self.work),
+            **per_byte,
+            **({"heads": [part.to_dict(dtype) for part in self.parts]} if self.parts else {}),
+        }
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {size}" for name, size in {**self.dims, "M": self.M, **self.blocks}.items())
+        lines = {
+            "schedule": f"{self.schedule} ({self.source})",
+            "sizes": sizes,
+            **({} if self.mask is None else {"mask": f"{self.mask}, {self.pairs:,} pairs"}),
+            "reads": f"{self.reads:,} words",
+            "writes": f"{self.writes:,} words",
+            "I/O": f"{self.io:,} words",
+            "peak words": f"{self.peak_words:,} words",
+            "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
+            "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
+            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound}",
+            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.said else {}),
+        }
+        return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
+
+
+@lru_cache(maxsize=256)  # the same for all schedules that compute in the same way
+def _best(
+    solves: Problem, dims: tuple[tuple[str, int], ...], M: int, formulation: Formulation | None, mask: Mask | None
+) -> LowerBound:
+    return best(solves, dict(dims), M, formulation, mask)
+
+
+def count(
+    schedule: str | Schedule,
+    *,
+    M: int,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    mask: AnyMask | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    **dims: int,
+) -> Counted:
+    """Count the I/O of a schedule, exactly, for sizes of any magnitude.
+
+    Args:
+        schedule: its name, or the schedule itself.
+        M: red pebbles, in words.
+        blocks: a block rule, "fit", "paper" or "best", or block sizes by name.
+        summation: shape of the summation trees: "chain", "balanced" or "blocked:b"; or "in-place", chains whose next
+            term is added in one step, in the place of the sum. It affects only the peak of red pebbles.
+        mask: the allowed pairs of queries and keys: "causal", "window:256", a file such as "mask.npy", an array of
+            booleans for the pairs or for blocks of them, or a `Mask`. Tiles without an allowed pair are left out. An
+            array or a file of three dimensions is a mask for each head.
+        heads, batch: how many heads of queries, and sequences, there are. The figures of the result are of one; its
+            `total` is of all.
+        kv_heads: heads of keys and values, as many by default. Heads that share them are one head with all their
+            queries, and counted so.
+        separate: count each head for itself, though heads share keys and values.
+        dims: the dimensions of the problem, such as n=4096, d=64: those of one head.
+
+    Returns:
+        Words read and written, by phase and by tensor; the peak, the operations, and the gap.
+
+    >>> count("small-cache", n=4096, d=64, M=16384, blocks="paper").io
+    254021632
+    >>> decoding = count("flash2-forward", n_q=1, n_k=32768, d=128, M=2**16, heads=32, kv_heads=8)
+    >>> decoding.total.in_bytes("bf16").io
+    134234176
+
+    Raises:
+        Infeasible: M is too small; the message and `least_M` give the smallest feasible M.
+        UsageError: a name or size that is not allowed.
+    """
+    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
+
+
+def of_heads(
+    algorithm: Schedule,
+    among: Heads,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: BlockRule,
+    summation: str,
+    mask: AnyHeads | None,
+    or_smallest: bool = False,
+) -> Counted:
+    """The same, of arguments that are checked; what does not fit is counted with its smallest blocks `or_smallest`."""
+    cases = among.cases(algorithm.problem, dims, mask)
+    view = algorithm.in_dims(cases.sizes)
+
+    def of_one(mask: Mask | None) -> Counted:
+        least_M = None
+        try:
+            sides = block_rules.choose(view, cases.sizes, M, blocks, summation, mask)
+        except Infeasible as error:
+            if not or_smallest:
+                raise
+            sides = block_rules.smallest(view) | ({} if isinstance(blocks, str) else dict(blocks))
+            least_M = error.least_M
+        return counted(view, cases.sizes, M, sides, summation, mask, least_M)
+
+    parts = [of_one(each) for each in cases.masks]
+    alone = None
+    if among.together > 1 and parts[0].least_M is None:
+        alone = of_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, or_smallest=True)
+    return replace(
+        parts[0] if len(parts) == 1 else _together(parts),
+        heads=among,
+        mask=cases.masks[0] if len(parts) == 1 else mask,
+        times=cases.times,
+        each_for_itself=None if alone is None or alone.least_M is not None else alone.total.io,
+    )
+
+
+def _together(parts: Sequence[Counted]) -> Counted:
+    """All heads of a sequence, one after the other in the same cache."""
+    first = parts[0]
+
+    def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+        names = dict.fromkeys(name for part in parts for name in of(part))
+        each = {name: [of(part).get(name, (0, 0)) for part in parts] for name in names}
+        return {name: (sum(r for r, _ in amounts), sum(w for _, w in amounts)) for name, amounts in each.items()}
+
+    kinds: Iterable[str] = dict.fromkeys(kind for part in parts for kind in part.work)
+    return replace(
+        first,
+        blocks=first.blocks if all(part.blocks == first.blocks for part in parts) else {},
+        reads=sum(part.reads for part in parts),
+        writes=sum(part.writes for part in parts),
+        peak_words=max(part.peak_words for part in parts),
+        peak_red=max(part.peak_red for part in parts),
+        by_tensor=traffic(lambda part: part.by_tensor),
+        phases=traffic(lambda part: part.phases),
+        work={kind: sum(part.work.get(kind, 0) for part in parts) for kind in kinds},
+        parts=tuple(parts),
+    )
+
+
+def counted(
+    algorithm: Schedule,
+    dims: Mapping[str, int],
+    M: int,
+    blocks: Mapping[str, int],
+    summation: str,
+    mask: Mask | None,
+    least_M: int | None = None,
+) -> Counted:
+    program = algorithm.program if mask is None else algorithm.masked
+    counted = count_program(program, {**dims, **blocks}, summation, mask)
+    return Counted(
+        schedule=algorithm.name,
+        problem=algorithm.problem.name,
+        source=algorithm.source,
+        dims=dims,
+        M=M,
+        blocks=blocks,
+        reads=counted.total.reads,
+        writes=counted.total.writes,
+        peak_words=counted.peak_words,
+        peak_red=counted.peak_red,
+        least_M=least_M,
+        by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
+        phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
+        work=work(program, {**dims, **blocks}, mask),
+        mask=mask,
+        summation=summation,
+        formulation=Formulation.of(algorithm),
+        path=path(program, {**dims, **blocks}) if mask is None else (),
+    )

@@ -1,0 +1,133 @@
+"""Heads and sequences: the number of problems of one size, and which of them share keys and values.
+
+H/G heads that share K and V are counted as one head with H/G times the queries: it has the same graph, and each read of
+K and V serves all of them. The rows of one position are adjacent, and a mask treats them like that position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import whole
+from pebblesim.counting.arguments import problem_dims
+from pebblesim.language.masks import AnyHeads, HeadMasks, Mask
+from pebblesim.language.problems import Problem
+
+
+class Cases(NamedTuple):
+    """The counted problems: problems of one size, each under its own mask, all of them `times` times.
+
+    If all heads are alike there is one mask (None for no mask), and `times` is the number of problems.
+    """
+
+    sizes: dict[str, int]
+    masks: tuple[Mask | None, ...]
+    times: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of queries, heads of keys and values (as many by default), and sequences.
+
+    Attributes:
+        heads, kv_heads, batch: numbers of heads, of heads of keys and values, and of sequences; heads are for one
+            sequence.
+        separate: count each head separately, even if several share keys and values.
+
+    Raises:
+        UsageError: a number is not allowed, or does not divide the number of heads.
+    """
+
+    heads: int = 1
+    kv_heads: int | None = None
+    batch: int = 1
+    separate: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "batch"):
+            whole(name, getattr(self, name))
+        if self.kv_heads is not None and self.heads % whole("kv_heads", self.kv_heads):
+            raise UsageError(
+                f"{self.heads} heads cannot share {self.kv_heads} heads of keys and values evenly; the number of "
+                "heads must be a multiple of the heads of keys and values, such as 32 and 8."
+            )
+
+    @property
+    def sharing(self) -> int:
+        """Number of heads that share the same keys and values."""
+        return self.heads // (self.kv_heads or self.heads)
+
+    @property
+    def together(self) -> int:
+        """Number of heads that are counted as one."""
+        return 1 if self.separate else self.sharing
+
+    @property
+    def times(self) -> int:
+        """Number of problems that share nothing."""
+        return self.heads // self.together * self.batch
+
+    @property
+    def said(self) -> bool:
+        """Whether heads or sequences were given."""
+        return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
+
+    def alone(self) -> Heads:
+        """The same heads, each counted separately."""
+        return Heads(self.heads, self.kv_heads, self.batch, separate=True)
+
+    def cases(self, solves: Problem, dims: Mapping[str, int], mask: AnyHeads | None) -> Cases:
+        """Return the counted problems for sizes and a mask, or masks, of a head.
+
+        Raises:
+            UsageError: a size is not allowed; heads share keys and values, but the problem has inputs other than
+                queries, keys and values; or the masks do not match the heads or sizes.
+        """
+        sizes = problem_dims(solves, dims)
+        if isinstance(mask, HeadMasks) and not solves.maskable:
+            raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
+        counted = sizes if self.together == 1 else self._grouped(solves, sizes)
+        if mask is None:
+            return Cases(counted, (None,), self.times)
+        if self.together == 1 and not isinstance(mask, HeadMasks):
+            return Cases(counted, (mask,), self.times)
+        grid = solves.in_dims(sizes).grid(sizes)
+        if isinstance(mask, HeadMasks):
+            mask.check(grid, self.heads)
+            return Cases(counted, mask.among(self.together, grid), self.batch)
+        return Cases(counted, (mask.grouped(self.together, grid),), self.times)
+
+    def _grouped(self, solves: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
+        own = shared(solves)
+        assert own.pairs is not None
+        grouped = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
+        grouped[own.pairs[0]] *= self.together
+        return grouped
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, for `--json`."""
+        among = {"heads": self.heads, "kv_heads": self.kv_heads or self.heads, "batch": self.batch}
+        return {**among, "separate": self.separate}
+
+    def __str__(self) -> str:
+        shared = "" if self.sharing == 1 else f" on {self.kv_heads:,} of keys and values"
+        sequences = "" if self.batch == 1 else f", {self.batch:,} sequences"
+        return f"{self.heads:,} head{'s' * (self.heads > 1)}{shared}{sequences}"
+
+
+def shared(solves: Problem) -> Problem:
+    """The problem in all its dimensions, if heads can share its keys and values.
+
+    Raises:
+        UsageError: they cannot, because the problem has inputs other than queries, keys and values.
+    """
+    own = solves.rectangle or solves
+    if own.pairs is None or own.pairs[0] == own.pairs[1] or set(own.inputs) - {*own.queries, *own.keys}:
+        raise UsageError(
+            f"problem {solves.name!r} has more inputs than queries, keys and values, which heads cannot share; "
+            "leave out --kv-heads, or use --separate."
+        )
+    return own

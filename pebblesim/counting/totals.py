@@ -1,0 +1,87 @@
+"""The I/O of schedules for all heads and sequences, in words and in bytes, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.core.tables import aligned
+from pebblesim.counting.count import Counted
+from pebblesim.counting.heads import Heads
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The I/O of several schedules for the same heads and sequences.
+
+    Attributes:
+        counted: the counts, at least one.
+        dtype: data type of a word; None for words only.
+    """
+
+    counted: Sequence[Counted]
+    dtype: str | None
+
+    @property
+    def rows(self) -> list[Counted]:
+        """The counts that fit."""
+        return [row for row in self.counted if row.least_M is None]
+
+    @property
+    def heads(self) -> Heads:
+        """The heads and sequences."""
+        return self.counted[0].heads
+
+    @property
+    def title(self) -> str:
+        """The title of the table: the heads and sequences that are added up."""
+        first = self.counted[0]
+        if first.parts:
+            return f"{self.heads}, each under its own mask: {first.times:,} times the above, which is all of a sequence"
+        one = "" if self.heads.together == 1 else f", {self.heads.together:,} that share keys and values counted as one"
+        return f"{self.heads}{one}: {first.times:,} times the above"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the table."""
+        in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
+        return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
+
+    @property
+    def lines(self) -> list[tuple[str | int | None, ...]]:
+        """Of the table."""
+        texts = []
+        for row in self.rows:
+            words, alone = row.total, row.each_for_itself
+            cells = [row.schedule, words.reads, words.writes, words.io]
+            cells += [words.in_bytes(self.dtype).io] if self.dtype else []
+            if self._compares:
+                cells += [alone, None if alone is None else f"{(alone - words.io) / alone:.1%}"]
+            texts.append(tuple(cells))
+        return texts
+
+    @property
+    def _compares(self) -> bool:
+        return any(row.each_for_itself is not None for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed with `--json`."""
+        return {
+            **self.heads.to_dict(),
+            "times": self.counted[0].times,
+            "totals": [
+                {
+                    "schedule": row.schedule,
+                    "reads": row.total.reads,
+                    "writes": row.total.writes,
+                    "io": row.total.io,
+                    "bytes": row.total.in_bytes(self.dtype).io if self.dtype else None,
+                    "each_for_itself": row.each_for_itself,
+                }
+                for row in self.rows
+            ],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{aligned(self.columns, self.lines)}"

@@ -1,0 +1,510 @@
+"""The machine of the `pebbles` reading: it runs a program and turns instructions on tiles into moves on vertices.
+
+It knows the numbering of `pebblesim.game.numbering`, but not the graph itself. Each row of `code` is an instruction.
+The machine fills a buffer with moves, returns when the buffer is nearly full, and continues from there at the next
+call.
+
+For each word in cache, and for each word in memory that is not an input, a *cell* records which value the word holds:
+its family, its block, and for a sum the number of its terms so far. Before a primitive uses a value, the machine
+compares the cell with the value that is needed. So no term is added twice, and no tile is used as a value that it does
+not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pebblesim.core.jit import kernel, part
+from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
+
+KINDS = COMPUTE, DELETE, READ, WRITE  # from another module; a compiled function on disk is valid for these values only
+
+# instructions, and their columns
+LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = range(12)
+(
+    OP,
+    AREA,  # the tile that it works on; INIT, CHECK: the tile or the tensor
+    OTHER,  # MOVE: the tile whose words it takes; EACH: the tensor that is read or written, -1 for an input
+    FAMILY,  # the family of the words; if it computes them, of the new ones
+    ROWS,  # its row range
+    COLUMNS,  # its column range, -1 for a vector
+    PART,  # the range that gives the block: the block that contains its tile; -1 if the family has one block
+    KIND,  # EACH: which move; CHECK: which block
+    SURE,  # READ: 1 if the tensor must hold finished values of the family; SCRIPT: 1 if it changes a tile in place
+    JUMP,  # LOOP: the instruction after its NEXT; NEXT: the instruction after its LOOP
+    FIRST,  # SCRIPT, SUM: first step of the script
+    LEAF,  # SUM: the term is computed before this step
+    LAST,  # SCRIPT, SUM: the step after the last one
+    TERMS,  # SUM: the range of the summation index
+    OUTER,  # SUM: the range whose block number is the major part of a term's number, -1 if none
+    EVERY,  # SUM: number of indices in such a block
+    WHOLE,  # SUM: number of terms for each of these blocks
+    FRESH,  # SUM: 1 if it creates a new tile
+    ONTO,  # SUM: the family of the value that the sum is added to, -1 if none
+    MET_ROWS,  # LOOP, NEXT: the loop runs for tiles with an allowed pair of the mask in these rows ...
+    MET_COLUMNS,  # ... and these columns; -1 if it runs for all tiles
+    MET,  # LOOP, NEXT: 1; or 0 if it runs for the tiles without an allowed pair
+    APART,  # EACH: the range whose tile gives the copy of the tensor that is read or written, -1 if there is one copy
+    WIDTH,
+) = range(24)
+
+# the block that a CHECK asks for: the one that PART gives, the latest one before it, or the last of all
+THIS, BEFORE_IT, LATEST = range(3)
+
+# columns of a step of a script; AT is the range that gives the block
+STEP_KIND, STEP_FAMILY, VECTOR, AT = range(4)
+
+# columns of the table of families; PERIOD: number of consecutive indices of a range that make one block, 0 if there is
+# only one block
+BASE, STEP, LAST_BASE, INITIAL, ROW_LENGTH, ELEMENTS, K, K_LAST, BLOCKS, TREE, ZERO, STARTED, PERIOD = range(13)
+# more columns, for a mask. TABLE: the family's first row in `elements`. BEFORE: its first entry in `before`. WIDE:
+# number of entries of a line there. LINE: which index of an element is its line, 0 or 1. All are -1 without a mask.
+TABLE, BEFORE, WIDE, LINE = range(13, 17)
+
+# columns of the table of ranges; the tiles of a range cover its parent's indices from SKIPPED to END, or to the end of
+# the parent if that comes first
+PARENT, BLOCK, OFFSET, LENGTH, SKIPPED, END = range(6)
+
+# columns of the table of areas (tiles and tensors): the two ranges of an area, and its first cell
+AREA_ROWS, AREA_COLUMNS, CELLS = range(3)
+
+# A cell is EMPTY, or it holds a family, a block and a number of terms, in these numbers of bits. Block -1 is the
+# constant that a running value starts from.
+EMPTY = -1
+BLOCK_BITS, TERM_BITS = 24, 31
+
+PC, PROGRESS, STATUS, AT_ROW, AT_COLUMN, HOLDS, MEANT = range(7)
+RUNNING, FINISHED, PARTIAL, MISMATCH = range(4)
+
+
+def start() -> Any:
+    """Return the state before the first instruction."""
+    return np.zeros(7, np.int64)
+
+
+@kernel(allocates=False)
+def cell(family: int, block: int, terms: int) -> int:
+    """Return the cell of a value. `terms` is the number of terms so far for a sum, and 0 for any other value."""
+    return (((family << BLOCK_BITS) | (block + 1)) << TERM_BITS) | terms
+
+
+@kernel(allocates=False)
+def family_of(held: int) -> int:
+    return held >> (BLOCK_BITS + TERM_BITS)
+
+
+@kernel(allocates=False)
+def block_of(held: int) -> int:
+    return ((held >> TERM_BITS) & ((1 << BLOCK_BITS) - 1)) - 1
+
+
+@kernel(allocates=False)
+def terms_of(held: int) -> int:
+    return held & ((1 << TERM_BITS) - 1)
+
+
+@part(*KINDS)
+def _element(family: Any, elements: Any, block: int, element: int) -> tuple[int, int]:
+    """Return (first vertex, number of terms) of an element of a block."""
+    if block < 0:
+        return family[INITIAL] + element, 0
+    if family[TABLE] >= 0:
+        at = family[TABLE] + block * family[ELEMENTS] + element
+        return elements[at, 0], elements[at, 1]
+    first, k = family[BASE] + block * family[STEP], family[K]
+    if block == family[BLOCKS] - 1:
+        first, k = family[LAST_BASE], family[K_LAST]
+    if k == 0:
+        return first + element, 0
+    return first + element * (2 * k - 1 + family[ZERO] + family[STARTED]), k
+
+
+@part(*KINDS)
+def _node(first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int) -> int:
+    """Return the vertex of a sum of 2^layer neighbouring terms (fewer at the end) in a block of the tree."""
+    m = min(tree, k - block * tree)
+    while layer > 0:
+        below = (m + (1 << (layer - 1)) - 1) >> (layer - 1)
+        if 2 * position + 1 < below:
+            break
+        layer -= 1  # it has no neighbour here, so that it moved up unchanged
+        position *= 2
+    if layer == 0:
+        return first + block * tree + position
+    sums = first + k + zero + (block * tree - (1 - started) if block > 0 else 0)
+    for g in range(1, layer):
+        sums += ((m + (1 << (g - 1)) - 1) >> (g - 1)) // 2
+    return sums + position
+
+
+@part(*KINDS)
+def _holder(first: int, k: int, tree: int, zero: int, started: int, done: int) -> int:
+    """Return the vertex of the sum of the first `done` terms; -1 if there is none, or if several vertices hold it."""
+    if k == 0:
+        return first
+    if done == k:
+        return first + 2 * k + zero + started - 2
+    if done == 0:
+        return first + k if zero else -1
+    if done % tree:
+        return -1
+    block = done // tree - 1
+    if block == 0 and not started:
+        layer = 0
+        while (1 << layer) < tree:
+            layer += 1
+        return _node(first, k, tree, zero, started, 0, layer, 0)
+    return first + k + zero + block * tree - (1 - started) + tree - 1
+
+
+@part(*KINDS)
+def _close(out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, term: int, value: int) -> int:
+    """Make the additions of a tree of blocks that are possible once a term is computed; return the moves used.
+
+    `value` is the vertex that the whole sum is added to, if it starts from one.
+    """
+    block, inside = divmod(term, tree)
+    m = min(tree, k - block * tree)
+    layer, count = 0, inside + 1
+    while count % 2 == 0:
+        count //= 2
+        layer += 1
+        used = _merge(out, used, first, k, tree, zero, started, block, layer, count - 1)
+    if inside + 1 < m:
+        return used
+    layer = 1
+    below = m
+    while below > 1:
+        last = (below + 1) // 2 - 1
+        if below % 2 == 0 and (last + 1) << layer > m:
+            used = _merge(out, used, first, k, tree, zero, started, block, layer, last)
+        below = last + 1
+        layer += 1
+    if block > 0 or started:
+        before = value if block == 0 else _holder(first, k, tree, zero, started, block * tree)
+        total = first + k + zero + (block * tree - (1 - started)) + m - 1
+        out[used] = total * 4 + COMPUTE
+        out[used + 1] = before * 4 + DELETE
+        out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 0) * 4 + DELETE
+        used += 3
+    return used
+
+
+@part(*KINDS)
+def _merge(
+    out: Any, used: int, first: int, k: int, tree: int, zero: int, started: int, block: int, layer: int, position: int
+) -> int:
+    out[used] = _node(first, k, tree, zero, started, block, layer, position) * 4 + COMPUTE
+    out[used + 1] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position) * 4 + DELETE
+    out[used + 2] = _node(first, k, tree, zero, started, block, layer - 1, 2 * position + 1) * 4 + DELETE
+    return used + 3
+
+
+@part(*KINDS)
+def _add(out: Any, used: int, first: int, k: int, zero: int, started: int, u: int, held: int) -> tuple[int, int]:
+    """Add term u of a chain to the sum so far; return the number of moves used, and the vertex of the new sum."""
+    leaf = first + u
+    if u == 0 and not started:
+        return used, leaf
+    total = first + k + zero + started + u - 1
+    out[used] = total * 4 + COMPUTE
+    out[used + 1] = held * 4 + DELETE
+    out[used + 2] = leaf * 4 + DELETE
+    return used + 3, total
+
+
+@part(*KINDS)
+def _terms_before(family: Any, before: Any, index: int, i: int, j: int) -> int:
+    """Return the number of terms that the sum of element [i, j] has before an index."""
+    if family[BEFORE] < 0:
+        return index
+    line = 0 if family[LINE] < 0 else j if family[LINE] == 1 else i
+    return before[family[BEFORE] + line * family[WIDE] + index]
+
+
+@part(*KINDS)
+def _runs(ins: Any, ranges: Any, pairs: Any) -> bool:
+    """Whether a loop runs for its current tile under the mask.
+
+    pairs[i, j] is the number of allowed pairs of rows < i and columns < j.
+    """
+    if ins[MET_ROWS] < 0:
+        return True
+    rows, columns = ranges[ins[MET_ROWS]], ranges[ins[MET_COLUMNS]]
+    top, bottom = rows[OFFSET], rows[OFFSET] + rows[LENGTH]
+    left, right = columns[OFFSET], columns[OFFSET] + columns[LENGTH]
+    some = pairs[bottom, right] - pairs[top, right] - pairs[bottom, left] + pairs[top, left]
+    return (some > 0) == (ins[MET] == 1)
+
+
+@part(*KINDS)
+def _block(ranges: Any, rng: int, family: Any) -> int:
+    """Return the block of a family that contains the range's current tile; 0 without a range, or with one block."""
+    return ranges[rng, OFFSET] // family[PERIOD] if rng >= 0 and family[PERIOD] > 0 else 0
+
+
+@part(*KINDS)
+def _latest(family: Any, elements: Any, block: int, element: int) -> int:
+    """Return the last block before this one in which an element exists; -1 if there is none."""
+    block -= 1
+    if family[TABLE] >= 0:
+        while block >= 0 and elements[family[TABLE] + block * family[ELEMENTS] + element, 0] < 0:
+            block -= 1
+    return block
+
+
+@part(*KINDS)
+def _vertex(families: Any, elements: Any, held: int, i: int, j: int) -> int:
+    """Return the vertex of a cell at [i, j]; -1 for a sum that several vertices hold."""
+    family = families[family_of(held)]
+    first, k = _element(family, elements, block_of(held), i * family[ROW_LENGTH] + j)
+    return _holder(first, k, family[TREE], family[ZERO], family[STARTED], terms_of(held))
+
+
+@part(*KINDS)
+def _mismatch(state: Any, i: int, j: int, holds: int, meant: int) -> None:
+    state[STATUS], state[AT_ROW], state[AT_COLUMN], state[HOLDS], state[MEANT] = MISMATCH, i, j, holds, meant
+
+
+@part(*KINDS)
+def _script(
+    out: Any, used: int, scripts: Any, first: int, last: int, families: Any, elements: Any, ranges: Any, i: int, j: int
+) -> int:
+    """Make the moves of a script for element [i, j]; return the number of moves used."""
+    for row in range(first, last):
+        step = scripts[row]
+        family = families[step[STEP_FAMILY]]
+        element = i if step[VECTOR] else i * family[ROW_LENGTH] + j
+        vertex, k = _element(family, elements, _block(ranges, step[AT], family), element)
+        vertex = _holder(vertex, k, 1, family[ZERO], family[STARTED], k)
+        out[used] = vertex * 4 + step[STEP_KIND]
+        used += 1
+    return used
+
+
+@kernel(*KINDS, allocates=False, nogil=True)
+def run(
+    code: Any,
+    scripts: Any,
+    families: Any,
+    elements: Any,
+    before: Any,
+    pairs: Any,
+    ranges: Any,
+    areas: Any,
+    cells: Any,
+    state: Any,
+    out: Any,
+    longest: int,
+) -> int:
+    """Fill `out` with moves; return their number.
+
+    Args:
+        code, scripts, families, areas: tables, not changed.
+        elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of each element, number of terms
+            before each index, and number of allowed pairs before each row and column.
+        ranges: table of ranges, with their current offset and length.
+        cells: the cell of each word of each area.
+        state: next instruction, number of its elements that are done, status; and after a mismatch the row and column,
+            the cell that was found and the cell that is needed.
+        out: buffer of moves.
+        longest: an upper bound on the moves that one element of any instruction takes.
+    """
+    used = 0
+    room = out.shape[0] - longest
+    while True:
+        ins = code[state[PC]]
+        op = ins[OP]
+        if op == HALT:
+            state[STATUS] = FINISHED
+            return used
+        if op in (LOOP, NEXT):
+            rng = ranges[ins[ROWS]]
+            parent = ranges[rng[PARENT]]
+            offset = parent[OFFSET] + rng[SKIPPED] if op == LOOP else rng[OFFSET] + rng[BLOCK]
+            end = parent[OFFSET] + min(parent[LENGTH], rng[END])
+            runs = False
+            while offset < end and not runs:
+                rng[OFFSET] = offset
+                rng[LENGTH] = min(rng[BLOCK], end - offset)
+                runs = _runs(ins, ranges, pairs)
+                offset += rng[BLOCK]
+            if runs:
+                state[PC] = state[PC] + 1 if op == LOOP else ins[JUMP]
+            else:
+                state[PC] = ins[JUMP] if op == LOOP else state[PC] + 1
+            continue
+
+        number = ins[FAMILY]
+        family = families[number]
+        zero, started, tree = family[ZERO], family[STARTED], family[TREE]
+        row, rows = ranges[ins[ROWS], OFFSET], ranges[ins[ROWS], LENGTH]
+        column, columns = 0, 1
+        if ins[COLUMNS] >= 0:
+            column, columns = ranges[ins[COLUMNS], OFFSET], ranges[ins[COLUMNS], LENGTH]
+        area = areas[ins[AREA]]
+        wide, corner = 1, area[CELLS] - ranges[area[AREA_ROWS], OFFSET]
+        if area[AREA_COLUMNS] >= 0:
+            wide = ranges[area[AREA_COLUMNS], LENGTH]
+            corner = area[CELLS] - ranges[area[AREA_ROWS], OFFSET] * wide - ranges[area[AREA_COLUMNS], OFFSET]
+        beyond = 0  # distance from a cell of the tile to that of the other tile, or the first cell of the tensor
+        if ins[OTHER] >= 0:
+            other = areas[ins[OTHER]]
+            beyond = other[CELLS] - area[CELLS] if op == MOVE else other[CELLS]
+            if op == EACH and ins[APART] >= 0:
+                tiles = ranges[ins[APART]]
+                beyond += tiles[OFFSET] // tiles[BLOCK] * family[ELEMENTS]
+        block = _block(ranges, ins[PART], family)
+        index = terms = term = 0
+        masked = family[BEFORE] >= 0
+        if op == SUM:
+            index, terms = ranges[ins[TERMS], OFFSET], ranges[ins[TERMS], LENGTH]
+            term = index
+            if family[PERIOD] > 0:
+                block = index // family[PERIOD]
+            elif ins[OUTER] >= 0:
+                term += ranges[ins[OUTER], OFFSET] // ins[EVERY] * ins[WHOLE]
+        begin = block * family[PERIOD]  # first term of the block
+        for at in range(state[PROGRESS], rows * columns):
+            if used > room:
+                state[PROGRESS] = at
+                return used
+            i, j = row + at // columns, column + at % columns
+            element = i * family[ROW_LENGTH] + j
+            place = corner + i * wide + j
+            held = cells[place]
+            if op == EACH:
+                kind = ins[KIND]
+                if kind == READ:
+                    first, k = _element(family, elements, 0 if family[INITIAL] < 0 else -1, element)
+                    finished = cell(number, 0 if family[INITIAL] < 0 else -1, k)
+                    held = finished
+                    if ins[OTHER] >= 0:
+                        held = cells[beyond + element]
+                    if held == EMPTY or (ins[SURE] and held != finished):
+                        _mismatch(state, i, j, held, finished)
+                        return used
+                    cells[place] = held
+                elif held == EMPTY:
+                    if kind == WRITE:
+                        _mismatch(state, i, j, held, held)
+                        return used
+                    continue
+                vertex = _vertex(families, elements, held, i, j)
+                if vertex < 0:
+                    state[STATUS] = PARTIAL
+                    return used
+                if kind == WRITE:
+                    cells[beyond + element] = held
+                elif kind == DELETE:
+                    cells[place] = EMPTY
+                out[used] = vertex * 4 + kind
+                used += 1
+            elif op == START:
+                cells[place] = EMPTY
+            elif op == MOVE:
+                cells[place] = cells[place + beyond]
+                cells[place + beyond] = EMPTY
+            elif op == INIT:
+                first, k = _element(family, elements, 0, element)
+                vertex = first + k if zero else family[INITIAL] + element if family[INITIAL] >= 0 else first
+                out[used] = vertex * 4 + COMPUTE
+                out[used + 1] = vertex * 4 + WRITE
+                out[used + 2] = vertex * 4 + DELETE
+                used += 3
+                cells[place] = cell(number, -1 if not zero and family[INITIAL] >= 0 else 0, 0)
+            elif op == FILL:
+                first, k = _element(family, elements, block, element)
+                if k == 0 and held == EMPTY:
+                    out[used] = first * 4 + COMPUTE
+                    used += 1
+                    cells[place] = cell(number, block, 0)
+            elif op == CONSTANT:
+                out[used] = (family[INITIAL] + element) * 4 + COMPUTE
+                used += 1
+                cells[place] = cell(number, -1, 0)
+            elif op == CHECK:
+                wanted = block
+                if ins[KIND] != THIS:
+                    wanted = _latest(family, elements, family[BLOCKS] if ins[KIND] == LATEST else block, element)
+                first, k = _element(family, elements, wanted, element)
+                if held != cell(number, wanted, k):
+                    _mismatch(state, i, j, held, cell(number, wanted, k))
+                    return used
+            elif op == SCRIPT:
+                used = _script(out, used, scripts, ins[FIRST], ins[LAST], families, elements, ranges, i, j)
+                if ins[SURE]:
+                    vertex = -1 if held == EMPTY else _vertex(families, elements, held, i, j)
+                    if vertex < 0:
+                        state[STATUS] = PARTIAL
+                        return used
+                    out[used] = vertex * 4 + DELETE
+                    used += 1
+                cells[place] = cell(number, block, 0)
+            else:
+                first, k = _element(family, elements, block, element)
+                count, now = term - begin, term + terms - begin
+                origin = 0
+                if masked:  # only pairs that the mask allows give terms
+                    origin = _terms_before(family, before, begin, i, j)
+                    count = _terms_before(family, before, term, i, j) - origin
+                    now = _terms_before(family, before, term + terms, i, j) - origin
+                if k == 0:  # a sum without terms is a constant, or the value that it would be added to
+                    count = now = 0
+                value = first + k
+                meant = cell(number, block, count)
+                if ins[ONTO] >= 0:  # also needed after the first terms: a tree adds the value to a whole block of them
+                    onto = families[ins[ONTO]]
+                    of_value = block if onto[PERIOD] > 0 else 0
+                    value, terms_of_value = _element(onto, elements, of_value, element)
+                    if count == 0:
+                        meant = cell(ins[ONTO], of_value, terms_of_value)
+                    value = _holder(value, terms_of_value, onto[TREE], onto[ZERO], onto[STARTED], terms_of_value)
+                    if k == 0 and term > begin:  # an earlier tile of terms has made this value the sum already
+                        meant = cell(number, block, 0)
+                elif count == 0 and (not started or (k == 0 and not zero)):
+                    meant = EMPTY
+                if k == 0 and held == cell(number, block, 0):  # a FILL has computed the constant; it does not change
+                    meant = held
+                if now > k or (ins[FRESH] and count > 0) or (not ins[FRESH] and held != meant):
+                    _mismatch(state, i, j, held, meant)
+                    return used
+                if k == 0:
+                    if ins[FRESH] and ins[ONTO] < 0:
+                        out[used] = first * 4 + COMPUTE
+                        used += 1
+                    if ins[FRESH] or ins[ONTO] >= 0:
+                        cells[place] = cell(number, block, 0)
+                    continue
+                if now == 0 and ins[ONTO] >= 0:  # no term in this tile: still the value that the sum will be added to
+                    continue
+                cells[place] = cell(number, block, now) if now > 0 or started else EMPTY
+                scripted = ins[LAST] > ins[FIRST]
+                vertex = value
+                if count > 0:
+                    vertex = first if count == 1 and not started else first + k + zero + started + count - 2
+                if not masked and not scripted and tree == 1:  # a fast way for most sums; the loop below does the same
+                    for u in range(count, now):
+                        out[used] = (first + u) * 4 + COMPUTE
+                        used, vertex = _add(out, used + 1, first, k, zero, started, u, vertex)
+                    continue
+                for at_term in range(terms):
+                    u, c = count + at_term, index + at_term
+                    if masked:
+                        u = _terms_before(family, before, term + at_term, i, j) - origin
+                        if _terms_before(family, before, term + at_term + 1, i, j) - origin == u:
+                            continue  # the mask does not allow this pair
+                    if scripted:
+                        used = _script(out, used, scripts, ins[FIRST], ins[LEAF], families, elements, ranges, i, c)
+                    out[used] = (first + u) * 4 + COMPUTE
+                    used += 1
+                    if scripted:
+                        used = _script(out, used, scripts, ins[LEAF], ins[LAST], families, elements, ranges, i, c)
+                    if tree > 1:
+                        used = _close(out, used, first, k, tree, zero, started, u, value)
+                    else:
+                        used, vertex = _add(out, used, first, k, zero, started, u, vertex)
+        state[PROGRESS] = 0
+        state[PC] += 1

@@ -1,0 +1,166 @@
+"""Find the schedule and blocks with the least I/O on a card, and the time that the roofline allows.
+
+Two boundaries are analysed, each with the one-cache game: a thread block on a multiprocessor, where M is the words of
+its shared memory, and the whole card, where M is the words of the last cache before the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.sizes import dtype_of
+from pebblesim.counting.arguments import AnyMask
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import count
+from pebblesim.counting.heads import Heads
+from pebblesim.counting.useful import useful_operations
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, can_forecast, forecast, forecasts
+from pebblesim.gpu.advice.result import Advice, Boundary
+from pebblesim.gpu.tiles import Tiling
+from pebblesim.language import masks
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import of_problem
+
+
+def _binary(size: int) -> str:
+    for unit, each in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= each:
+            return f"{size / each:.4g} {unit}"
+    return f"{size} bytes"
+
+
+def advise(
+    gpu: str | Card | None = None,
+    *,
+    dtype: str = "float32",
+    problem_name: str = "forward",
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    mask: AnyMask | None = None,
+    card: str | Path | None = None,
+    blocks: Mapping[str, int] | None = None,
+    workspace: int | None = None,
+    **dims: int,
+) -> Advice:
+    """Find the schedule and blocks with the least I/O on a card, and the time that the roofline allows.
+
+    Args:
+        gpu: the name of a known card, such as "H200", or a `Card`.
+        dtype: data type of a word, such as "bf16"; sums are assumed to have the same type.
+        problem_name: the problem.
+        heads, batch: numbers of heads and sequences; the traffic is counted for one, and the times are for all.
+        kv_heads: number of heads of keys and values, if heads share them; heads that share them are counted as one with
+            all their queries.
+        separate: count each head separately instead.
+        mask: as for `count`.
+        card: a TOML file that describes another card, instead of `gpu`.
+        blocks: sizes of the user's tile, such as {"B_r": 128, "B_c": 128}. It is judged at the multiprocessors for
+            every schedule with these blocks; missing blocks get the largest size that fits.
+        workspace: bytes that the tables of kernels may take; forecasts are then for fewer heads at once, or for tables
+            of fewer rows.
+        dims: the dimensions of the problem.
+
+    Returns:
+        The I/O of each schedule at the boundaries of the card, the roofline, and kernels with their forecasts.
+
+    >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
+    'row-stationary-fused'
+
+    Raises:
+        Infeasible: no schedule fits into the shared memory of a block.
+        UsageError: a name, size or file is not allowed.
+    """
+    if (gpu is None) == (card is None):
+        raise UsageError("give either a known card with --gpu, or a file with --card.")
+    chosen = cards.from_file(Path(card)) if card is not None else gpu if isinstance(gpu, Card) else cards.card(str(gpu))
+    dtype, solves, pattern = dtype_of(dtype), problem(problem_name), masks.of(mask)
+    counted = Heads(heads, kv_heads, batch, separate)
+    sizes, (pattern,), _ = counted.cases(solves, dims, pattern)
+    last = chosen.last_cache
+    boundaries = (
+        _boundary(
+            "SM",
+            "shared memory of a block",
+            "shared_per_block",
+            "l2_bandwidth",
+            chosen,
+            dtype,
+            solves.name,
+            sizes,
+            pattern,
+            blocks,
+        ),
+        _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, pattern),
+    )
+    useful = useful_operations(solves.name, sizes, pattern)
+    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.together)
+    kernels, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
+    return replace(advice, kernels=kernels, own_kernels=own, kv_heads=kv_heads)
+
+
+def _kernels(
+    problem_name: str,
+    sizes: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None,
+    workspace: int | None,
+) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
+    """Forecast our kernels, and kernels with the user's tile."""
+    if not can_forecast(card) or dtype not in ("bfloat16", "float16") or not (mask is None or isinstance(mask, Band)):
+        return (), ()
+    ranked = forecasts(problem_name, sizes, card, dtype, heads, mask, workspace)
+    own = []
+    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
+        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
+            for stages in (4, 3, 2):
+                try:
+                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
+                    own.append(forecast(tiling, sizes, card, dtype, heads, mask))
+                    break
+                except UsageError:
+                    continue
+    return ranked, tuple(own)
+
+
+def _boundary(
+    name: str,
+    cache: str,
+    figure: str,
+    bandwidth: str,
+    card: Card,
+    dtype: str,
+    problem_name: str,
+    sizes: Mapping[str, int],
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None = None,
+) -> Boundary:
+    M = cards.words(card, figure, dtype)
+    arguments: dict[str, Any] = {**sizes, "M": M, "mask": mask}
+    rows, too_large = [], {}
+    for algorithm in of_problem(problem_name, mask is not None):
+        try:
+            rows.append(count(algorithm, **arguments))
+        except Infeasible as error:
+            too_large[algorithm.name] = error.least_M
+    if not rows:
+        least = min(too_large.values())
+        raise Infeasible(f"no schedule of {problem_name} fits into {M:,} words ({cache}); one needs {least:,}.", least)
+    # Better blocks change little, so they are searched only for schedules that may win.
+    least_io = min(row.io for row in rows)
+    rows = [count(row.schedule, blocks="best", **arguments) if row.io <= 2 * least_io else row for row in rows]
+    rows.sort(key=lambda row: row.io)
+    own = tuple(compare(problem_name, blocks=blocks, **arguments)) if blocks else ()
+    said = f"{cache}, {_binary(card.size(figure))}"
+    return Boundary(name, said, M, tuple(rows), too_large, card.rate(bandwidth), own)

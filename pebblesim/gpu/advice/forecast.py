@@ -1,0 +1,288 @@
+"""Forecast the time of a schedule's kernels on a card, and the limiting resource.
+
+The time of a launch is the longest of three times: the work of its blocks on the multiprocessors, its bytes through L2,
+and its least bytes from and to memory. In a block, matrix products, elementwise work, waiting and writing follow one
+another; with several blocks on a multiprocessor a part of this time is hidden. Blocks run in waves of as many as fit on
+the card; under a mask they differ, the longest run first, and the launch takes at least as long as the longest. The
+rates are those of the card: bandwidths were measured, the others were fitted to measured kernels
+(`cards.RATES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from heapq import heapreplace
+from math import ceil
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
+from pebblesim.gpu.tiles import TILINGS, Tiling, check, least_room, within
+from pebblesim.language.masks import Mask
+
+MANY_WAVES = 8
+"""From this number of waves on blocks no longer run in waves, because they drift apart."""
+
+MOST_THREADS = 2048
+"""Threads on a multiprocessor."""
+
+REGISTERS_BESIDES = 64
+"""32-bit registers that a thread uses for addresses and counters."""
+
+RESERVED = 1024
+"""Bytes of shared memory that the system reserves for each block."""
+
+NEEDED = ("multiprocessors", "registers", "shared_per_multiprocessor", "l2_bandwidth")
+
+
+@dataclass(frozen=True)
+class LaunchForecast:
+    """A launch.
+
+    Attributes:
+        cost: the operations and bytes of the launch.
+        parts: seconds of "matrix units", "elements", "waiting", "reading late", "writing", "waves" (what the last,
+            partly filled wave adds), "leaving" (blocks that a mask leaves nothing to do), "L2", "memory" and "launch".
+        seconds: its time.
+        resident: blocks on a multiprocessor.
+    """
+
+    cost: LaunchCost
+    parts: Mapping[str, float]
+    seconds: float
+    resident: int
+
+    @property
+    def binds(self) -> str:
+        """The limiting resource:
+
+        L2 or memory if the rest waits for it, else the longest part of the work on multiprocessors.
+        """
+        for part in ("L2", "memory"):
+            if part in self.parts and self.parts["launch"] + self.parts[part] >= self.seconds:
+                return part
+        return max((part for part in self.parts if part not in ("L2", "memory")), key=lambda part: self.parts[part])
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The forecast of all launches of a schedule's kernels.
+
+    Attributes:
+        tiling: the schedule, and its tiles.
+        launches: of the heads that are done at once.
+        rounds: number of times that these run.
+    """
+
+    tiling: Tiling
+    launches: tuple[LaunchForecast, ...]
+    rounds: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """The total time in seconds."""
+        return self.rounds * sum(launch.seconds for launch in self.launches)
+
+    @property
+    def binds(self) -> str:
+        """The resource that limits most of the time, summed over the launches by limiting resource."""
+        shares: dict[str, float] = {}
+        for launch in self.launches:
+            shares[launch.binds] = shares.get(launch.binds, 0) + launch.seconds
+        return max(shares, key=lambda part: shares[part])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim advise --json`."""
+        return {
+            "schedule": self.tiling.schedule,
+            "blocks": dict(self.tiling.blocks),
+            "warps": self.tiling.warps,
+            "stages": self.tiling.stages,
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "binds": self.binds,
+            "launches": [
+                {
+                    "name": launch.cost.name,
+                    "times": launch.cost.times,
+                    "programs": launch.cost.programs,
+                    "shared": launch.cost.storage.shared,
+                    "seconds": launch.seconds,
+                    "binds": launch.binds,
+                    "parts": dict(launch.parts),
+                }
+                for launch in self.launches
+            ],
+        }
+
+
+def can_forecast(card: Card) -> bool:
+    """Whether all that a forecast takes is known of a card."""
+    return bool(card.rates) and all(figure in card.figures for figure in NEEDED)
+
+
+def launch_forecast(cost: LaunchCost, warps: int, card: Card) -> LaunchForecast:
+    """How long a launch takes, and why."""
+    rate = {name: figure.value for name, figure in card.rates.items()}
+    return timed(cost, warps, rate, {name: card.figures[name].value for name in NEEDED})
+
+
+def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
+    """The same with the rates and figures as plain numbers."""
+    if not cost.working:
+        return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
+    resident, slots = _resident(cost, warps, figure)
+    waves = cost.working / cost.times / slots  # of one launch
+    products = sum(
+        operations / (rate["products"] * width / (width + rate["half_width"]))
+        for width, operations in cost.products.items()
+    )
+    besides = {
+        "elements": cost.elementwise / rate["elementwise"] * (rate["beside"] if cost.beside else 1),
+        "reading late": cost.late / rate["late"],
+        "writing": cost.moved.writes / rate["writing"],
+    }
+    waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
+    busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
+    shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
+    alone = busy + waiting / cost.working
+    wave = max(alone, shared) if resident > 1 else alone
+    rounded = sum(_rounded(each, slots, alone / wave) for each in cost.rounds) / cost.times if wave else waves
+    scale = figure["multiprocessors"]
+    parts = {
+        "matrix units": products / scale,
+        **{name: seconds / scale for name, seconds in besides.items()},
+        "waiting": waiting / cost.working * waves * cost.times,
+        "waves": (rounded - waves) * wave * cost.times,
+        "leaving": (cost.programs - cost.working) * rate["leaving"] / slots,
+        "L2": cost.moved.reads / figure["l2_bandwidth"],
+        "memory": cost.least / rate["memory"],
+        "launch": rate["launch"] * cost.times,
+    }
+    seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
+    return LaunchForecast(cost, parts, seconds, resident)
+
+
+def _rounded(blocks: Round, slots: int, alone: float) -> float:
+    """The waves of average blocks that a launch takes if each next block, longest first, runs where one has ended.
+
+    Those that share a multiprocessor with the longest are shorter, so it is `alone` in the end, in parts of a wave.
+    """
+    waves = sum(time * number for time, number in blocks) / slots
+    if waves > MANY_WAVES:
+        return waves
+    if len(blocks) == 1:
+        return float(sum(time * ceil(number / slots) for time, number in blocks))
+    ends = [0.0] * slots
+    for time, number in blocks:
+        for _ in range(number):
+            heapreplace(ends, ends[0] + time)
+    return max(waves, max(ends) * alone)
+
+
+def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tuple[int, int]:
+    """Blocks on a multiprocessor, and on the card."""
+    threads, words = 32 * warps, figure["registers"] / 4
+    registers = min(255, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
+    resident = max(
+        1,
+        min(
+            int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
+            int(words // (threads * registers)),
+            MOST_THREADS // threads,
+        ),
+    )
+    return resident, resident * int(figure["multiprocessors"])
+
+
+def forecast(
+    tiling: Tiling, dims: Mapping[str, int], card: Card, dtype: str, heads: int = 1, mask: Mask | None = None
+) -> Forecast:
+    """Forecast the time of a schedule's kernels with given tiles.
+
+    Args:
+        tiling: a schedule and its tiles, powers of two.
+        dims: dimensions of its problem.
+        card: a card with `rates`.
+        dtype: data type of the words of a matrix.
+        heads: number of problems solved together.
+        mask: the allowed pairs.
+
+    Raises:
+        UsageError: a figure of the card is missing, or the tiles do not fit on it.
+    """
+    if not can_forecast(card):
+        raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
+    costs = launch_costs(tiling, dims, dtype, heads, mask)
+    held = ((cost.name, cost.storage) for cost in costs)
+    check(tiling, held, card.size("shared_per_block"), card.size("registers"))
+    return Forecast(tiling, tuple(launch_forecast(cost, tiling.warps, card) for cost in costs))
+
+
+def forecasts(
+    problem_name: str,
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int = 1,
+    mask: Mask | None = None,
+    workspace: int | None = None,
+) -> tuple[Forecast, ...]:
+    """Forecast all kernels in `TILINGS` that fit on a card, fastest first; empty if there are no kernels.
+
+    Args:
+        problem_name, dims, card, dtype, heads, mask: as for `forecast`.
+        workspace: bytes that the tables of the kernels may take; if that is too little, fewer heads run at once, or the
+            tables have fewer rows.
+
+    Raises:
+        UsageError: the workspace is too little for any kernel that fits.
+    """
+    fitting = []
+    for tiling in TILINGS.get(problem_name, ()):
+        for cut, at_once in within(tiling, dims, heads, dtype, workspace):
+            try:
+                made = forecast(cut, dims, card, dtype, at_once, mask)
+            except UsageError:
+                continue
+            fitting.append(replace(made, rounds=heads // at_once))
+    if not fitting and workspace is not None:
+        fit = forecasts(problem_name, dims, card, dtype, heads, mask)
+        if fit:
+            least = min(least_room(each.tiling, dims, dtype) for each in fit)
+            raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
+    return tuple(sorted(fitting, key=lambda each: each.seconds))
+
+
+PASTED = {
+    "a": "BLOCK_M",
+    "b": "BLOCK_N",
+    "c": "BLOCK_D",
+    "B_r": "BLOCK_M",
+    "B_c": "BLOCK_N",
+    "b_r": "BLOCK_M1",
+    "b_c": "BLOCK_N1",
+}
+"""Names of the blocks in kernels."""
+
+
+def pasted(forecast: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
+    """Return lines for a user's own kernel: its tile, its launch settings, and the resources of each launch."""
+    named = {PASTED.get(name, name): size for name, size in forecast.tiling.blocks.items()}
+    width = max(size for name, size in dims.items() if name.startswith("d"))
+    named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
+    sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
+    lines = [f"  {sizes}, num_warps = {forecast.tiling.warps}, num_stages = {forecast.tiling.stages}"]
+    at_once = heads // forecast.rounds
+    for launch in forecast.launches:
+        cost = launch.cost
+        often = f"{cost.times} times " if cost.times > 1 else ""
+        lines.append(
+            f"  {cost.name}: {often}grid ({-(-cost.programs // at_once // cost.times)}, {at_once}), "
+            f"{cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
+        )
+    if forecast.rounds > 1:
+        lines.append(f"  all that {forecast.rounds} times, for {at_once} heads each")
+    return lines

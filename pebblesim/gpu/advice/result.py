@@ -1,0 +1,406 @@
+"""Advice for a real card as a result: traffic, roofline and forecasts, as data and as text.
+
+`pebblesim.gpu.advice.advise` finds it. Traffic and roofline are bounds, not forecasts. The operations are those of the
+tile on the multiprocessors, where they are executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from pebblesim.analysis import terms
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import BYTES, listed
+from pebblesim.core.tables import Sheet
+from pebblesim.counting.count import Counted, count
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, pasted
+from pebblesim.language.masks import Band, Mask
+from pebblesim.language.problems import problem
+from pebblesim.language.program import in_parts
+from pebblesim.language.registry import get
+
+LEFT_OUT = (
+    "left out: latency, occupancy, and whether there are enough blocks for all multiprocessors; registers, which hold "
+    "tiles besides; sums kept in a wider type; work that matrix units do not do; sectors and cache lines. Heads are "
+    "taken one after the other, each with all of the last cache, which keeps what the schedule would keep."
+)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The traffic across one boundary of the card.
+
+    Attributes:
+        name: "SM" (shared memory of a block) or "HBM" (the memory of the card).
+        cache: the cache of size M.
+        M: the number of words that fit there.
+        rows: the schedules that fit, least I/O first. Schedules within a factor of two of the first have the blocks
+            with the least I/O; the others have the largest blocks that fit.
+        too_large: the smallest feasible M of schedules that do not fit, by name.
+        bandwidth: bytes per second across the boundary; None if it is not known.
+        own: the schedules with the user's blocks, whether they fit or not.
+    """
+
+    name: str
+    cache: str
+    M: int
+    rows: tuple[Counted, ...]
+    too_large: Mapping[str, int]
+    bandwidth: float | None
+    own: tuple[Counted, ...] = ()
+
+    @property
+    def best(self) -> Counted:
+        """The schedule with the least I/O."""
+        return self.rows[0]
+
+
+@dataclass(frozen=True)
+class Advice(Result):
+    """The advice for a card.
+
+    Attributes:
+        card, problem, dims, dtype, heads, kv_heads, batch, mask: the arguments.
+        boundaries: the results at the multiprocessors and at the memory.
+        useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
+        together: number of heads that share keys and values; they are counted as one head with this many times the
+            queries.
+        kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
+        own_kernels: the same with the user's tile, if a kernel supports it.
+    """
+
+    card: Card
+    problem: str
+    dims: Mapping[str, int]
+    dtype: str
+    heads: int
+    batch: int
+    mask: Mask | None
+    boundaries: tuple[Boundary, ...]
+    useful: int
+    together: int = 1
+    kernels: tuple[Forecast, ...] = ()
+    own_kernels: tuple[Forecast, ...] = ()
+    kv_heads: int | None = None
+
+    @property
+    def times(self) -> int:
+        """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
+        return self.heads // self.together * self.batch
+
+    @property
+    def peak(self) -> float | None:
+        """Operations per second on words of this data type; None if no figure is known."""
+        figure = self.card.peak.get(self.dtype)
+        return None if figure is None else float(figure.value)
+
+    def bytes(self, row: Counted) -> int:
+        """Bytes that a schedule moves for all heads."""
+        return row.io * BYTES[self.dtype] * self.times
+
+    def per_byte(self, row: Counted) -> float:
+        """Operations of the problem per byte that a schedule moves."""
+        return _ratio(self.useful, row.io * BYTES[self.dtype])
+
+    def seconds(self, boundary: Boundary, row: Counted) -> float | None:
+        """The least time in seconds to move these bytes across a boundary."""
+        return None if boundary.bandwidth is None else _ratio(self.bytes(row), boundary.bandwidth)
+
+    def arithmetic(self, row: Counted) -> float | None:
+        """The least time of its arithmetic, in seconds."""
+        return None if self.peak is None else _ratio(row.operations * self.times, self.peak)
+
+    def bound_by(self, boundary: Boundary, row: Counted) -> str | None:
+        """ "memory" or "compute", whichever takes longer at this boundary; None if a figure is missing."""
+        moving, computing = self.seconds(boundary, row), self.arithmetic(row)
+        if moving is None or computing is None:
+            return None
+        return "memory" if moving > computing else "compute"
+
+    def limits(self, tile: Counted) -> dict[str, float]:
+        """The known limits on the time of a tile on the multiprocessors, in seconds.
+
+        They are "arithmetic"; its traffic at the multiprocessors; and the traffic at the memory of the best blocks of
+        its schedule.
+        """
+        inner, *outer = self.boundaries
+        known = {"arithmetic": self.arithmetic(tile), inner.name: self.seconds(inner, tile)}
+        for boundary in outer:
+            for row in boundary.rows:
+                if row.schedule == tile.schedule:
+                    known[boundary.name] = self.seconds(boundary, row)
+        return {name: seconds for name, seconds in known.items() if seconds is not None}
+
+    def allowed(self, tile: Counted) -> tuple[str, float] | None:
+        """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
+        return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
+
+    @cached_property
+    def fastest(self) -> Counted:
+        """The advised tile: that of the kernel with the shortest forecast, where there are forecasts.
+
+        Elsewhere the one with the smallest largest limit among those that fit everywhere; without rates, the one with
+        the least I/O. Differences below 1 % are ignored; then it is the tile with the least I/O at the first boundary.
+        """
+        if self.kernels:
+            tiling, M = self.kernels[0].tiling, self.boundaries[0].M
+            return count(tiling.schedule, M=M, blocks=tiling.blocks, mask=self.mask, **_given(self.dims))
+        rows = [row for row in self.boundaries[0].rows if not in_parts(self._program(row))]  # others are no kernels
+        worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
+        return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
+
+    def terms(self, boundary: Boundary) -> list[terms.Term]:
+        """Return the terms of the best schedule's closed form at a boundary.
+
+        Raises:
+            UsageError: the mask has no closed form.
+        """
+        if self.mask is not None and not isinstance(self.mask, Band):
+            raise UsageError(f"mask {self.mask} has no closed form to explain; causal, window:W and band:W have one.")
+        best = boundary.best
+        doubled = count(best.schedule, M=2 * boundary.M, blocks="best", mask=self.mask, **_given(self.dims)).blocks
+        program = self._program(best)
+        return terms.terms(program, {**self.dims, **best.blocks}, {**self.dims, **doubled}, boundary.M, self.mask)
+
+    def _program(self, row: Counted) -> Any:
+        algorithm = get(row.schedule).in_dims(self.dims)
+        return algorithm.program if self.mask is None else algorithm.masked
+
+    def to_dict(self, explain: bool = False) -> dict[str, Any]:
+        """Return the data of `pebblesim advise --json`."""
+        head = {
+            "card": self.card.name,
+            "figures": {k: f._asdict() for k, f in self.card.figures.items()},
+            "peak": {k: f._asdict() for k, f in self.card.peak.items()},
+            "problem": self.problem,
+            **self.dims,
+            "dtype": self.dtype,
+            "heads": self.heads,
+            "kv_heads": self.heads // self.together,
+            "batch": self.batch,
+            "mask": None if self.mask is None else str(self.mask),
+            "useful_operations": self.useful * self.times,
+        }
+        boundaries = [
+            {
+                "boundary": each.name,
+                "cache": each.cache,
+                "M": each.M,
+                "bandwidth": each.bandwidth,
+                "too_large": dict(each.too_large),
+                "rows": [self._row(each, row) for row in each.rows],
+                "own": [self._row(each, row) for row in each.own],
+            }
+            | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
+            for each in self.boundaries
+        ]
+        roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
+        forecasts = {"kernels": [each.to_dict() for each in self.kernels]}
+        own = {"own_kernels": [each.to_dict() for each in self.own_kernels]}
+        return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
+
+    def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
+        """A row as data."""
+        own = {} if row not in boundary.own else {"allowed": self._allowed(row)}
+        return (
+            row.to_dict(self.dtype)
+            | {
+                "bytes": self.bytes(row),
+                "useful_operations_per_byte": self.per_byte(row),
+                "seconds_moving": self.seconds(boundary, row),
+                "seconds_computing": self.arithmetic(row),
+                "bound_by": self.bound_by(boundary, row),
+            }
+            | own
+        )
+
+    def _allowed(self, tile: Counted) -> dict[str, Any]:
+        limit, seconds = self.allowed(tile) or (None, None)
+        return {
+            "schedule": tile.schedule,
+            "operations": tile.operations * self.times,
+            "limit": limit,
+            "seconds": seconds,
+            "limits": self.limits(tile),
+        }
+
+    def explain(self) -> str:
+        """Explain the I/O of the best schedule at each boundary, term by term."""
+        parts = []
+        for each in self.boundaries:
+            best = each.best
+            sizes = {**self.dims, **best.blocks}
+            text = terms.explained(self.terms(each), self._program(best), sizes, each.M)
+            parts.append(f"why {best.schedule} moves {best.io:,} words at the {each.name} boundary\n{text}")
+        return "\n\n".join(parts)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+    def parts(self) -> list[str | Sheet]:
+        """What is printed, with its tables."""
+        sizes = listed(self.dims)
+        under = "" if self.mask is None else f", mask {self.mask}"
+        heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
+        if self.together > 1:
+            heads += f" on {self.heads // self.together:,} of keys and values, {self.together:,} of them counted as one"
+        parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
+        for each in self.boundaries:
+            parts += ["", *self._shown(each)]
+        parts += ["", self._roofline()]
+        return parts + (["", *self._launched()] if self.kernels else [])
+
+    def _launched(self) -> list[str | Sheet]:
+        """Forecasts of the kernels, and settings for the user's own kernel."""
+        best = self.kernels[0]
+        useful = float(Fraction(self.useful * self.times, 10**12))
+        rows = [
+            (
+                each.tiling.schedule,
+                _said(each.tiling.blocks),
+                self.times // each.rounds,
+                each.tiling.warps,
+                each.tiling.stages,
+                _time(each.seconds),
+                f"{useful / each.seconds:,.0f}",
+                each.binds,
+            )
+            for each in self.kernels + self.own_kernels
+        ]
+        columns = ("schedule", "blocks", "heads at once", "warps", "stages", "forecast", "useful Top/s", "most of it")
+        lines: list[str | Sheet] = ["kernels on matrix units, as forecast"]
+        lines.append(Sheet(columns, rows, ("schedule", "forecast", "blocks", "heads at once", "warps", "stages")))
+        lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
+        return [*lines, "", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
+
+    def _shown(self, each: Boundary) -> list[str | Sheet]:
+        head = f"{each.name} boundary: M = {each.M:,} words ({each.cache}){self._regime(each)}"
+        lines: list[str | Sheet] = [head, self._table(each, each.rows)]
+        if each.too_large:
+            lines.append("too large: " + ", ".join(f"{name} (M ≥ {M:,})" for name, M in each.too_large.items()))
+        best = each.best
+        lines.append(
+            f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
+            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
+        )
+        computing = self.arithmetic(best)
+        if each.bandwidth is None and computing:
+            needed = _amount(_ratio(self.bytes(best), computing), "B/s")
+            lines.append(f"no bandwidth is known here; {needed} would keep up with the arithmetic")
+        if each.own:
+            lines += ["", "your tile", self._table(each, each.own), *(self._judged(each, row) for row in each.own)]
+        return lines
+
+    def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
+        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        cells = [
+            (
+                row.schedule,
+                _said(row.blocks) or "none",
+                row.io,
+                row.gap,
+                self.per_byte(row),
+                _time(self.seconds(each, row)),
+                _time(self.arithmetic(row)),
+                self.bound_by(each, row) or "unknown",
+            )
+            for row in rows
+        ]
+        return Sheet(columns, cells, ("schedule", "I/O per head", "gap", "blocks", "bound by"))
+
+    def _judged(self, each: Boundary, own: Counted) -> str:
+        """Judge the user's tile in a sentence."""
+        said = f"{own.schedule}: "
+        if not own.feasible:
+            needed = own.least_M or own.peak_red
+            said += f"does not fit, it needs {needed:,} words, {_ratio(needed, each.M):.2f} M; "
+        best = next((row for row in each.rows if row.schedule == own.schedule), None)
+        if best is None:
+            said += "no tile of this schedule fits"
+        elif own.io <= best.io and own.feasible:
+            said += "no tile is known that moves less"
+        else:
+            said += f"{_ratio(own.io, best.io):.2f} x the words of {_said(best.blocks)}"
+        if own.feasible and (allowed := self.allowed(own)):
+            said += f"; it is allowed {_time(allowed[1])}, limited by {allowed[0]}"
+        return said
+
+    def _regime(self, each: Boundary) -> str:
+        """Say on which side of M = d² the case is, if the problem's bound changes there."""
+        if each.best.bound is None or "Min(" not in each.best.bound.expr or "d" not in self.dims:
+            return ""
+        ratio = each.M / self.dims["d"] ** 2
+        side = "large cache: n²d²/M is below n²d/√M" if ratio >= 1 else "small cache: n²d/√M is below n²d²/M"
+        return f" = {ratio:,.2f} d², {side}"
+
+    def _roofline(self) -> str:
+        tile = self.fastest
+        operations, allowed = tile.operations * self.times, self.allowed(tile)
+        if allowed is None:
+            known = ", ".join(self.card.peak) or "none"
+            lines = [
+                f"roofline: no time is given, since no peak rate for {self.dtype} is known (known: {known})",
+                f"  arithmetic: {_amount(operations, 'op')} of {tile.schedule}",
+            ]
+        else:
+            of = f" with {_said(tile.blocks)}" if self.kernels else ""
+            lines = [
+                f"roofline: {tile.schedule}{of} is allowed {_time(allowed[1])}, limited by {allowed[0]}; a real kernel "
+                "takes longer",
+                f"  arithmetic: {_amount(operations, 'op')} at {_amount(self.peak or 0, 'op/s')}",
+            ]
+        if operations > 1.005 * self.useful * self.times:
+            lines[-1] += f"; {_amount(self.useful * self.times, 'op')} would do, the rest is done again or besides"
+        solves = problem(self.problem).in_dims(self.dims)
+        shapes = (*solves.inputs.values(), *solves.outputs.values())
+        held = sum(prod(self.dims[dim] for dim in shape) for shape in shapes) * BYTES[self.dtype] * self.times
+        memory = self.card.rate("memory")
+        if memory and held > memory:
+            lines.append(
+                f"  inputs and outputs are {_amount(held, 'B')}, more than the {_amount(memory, 'B')} of the card"
+            )
+        return "\n".join([*lines, LEFT_OUT])
+
+
+def _ratio(amount: int, of: float) -> float:
+    """Return a quotient of numbers of any size.
+
+    Raises:
+        UsageError: it is too large for a float.
+    """
+    try:
+        return float(Fraction(amount) / Fraction(of))
+    except OverflowError:
+        raise UsageError("these sizes give times beyond 1e308 s; use smaller ones, or `count`.") from None
+
+
+def _said(blocks: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in blocks.items())
+
+
+def _given(dims: Mapping[str, int]) -> dict[str, Any]:
+    return dict(dims)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _amount(value: float, unit: str) -> str:
+    value = _ratio(value, 1)  # type: ignore[arg-type]
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,109 @@
+"""`storage`: bytes that a thread block of a Triton kernel holds, sums in registers and operands in shared memory.
+
+The game has one cache of equal words. On matrix units a tile that is read for a product is in shared memory, in 16-bit
+words; in a pipelined loop there are as many copies as stages. Sums, and values computed from them, are in registers in
+float32. A computed value passes through shared memory if a product uses it transposed or as its right operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from pebblesim.gpu.emit.triton import WORDS
+from pebblesim.language import program as ir
+from pebblesim.launches.launches import Launch, lifetimes_of
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes that a thread block holds at once.
+
+    Attributes:
+        shared: bytes of shared memory.
+        registers: peak bytes of tiles (not of vectors) in registers, counted twice for tiles that pass through shared
+            memory, and not for tiles that are only an operand entry by entry, which are read part by part; plus the
+            64-bit addresses of the entries that a loop writes while it holds other tiles, without which a tile is
+            written part by part.
+    """
+
+    shared: int
+    registers: int
+
+
+def padded(rng: ir.Range, sizes: ir.Sizes) -> int:
+    """Number of indices of a tile in a kernel: the block, or for a whole dimension the next power of two."""
+    return 1 << (sizes[rng.name] - 1).bit_length() if rng.parent is None else ir.length(rng.block, sizes)
+
+
+def entries(ranges: ir.Ranges, sizes: ir.Sizes) -> int:
+    """Number of entries of a tile in a kernel."""
+    return prod(padded(rng, sizes) for rng in ranges)
+
+
+def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage:
+    """Compute the storage of a thread block of a launch.
+
+    Args:
+        launch: a launch of kind "tiles".
+        sizes: dimensions and blocks by name; blocks are powers of two.
+        dtype: data type of the words of a matrix.
+        stages: number of copies of the tiles that a pipelined loop reads.
+    """
+    nodes = list(ir.walk(launch.block))
+    products = [node.expr for node in nodes if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)]
+    operands = {ref.tile for product in products for ref in ir.refs(product)}
+    read = {node.tile for node in nodes if isinstance(node, ir.Read)}
+    width = WORDS[dtype]
+    held = sum(
+        entries(node.tile.ranges, sizes) * width * (stages if pipelined else 1)
+        for node, pipelined in _reads(launch.block, False)
+        if node.tile in operands
+    )
+    passed = {ref.tile for product in products for ref in through_shared(product, read)}
+    largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
+    changed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
+    held_in_registers = {
+        tile: life
+        for tile, life in lifetimes_of(launch.block).items()
+        if len(tile.ranges) == 2 and tile not in read - changed
+    }
+    room = {tile: 4 * entries(tile.ranges, sizes) for tile in held_in_registers}
+    at, lives = {node: number for number, node in enumerate(nodes)}, held_in_registers.items()
+    peak = max(
+        sum(room[tile] for tile, (enters, leaves) in lives if enters <= time < leaves)
+        for time in [0, *(enters for enters, _ in held_in_registers.values())]
+    )
+    beside = [
+        entries(node.tile.ranges, sizes)
+        for node in _looped(launch.block)
+        if any(tile is not node.tile and enters <= at[node] < leaves for tile, (enters, leaves) in lives)
+    ]
+    addresses = 8 * max(beside, default=0)
+    return Storage(held + width * largest, peak + 4 * largest + addresses)
+
+
+def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:
+    """Return computed operands that matrix units read from shared memory: all but an untransposed left one."""
+    return [
+        ref
+        for ref, right in ((product.left, False), (product.right, True))
+        if ref.tile not in read and (ref.transposed or right)
+    ]
+
+
+def _looped(body: list[ir.Node]) -> Iterator[ir.Write]:
+    """Yield the writes inside loops."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            yield from (node for node in ir.walk(loop.body) if isinstance(node, ir.Write))
+
+
+def _reads(body: list[ir.Node], pipelined: bool) -> Iterator[tuple[ir.Read, bool]]:
+    """Yield each read, and whether its loop is pipelined, which means innermost."""
+    for node in body:
+        if isinstance(node, ir.Read):
+            yield node, pipelined
+        elif isinstance(node, ir.Loop):
+            yield from _reads(node.body, not any(isinstance(inner, ir.Loop) for inner in ir.walk(node.body)))

@@ -1,0 +1,264 @@
+"""The work of each launch of a schedule's kernels on matrix units: executed operations, bytes moved, and blocks.
+
+A kernel has only whole tiles: products are executed for the padded tile, also at ragged edges and under a mask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.core.units import Bytes
+from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
+from pebblesim.gpu.emit.triton import word_bytes
+from pebblesim.gpu.tiles import Tiling
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
+from pebblesim.language.registry import get
+from pebblesim.language.tile_ranges import TileRange
+from pebblesim.launches.launches import Launch, blocks, launches, times
+
+Round = tuple[tuple[float, int], ...]
+"""The blocks of a launch: (time, number of blocks that take it)."""
+
+
+@dataclass(frozen=True)
+class LaunchCost:
+    """The work of a launch, for all heads.
+
+    Attributes:
+        name: name of the launch.
+        times: how often it is launched; all other values are totals over these launches.
+        programs: number of thread blocks.
+        working: number of thread blocks that have work under the mask.
+        rounds: for each time that it is launched, the thread blocks with work, longest first: (time of a block divided
+            by the average, number of such blocks).
+        products: operations of matrix units on padded tiles, by the columns of an instruction.
+        elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
+            to float32 and back.
+        beside: whether these are in a loop with products, which other warps execute at the same time; not where the
+            products wait for a tile that was read.
+        dots: products of tiles, one after the other.
+        passed: computed operands of these products that go through shared memory.
+        moved: bytes into and out of the multiprocessors.
+        late: bytes read that no loop prefetches.
+        least: bytes of the parts of tensors that are read or written, each counted once for each launch.
+        storage: storage of a thread block.
+    """
+
+    name: str
+    times: int
+    programs: int
+    working: int
+    rounds: tuple[Round, ...]
+    products: Mapping[int, int]
+    elementwise: int
+    beside: bool
+    dots: int
+    passed: int
+    moved: Bytes
+    late: int
+    least: int
+    storage: Storage
+
+
+def launch_costs(
+    tiling: Tiling, dims: Mapping[str, int], dtype: str, heads: int = 1, mask: Mask | None = None
+) -> list[LaunchCost]:
+    """Compute the work of each launch.
+
+    Args:
+        tiling: a schedule and its tiles.
+        dims: dimensions of its problem.
+        dtype: type of a word of a matrix.
+        heads: problems of that size that are solved together.
+        mask: which pairs are allowed.
+    """
+    schedule = get(tiling.schedule).in_dims(dims)
+    program = schedule.program if mask is None else schedule.masked
+    sizes = {**dims, **tiling.blocks}
+    return [
+        _cost(program, launch, sizes, dtype, heads, mask, tiling.warps, tiling.stages)
+        for launch in launches(program, masked=True, repeated=True)
+        if launch.kind == "tiles"
+    ]
+
+
+def _cost(
+    program: ir.Program,
+    launch: Launch,
+    sizes: ir.Sizes,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    warps: int,
+    stages: int,
+) -> LaunchCost:
+    late = set(_late(launch.block))
+    read = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}
+    widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
+    launched = times(launch, sizes)
+    touched: dict[tuple[str, ir.Tensor], int] = {}
+    for node in ir.walk(launch.body):
+        if isinstance(node, ir.Read | ir.Write):
+            way = "reads" if isinstance(node, ir.Read) else "writes"
+            words = prod(node.tensor.sides(sizes)) * (1 if _apart(node.tile, launch) else launched)
+            touched[way, node.tensor] = min(summed[way, node.tensor], words * widths[node.tensor])
+    return LaunchCost(
+        name=launch.name,
+        times=launched,
+        programs=blocks(launch, sizes, 1) * heads,
+        working=summed["blocks"] * heads,
+        rounds=_rounds(launch, sizes, program, mask, heads),
+        products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
+        elementwise=summed["elementwise"] * heads,
+        beside=_beside(launch.block, read),
+        dots=summed["dots"] * heads,
+        passed=summed["passed"] * heads,
+        moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
+        late=summed["late"] * heads,
+        least=sum(touched.values()) * heads,
+        storage=storage(launch, sizes, dtype, stages),
+    )
+
+
+def _last(launch: Launch) -> ir.Node:
+    """Work that each block does once."""
+    return next(node for node in launch.block if not isinstance(node, ir.Loop))
+
+
+def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | None, heads: int) -> tuple[Round, ...]:
+    """The blocks of each time it is launched: under a mask, tiles of a grid have different numbers of tiles.
+
+    Where a block has one tile, those that the mask leaves are alike.
+    """
+    launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
+    inner = [each for each in _conditions(block) if grid & {each.rows, each.columns}]
+    outer = [loop.when for loop in launch.grid if loop.when]
+    if mask is None or not (inner or outer):
+        return (((1.0, blocks(launch, sizes, 1) * heads // launched),),) * launched
+    (when, *_), own = (inner, True) if inner else (outer, False)
+    (n_q, n_k), height = program.grid(sizes), padded(when.rows, sizes)
+    axis, step = (
+        int(when.columns in grid),
+        n_q if launch.around is None else ir.length(launch.around.range.block, sizes),
+    )
+    others = [loop.range for loop in launch.grid if loop.range not in (when.rows, when.columns)]
+    alike = heads * prod(-(-sizes[rng.dim] // padded(rng, sizes)) for rng in others)
+    found: list[Counter[int]] = []
+    for start in range(0, n_q, step):
+        rows = TileRange(start, min(start + step, n_q), height)
+        columns = TileRange(0, n_k, padded(when.columns, sizes))
+        met = mask.met((n_q, n_k), rows, columns, axis).tolist()
+        if own:
+            found.append(Counter(each for each in met if each or not outer))
+        else:
+            found.append(Counter({1: rows.number * columns.number - sum(met) if when.none else sum(met)}))
+    work = sum(each * number for blocks in found for each, number in blocks.items())
+    average = work / sum(map(Counter.total, found)) if work else 1.0
+    return tuple(
+        tuple((work / average, number * alike) for work, number in sorted(each.items(), reverse=True)) for each in found
+    )
+
+
+def _conditions(body: list[ir.Node]) -> list[ir.MaskCondition]:
+    """The conditions of the loops of a body."""
+    return [loop.when for loop in ir.walk(body) if isinstance(loop, ir.Loop) and loop.when]
+
+
+def _apart(tile: ir.Tile, launch: Launch) -> bool:
+    """Whether each time it is launched it has a part of the tensor of its own."""
+    return launch.around is not None and any(tile_of_whole(rng) is launch.around.range for rng in tile.ranges)
+
+
+def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:
+    return sum(amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind)
+
+
+def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
+    """Whether some loop itself holds both products and work on elements of other tiles than those that were read."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            products = [
+                isinstance(each.expr, ir.MatMul)
+                for each in loop.body
+                if isinstance(each, ir.Compute) and not _changes(each, read)
+            ]
+            if (any(products) and not all(products)) or _beside(loop.body, read):
+                return True
+    return False
+
+
+def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
+    """Whether it changes the entries of a tile that was read."""
+    return node.target.tile in read and isinstance(node.expr, ir.Elementwise)
+
+
+def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
+    """Reads outside of innermost loops, if there are such loops: these are not prefetched."""
+    loops = [node for node in body if isinstance(node, ir.Loop)]
+    if loops:
+        yield from (node for node in body if isinstance(node, ir.Read))
+        for loop in loops:
+            yield from _late(loop.body)
+
+
+def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
+    computes = (node.expr for node in ir.walk(body) if isinstance(node, ir.Compute))
+    return {_width(expr, sizes, warps) for expr in computes if isinstance(expr, ir.MatMul)}
+
+
+def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int) -> int:
+    """Columns of an instruction: four warps take 64 rows, and share columns where there are too few rows."""
+    rows, columns = (padded(rng, sizes) for rng in product.shape)
+    groups, high = max(1, warps // 4), max(1, rows // 64)
+    return min(256, max(8, columns * high // groups) if high < groups else columns)
+
+
+def _amounts(
+    sizes: ir.Sizes,
+    widths: Mapping[ir.Tensor, int],
+    warps: int,
+    late: set[ir.Read],
+    read: set[ir.Tile],
+    last: ir.Node,
+    node: ir.Node,
+    at: LoopContext,
+) -> Iterator[tuple[Hashable, int]]:
+    if node is last:
+        yield "blocks", 1
+    match node:
+        case ir.Read(tile=tile, tensor=tensor):
+            moved = at.words(tile.ranges) * widths[tensor]
+            yield ("reads", tensor), moved
+            if node in late:
+                yield "late", moved
+        case ir.Write(tile=tile, tensor=tensor):
+            yield ("writes", tensor), at.words(tile.ranges) * widths[tensor]
+        case ir.Compute(expr=ir.MatMul() as product):
+            yield "dots", 1
+            yield "passed", len(through_shared(product, read))
+            terms = product.left.shape[1]
+            yield ("products", _width(product, sizes, warps)), 2 * entries((*product.shape, terms), sizes)
+        case ir.Compute(target=target, expr=expr):
+            for shape in _operations(expr):
+                yield "elementwise", entries(shape, sizes)
+            if _changes(node, read):
+                yield "elementwise", 2 * entries(target.ranges, sizes)
+
+
+def _operations(expr: ir.Expr) -> Iterator[ir.Ranges]:
+    """The tile that each operation on elements is done for."""
+    match expr:
+        case ir.Elementwise():
+            yield expr.shape
+            for operand in expr.operands:
+                yield from _operations(operand)
+        case ir.RowReduction():
+            yield expr.operand.shape
+            yield from _operations(expr.operand)

@@ -1,0 +1,161 @@
+"""Tiles of kernels on matrix units: the tiles to try, and the tiles nearest to those of a block rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.count import Counted, count
+from pebblesim.gpu.emit.storage import Storage
+from pebblesim.gpu.emit.triton import LEAST_SIDE, workspace
+from pebblesim.language.registry import get
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A schedule with block sizes, warps and stages of its kernels.
+
+    Attributes:
+        schedule: its name.
+        blocks: its block sizes.
+        warps: of each thread block.
+        stages: copies of the operands in flight.
+    """
+
+    schedule: str
+    blocks: Mapping[str, int]
+    warps: int = 8
+    stages: int = 3
+
+    def __hash__(self) -> int:
+        return hash((self.schedule, tuple(self.blocks.items()), self.warps, self.stages))
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
+        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages"
+
+
+def _small_cache(schedule: str) -> tuple[Tiling, ...]:
+    return (
+        Tiling(schedule, {"a": 128, "b": 256, "c": 64}, 8, 4),
+        Tiling(schedule, {"a": 256, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, 3),
+        Tiling(schedule, {"a": 128, "b": 64, "c": 64}, 4, 4),
+    )
+
+
+TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2),
+        *_small_cache("small-cache-forward-blocked"),
+        *_small_cache("scores-stored-blocked")[:3],
+    ),
+    "backward-qkv": (
+        *_small_cache("small-cache-backward-blocked"),
+        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 128), 8, 2),
+        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 64), 8, 2),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 2),
+        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 8, 2),
+    ),
+}
+"""For each problem, the kernels that are forecast and raced."""
+
+
+IN_ROWS = {
+    "scores-stored-blocked": "scores-stored-in-rows",
+    "small-cache-backward-blocked": "small-cache-backward-in-rows",
+}
+"""The same kernels for some rows after the others."""
+
+FEWEST_ROWS = 256
+"""Rows are cut at multiples of this: longest side of the tiles."""
+
+
+def within(
+    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None
+) -> list[tuple[Tiling, int]]:
+    """A tiling as it is or, if its tables take more bytes than there is room for, cut: (tiling, heads at once).
+
+    Heads are divided evenly; where one head needs more room still, its rows are, about evenly, and those of several
+    heads at once, too. Empty if not even the fewest rows fit.
+    """
+    schedule = get(tiling.schedule).in_dims(dims)
+    if room is None or heads * workspace(schedule.program, {**dims, **tiling.blocks}, dtype) <= room:
+        return [(tiling, heads)]
+    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype)
+    fitting = []
+    for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
+        if at_once * whole <= room:
+            fitting = [(tiling, at_once)]  # as many heads as fit
+        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
+            for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
+                cut = {"C": rows, **tiling.blocks, "e": width}
+                fitting.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
+    return fitting
+
+
+def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str) -> int:
+    """The fewest bytes of tables that a tiling can be cut to."""
+    name, blocks = IN_ROWS.get(tiling.schedule, tiling.schedule), {"C": FEWEST_ROWS, "e": LEAST_SIDE, **tiling.blocks}
+    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype)
+
+
+def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int:
+    """Rows at once of one head, as evenly as multiples of `FEWEST_ROWS` can be; 0 if none fit."""
+    program = get(IN_ROWS[tiling.schedule]).in_dims(dims).program
+    n_q = dims.get("n_q", dims.get("n", 0))
+
+    def taken(rows: int) -> int:
+        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype)
+
+    if taken(FEWEST_ROWS) > room:
+        return 0
+    each = Fraction(taken(2 * FEWEST_ROWS) - taken(FEWEST_ROWS), FEWEST_ROWS)
+    most_rows = FEWEST_ROWS + int((room - taken(FEWEST_ROWS)) / each) // FEWEST_ROWS * FEWEST_ROWS
+    evenly = -(-n_q // -(-n_q // most_rows))
+    return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
+
+
+def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
+    """Check that the thread blocks of each launch fit into a multiprocessor.
+
+    Args:
+        tiling: the tiling of the launches, for the message.
+        held: name of each launch, and storage of its thread blocks.
+        shared, registers: bytes available to a thread block.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    for name, each in held:
+        for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
+            if needed > room:
+                raise UsageError(
+                    f"{tiling}: a block of {name} holds {needed:,} bytes in {what}, and {room:,} fit; take smaller "
+                    "blocks or fewer stages."
+                )
+
+
+def in_powers_of_two(
+    schedule: str, *, M: int, blocks: BlockRule = "fit", mask: AnyMask | None = None, **dims: int
+) -> Counted:
+    """Count with blocks that matrix units support: a rule's block sizes, rounded down to powers of two.
+
+    Block sizes that are given do not change.
+
+    Raises:
+        UsageError, Infeasible: as for `count`.
+    """
+    arguments: dict[str, Any] = {"M": M, "mask": mask, **dims}
+    counted = count(schedule, blocks=blocks, **arguments)
+    if not isinstance(blocks, str):
+        return counted
+    sides = {name: max(LEAST_SIDE, 1 << (size.bit_length() - 1)) for name, size in counted.blocks.items()}
+    return count(schedule, blocks=sides, **arguments)

@@ -1,1 +1,0 @@
-"""The jobs behind the commands and the public functions, from arguments to results."""

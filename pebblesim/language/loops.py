@@ -1,0 +1,95 @@
+"""The walk of the readings through a program; each reading defines the iterations of a loop.
+
+Some visit every tile (`EveryTile`); others visit one tile of each kind, because tiles of a kind are equal
+(`pebblesim.analysis.totals`, `pebblesim.launches.sectors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from math import prod
+from typing import Protocol
+
+from pebblesim.language import program as ir
+
+Times = int | Fraction
+
+
+class Iterations(Protocol):
+    """The current position of a walk."""
+
+    def iterations(self, loop: ir.Loop) -> Iterator[Times]:
+        """Move to each kind of iteration in turn; yield how often it is visited for each visit of the loop."""
+
+
+def walk(body: list[ir.Node], at: Iterations, times: Times = 1) -> Iterator[tuple[ir.Node, Times]]:
+    """Yield each primitive of a body in order, and how often it runs in the current kinds of iterations of `at`.
+
+    `times` is how often the body is run.
+    """
+    for node in body:
+        if isinstance(node, ir.Loop):
+            for each in at.iterations(node):
+                yield from walk(node.body, at, times * each)
+        else:
+            yield node, times
+
+
+def operations(node: ir.Compute, bounds: Callable[[ir.Range], tuple[int, int]]) -> int:
+    """Number of operations on entries for the current bounds; a multiplication with an addition counts as one."""
+    ranges = node.target.ranges
+    if isinstance(node.expr, ir.MatMul):
+        ranges = (*ranges, node.expr.left.shape[1])
+    elif isinstance(node.expr, ir.RowReduction):
+        ranges = node.expr.operand.shape
+    return prod(stop - start for start, stop in map(bounds, ranges))
+
+
+class EveryTile:
+    """Iterations over every tile, one after the other."""
+
+    def __init__(self, sizes: ir.Sizes) -> None:
+        self.sizes = sizes
+        self._bounds: dict[ir.Range, tuple[int, int]] = {}
+
+    def bounds(self, rng: ir.Range) -> tuple[int, int]:
+        """Return the current indices of a range, as (start, stop)."""
+        return (0, self.sizes[rng.name]) if rng.parent is None else self._bounds[rng]
+
+    def part(self, ranges: ir.Ranges) -> tuple[slice, ...]:
+        """Return the position of a tile in its tensor."""
+        return tuple(slice(*self.bounds(rng)) for rng in ranges)
+
+    def place(self, node: ir.Read | ir.Write) -> tuple[int | slice, ...]:
+        """Return the position of a tile in its tensor; a tensor with copies for tiles has one more index."""
+        return (*(() if node.at is None else (self.number(node.at),)), *self.part(node.tile.ranges))
+
+    def number(self, rng: ir.Range) -> int:
+        """Return the number of the range's current tile in its dimension, from 0."""
+        return self.bounds(rng)[0] // ir.length(rng.block, self.sizes)
+
+    def within(self, ref: ir.Ref) -> tuple[slice, ...]:
+        """Return the position of a part within its tile."""
+        starts = (self.bounds(rng)[0] for rng in ref.tile.ranges)
+        return tuple(slice(p.start - s, p.stop - s) for p, s in zip(self.part(ref.ranges), starts, strict=True))
+
+    def iterations(self, loop: ir.Loop) -> Iterator[int]:
+        rng = loop.range
+        assert rng.parent is not None
+        size, (begin, end) = ir.length(rng.block, self.sizes), self.span(loop)
+        for start in range(begin, end, size):
+            self._bounds[rng] = start, min(start + size, end)
+            if self.runs(loop):
+                yield 1
+
+    def span(self, loop: ir.Loop) -> tuple[int, int]:
+        """Return the start and stop of a loop's indices."""
+        assert loop.range.parent is not None
+        start, end = self.bounds(loop.range.parent)
+        first, last = ir.stretch(loop.range, end - start, self.sizes)
+        return start + first, start + last
+
+    def runs(self, loop: ir.Loop) -> bool:
+        """Whether a loop runs for its current tile."""
+        return True

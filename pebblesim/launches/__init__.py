@@ -1,0 +1,1 @@
+"""Thread blocks that run at once: launches, the tiles that each block moves, sectors of memory, critical paths."""

@@ -1,0 +1,392 @@
+"""The cutting argument: lower bounds of a problem from tables of its matrix products and pairs.
+
+A bound counts pairs, or elementary products of some matrix products. The number of products, the number of trees that
+can be computed without moving a word, and the additional words moved all follow from a table of the matrix products, so
+no bound has a hand-written number. The argument and its proofs are in docs/lower-bounds.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from pebblesim.lower_bounds.capacities import Capacity, Cube, Fresh, Gradients, Latent, Rows
+from pebblesim.lower_bounds.certificates import private_families
+from pebblesim.lower_bounds.closed_forms import (
+    FormBetween,
+    divided,
+    doubled,
+    forms_of_fresh,
+    forms_of_rows,
+    scaled,
+    subtracted,
+    summed,
+)
+from pebblesim.lower_bounds.instances import Formulation, Instance, Lines, Product
+
+
+class CuttingBound(NamedTuple):
+    """One bound: the counted products, the capacity, and the additional words moved.
+
+    Attributes:
+        name: name in docs/lower-bounds.md.
+        what: what the bound counts.
+        products: weighted number of the products in `table`; without a table, the number of pairs; with `at_once`, the
+            number of words that are moved once.
+        capacity: the capacity.
+        forms: closed forms (text, low, high) of the bound without the words besides, for low·unit ≤ M ≤ high·unit.
+        unit: the unit for M, as text and as number.
+        besides: tensors whose words belong to no family and are added.
+        free, tree, ragged: as for `least_words`.
+        why_not: why the bound does not apply; empty if it applies.
+        table: the counted products.
+        light: number of the free trees that are light, each with `tree` products; None if the trees have weight 1.
+        at_once: pairs (words, times). For one of them, at least this number of words in total are in the cache at this
+            number of times, or are moved again.
+        beside: words of parts of matrices that belong to no family and are added, each as text and number.
+    """
+
+    name: str
+    what: str
+    products: int
+    capacity: Capacity
+    forms: Sequence[FormBetween]
+    unit: tuple[str, Fraction | int] = ("", 1)
+    besides: Sequence[str] = ()
+    free: int = 0
+    tree: int | None = None
+    ragged: bool = False
+    why_not: str = ""
+    table: Sequence[Product] = ()
+    light: int | None = None
+    at_once: Sequence[tuple[int, int]] = ()
+    beside: Sequence[tuple[str, int]] = ()
+
+
+class Cutting(Instance):
+    """The bounds that the cutting argument gives for a problem at given sizes."""
+
+    def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> CuttingBound:
+        """Bound on all elementary products of several matrix products, by Loomis and Whitney's inequality.
+
+        A tree can be computed without moving a word unless its elements are outputs. Under a mask, ragged trees may be
+        left out of the count. Then products that use their elements are not counted either.
+        """
+        loose = {product.result for product in products if self.ragged(product)}
+        counted = [product for product in products if loose.isdisjoint((product.left, product.right))]
+        weight = max(product.weight for product in counted)
+        total, text = self._total(counted)
+        trees = [product for product in counted if product.result not in self.outputs]
+        sizes = [self.trees(product) for product in trees]
+        free = Counter[str]()
+        for each, _ in sizes:
+            free[each] += 1
+        even = [product for product in trees if not self.ragged(product)]
+        inner = {product.sides[1]: self.terms(product) for product in even}
+        if any(product.weight < weight for product in even):
+            raise ValueError(f"{name}: a tree that may be made again has products that count less than others")
+        _check(name, counted, weight)
+        least = min((number for _, number in inner.values()), default=1)
+        form = f"{doubled(text, weight)}{subtracted(free)} - M"
+        names = sorted({text for text, _ in inner.values()}, reverse=True)
+        unit = (f"min({', '.join(names)})²" if len(names) > 1 else f"{names[0]}²") if names else ""
+        return CuttingBound(
+            name,
+            what,
+            total,
+            Cube(weight),
+            [(form, 0, 4 if trees else None)],
+            (unit, least**2),
+            self.besides(family for product in counted for family in product[:3]),
+            sum(number for _, number in sizes),
+            weight * least if even else None,
+            len(even) < len(trees),
+            why_not,
+            counted,
+        )
+
+    def of_light_pairs(
+        self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
+    ) -> CuttingBound:
+        """Bound on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
+
+        A matrix that is computed from an input and weights costs no less than the rows of that input. So its own
+        products are not counted, and it has no free episodes that count. The results of the counted products may have
+        free episodes.
+
+        Args:
+            name, what, why_not: of the bound.
+            lines: the operands of pairs.
+            products: those that are counted.
+            tree: a free episode of a pair computes at least this number of products for each word of a row, by their
+                weights.
+        """
+        weight = max(product.weight for product in products)
+        of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
+        _check(name, products, weight, frozenset(of_pairs))
+        others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
+        families, total = len(of_pairs), sum(product.weight for product in products)
+        (width, words), less = self.width(lines), subtracted(Counter(text for text, _ in others.values()))
+        pairs = subtracted({self.Z_text: families})
+        counted, texts = self._total(products)
+        if self._widths(products) == {width}:
+            ratio, worth = Fraction(total, weight * families), Fraction(2 * tree, weight)
+            lightest = min(ratio, worth)  # √ω, in units of d/√M
+            factor = 2 * Fraction(total, weight) * lightest - families * lightest**2
+            large = f"{scaled(factor, f'{self.Z_text}*{width}**2')}/M"
+            small, of_unit, unit = lightest**2, f"{width}²", Fraction(words**2)
+        else:  # √ω in units of 1/√M: from the products of a free episode, or from half of the products of a pair
+            each, number = self._of_each_pair(products)
+            root, text = min(
+                (Fraction(2 * tree * words, weight), scaled(Fraction(2 * tree, weight), width)),
+                (Fraction(number, weight * families), f"({each})" + divided(weight * families)),
+            )
+            half, unit_text = f"2*({each})*{text}{divided(weight)}", text if text.endswith(")") else f"({text})"
+            large = f"{self.Z_text}*({half} - {scaled(Fraction(families), f'{unit_text}**2')})/M"
+            small, of_unit, unit = Fraction(1), f"{unit_text}²", root**2
+        return CuttingBound(
+            name,
+            what,
+            counted,
+            Cube(weight),
+            [
+                (f"{doubled(texts, weight)}{pairs}{less} - M", 0, small),
+                (f"{large}{less} - M - 1", small, None),
+            ],
+            (of_unit, unit),
+            self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
+            families * self.Z + sum(number for _, number in others.values()),
+            tree * words,
+            bool(others),
+            why_not or self._not_by_rows(lines),
+            products,
+            light=families * self.Z,
+        )
+
+    def _widths(self, products: Iterable[Product]) -> set[str]:
+        """The sides of products that are neither queries nor keys, as text."""
+        return {self._texts[side] for product in products for side in product.sides if side not in ("queries", "keys")}
+
+    def _of_each_pair(self, products: Iterable[Product]) -> tuple[str, int]:
+        """Return the number of products of one pair, by their weights, as text and number."""
+        texts, number = Counter[str](), 0
+        for product in products:
+            (side,) = (side for side in product.sides if side not in ("queries", "keys"))
+            texts[self._texts[side]] += product.weight
+            number += product.weight * self._sizes[side]
+        return summed(texts), number
+
+    def of_words_at_once(
+        self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
+    ) -> CuttingBound:
+        """Bound: all lines of queries, or all lines of keys, are in the cache at once, or words are moved again.
+
+        Args:
+            name: name of the bound.
+            lines: inputs, matrices computed from them, and outputs, with a row for each query or for each key.
+            matrices: number of matrices of n x d words that are in the cache at once.
+            lost: (a, b) if a d² - b d words of these matrices need not be in the cache.
+            why_not: why the bound does not apply; empty if it applies.
+        """
+        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
+        names, (a, b) = (*lines.query, *lines.key), lost
+        why_not = self._uneven(lines) or why_not
+        return CuttingBound(
+            name,
+            "words in the cache at once, or moved again",
+            len(names) * n * d,
+            Cube(),
+            [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {scaled(b, d_text)} - M", 0, None)],
+            besides=self.besides(names),
+            why_not=why_not,
+            at_once=[(matrices * n * d - a * d**2 + b * d, 1)],
+        )
+
+    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> CuttingBound:
+        """Bound: 2nd words are in the cache at each of two times, or 5nd/2 words at one time, or are moved again.
+
+        This leaves out terms in d². The numbers are those of inequality (6) in docs/lower-bounds.md.
+
+        Args:
+            name: name of the bound.
+            lines: an input and an output of queries, and two inputs of keys.
+            why_not: why the bound does not apply; empty if it applies.
+        """
+        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
+        names, many = (*lines.query, *lines.key), 12  # r = 12 d in the proof
+        why_not = self._uneven(lines) or why_not
+        if not why_not and n < 2 * many * d:
+            why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
+        return CuttingBound(
+            name,
+            "words in the cache at two times, or moved again",
+            len(names) * n * d,
+            Cube(),
+            [
+                (f"13*{n_text}*{d_text}/2 - {4 * many}*{d_text}**2 - M", 0, Fraction(3, 2)),
+                (f"8*{n_text}*{d_text} - {4 * many}*{d_text}**2 - 2*M", Fraction(3, 2), None),
+            ],
+            (f"{n_text}·{d_text}", n * d),
+            besides=self.besides(names),
+            why_not=why_not,
+            at_once=[(-(-5 * n * d // 2) - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
+        )
+
+    def _uneven(self, lines: Lines) -> str:
+        """Return why bounds by words in the cache at once do not apply; empty if they apply."""
+        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
+            return "it is proved where all pairs are allowed"
+        if self._sizes["fewer"] < self._sizes["more"] or len({self._sizes[width] for width in lines.widths}) > 1:
+            return "it is proved for as many keys as queries, of one width"
+        return ""
+
+    def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> CuttingBound:
+        """Bound on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""
+        operand = product.right if product.sides[1] == "keys" else product.left
+        pair = product.left if operand == product.right else product.right
+        made_from = (*lines.query, *lines.key)
+        (width, words), joined = self.width(lines), operand in made_from
+        capacity = Fresh(words, len(lines.query), len(lines.key), joined)
+        families = (*made_from, operand, pair, product.result)
+        if joined:  # of all matrices as many columns as the narrowest has
+            number = self.Z * words
+            columns, beside = width, self.columns_besides(lines, families)
+        else:
+            number, columns, beside = self._total([product])[0], self._texts[product.sides[2]], []
+        free, least, ragged = Counter[str](), None, False
+        if product.result not in self.outputs:
+            text, _ = self.trees(product)
+            free[text] += 1
+            ragged = self.ragged(product)
+            least = None if ragged else self.terms(product)[1]
+        return CuttingBound(
+            name,
+            what,
+            number,
+            capacity,
+            forms_of_fresh(capacity.c, self.Z_text, (width, columns), subtracted(free)),
+            (f"{width}²", words**2),
+            self.besides(families),
+            self.trees(product)[1] if free else 0,
+            least,
+            ragged,
+            why_not or self._not_by_rows(lines),
+            [product],
+            beside=beside,
+        )
+
+    def of_values_in_keys(self, name: str, what: str, lines: Lines, product: Product) -> CuttingBound:
+        """The products of pairs with a part of the keys that they are made from (`Latent`)."""
+        (keys, d_k), (values, d_v) = (self.size((dim,)) for dim in ("d_k", "d_v"))
+        capacity, Z = Latent(d_k, d_v), self.Z_text
+        if len({self._texts[width] for width in lines.widths}) == 1:  # d_k = 2d
+            large, unit, size = f"6*{Z}*{values}**2/M", f"{values}²", Fraction(d_v**2)
+        elif d_k <= 2 * d_v:
+            large, unit = f"{Z}*{keys}*({keys} + {values})/M", f"({keys}·({keys} + {values})/{values})²"
+            size = Fraction(d_k * (d_k + d_v), d_v) ** 2
+        else:
+            large, unit = f"2*{Z}*{values}*({keys} + {values})/M", f"({keys} + {values})²"
+            size = Fraction((d_k + d_v) ** 2)
+        times = capacity.per_square**2 / size
+        return CuttingBound(
+            name,
+            what,
+            self._total([product])[0],
+            capacity,
+            [
+                (large, times / 54, None),
+                (f"2*{Z}*{values}/sqrt(M) - M", 0, times / 81),
+                (f"sqrt(27/8)*{Z}*{values}/sqrt(M)", times / 81, times / 54),
+            ],
+            (unit, size),
+            self.besides((*lines.query, *lines.key, *product[:3])),
+            table=[product],
+        )
+
+    def _not_by_rows(self, lines: Lines) -> str:
+        """Return why a row computed from weights may cost less than its words; empty if it cannot."""
+        widths = [self.size((width,)) for width in ("d_k", "d_v")]
+        if self.made and any(words > self.dims["d"] for _, words in widths):
+            return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
+        return ""
+
+    def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> CuttingBound:
+        """Bound on the products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
+        width, words = self.width(lines)
+        capacity = Gradients(words)
+        weights = tuple(product.weight for product in products)
+        if weights != capacity.weights or [p.sides[0] for p in products] != ["queries", "keys", "keys"]:
+            raise ValueError(f"{name}: the capacity of gradients is proved for weights {capacity.weights}")
+        least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
+        form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {scaled(least / 2, f'{width}**2')})"
+        families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
+        return CuttingBound(
+            name,
+            what,
+            sum(weights) * self.Z * words,
+            capacity,
+            [(form, 0, None)],
+            besides=self.besides(families),
+            beside=self.columns_besides(lines, families),
+            why_not=self._not_by_rows(lines),
+            table=products,
+        )
+
+    def of_pairs(self, name: str, what: str, lines: Lines) -> CuttingBound:
+        """Bound on the pairs only; each pair needs whole lines (`Rows`)."""
+        if len(lines.query) != len(lines.key):
+            raise ValueError(f"{name}: rows and columns must cost the same")
+        widths = Counter(self._texts[width] for width in lines.widths[: len(lines.query)])
+        words = sum(self._sizes[width] for width in lines.widths[: len(lines.query)])
+        besides, why_not = self.besides((*lines.query, *lines.key)), self._not_by_rows(lines)
+        if len(widths) == 1:
+            ((text, times),) = widths.items()
+            forms, unit = forms_of_rows(times, text, self.Z_text), (f"{text}²", (words // times) ** 2)
+        else:
+            text = f"({' + '.join(widths)})"
+            forms, unit = forms_of_rows(1, text, self.Z_text), (f"{text}²", words**2)
+        return CuttingBound(name, what, self.Z, Rows(words), forms, unit, besides, why_not=why_not)
+
+    def _total(self, products: Iterable[Product]) -> tuple[int, Counter[str]]:
+        """Elementary products, each counted by its weight, as a number and as text."""
+        total, texts = 0, Counter[str]()
+        for product in products:
+            text, number = self.size(product.sides)
+            texts[text] += product.weight
+            total += product.weight * number
+        return total, texts
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """The proved bounds of a problem besides its compulsory words.
+
+    Attributes:
+        names: the inputs (or matrices computed from them) and outputs that the bounds use.
+        claims: function that yields the bounds of a case.
+        ways: the ways of computing with separate bounds, by name.
+        which: function from a formulation to the name of its way of computing.
+        made: for each matrix that may be computed from an input and weights, that input.
+        proofs: where the proofs are.
+    """
+
+    names: tuple[str, ...]
+    claims: Callable[[Cutting], Iterator[CuttingBound]]
+    ways: Mapping[str, Formulation] = field(default_factory=lambda: {"": Formulation()})
+    which: Callable[[Formulation], str] = lambda _: ""
+    made: Mapping[str, str] = field(default_factory=dict)
+    proofs: str = "docs/lower-bounds.md"
+
+
+def _check(name: str, products: Iterable[Product], weight: int, light: frozenset[str] | None = None) -> None:
+    """Check that the claimed capacity is proved.
+
+    Raises:
+        ValueError: no choice of private families proves it.
+    """
+    table = tuple((product[:3], product.weight) for product in products)
+    if private_families(table, weight, light) is None:
+        raise ValueError(f"{name}: nothing proves that {weight} (X/3)^(3/2) products are the most")

@@ -1,0 +1,235 @@
+"""Problems at given sizes, as the cutting argument sees them: their pairs, their matrix products, and their words.
+
+Each size is a text and a number. A mask counts by its number of pairs, and of queries and keys that have one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from pebblesim.core.errors import UsageError
+from pebblesim.language.masks import Mask
+from pebblesim.language.problems import Problem
+from pebblesim.language.registry import Schedule
+from pebblesim.language.tile_ranges import TileRange
+from pebblesim.lower_bounds.closed_forms import monomial, summed
+
+
+class Pairs(NamedTuple):
+    """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair."""
+
+    number: int
+    queries: int
+    keys: int
+
+    @classmethod
+    def of(cls, allowed: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
+        """Count the pairs of a mask. For a number alone, use the smallest numbers of queries and keys that are
+        possible.
+
+        Raises:
+            UsageError: there are fewer pairs, or the mask does not fit.
+        """
+        n_k = n_q if n_k is None else n_k
+        grid = n_q, n_k
+        if isinstance(allowed, Mask):
+            each, whole = (
+                tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
+            )
+            return cls(
+                allowed.pairs(n_q, n_k), allowed.tiles(grid, each[0], whole[1]), allowed.tiles(grid, whole[0], each[1])
+            )
+        if not 0 <= allowed <= n_q * n_k:
+            sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
+            raise UsageError(f"{allowed:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
+        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q))
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """The way of computing a problem, as the bounds see it.
+
+    Attributes:
+        kept: inputs that the forward pass kept, by name.
+        outputs: the tensors written; empty for the outputs of the problem.
+        graph: options of the problem's graph.
+    """
+
+    kept: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    graph: Mapping[str, object] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((*self.kept, *self.outputs, *self.graph))
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Formulation:
+        """Return the formulation of a schedule, from its signature, the tensors it writes, and its graph options."""
+        return cls(schedule.kept, schedule.program.outputs, schedule.graph)
+
+
+Sides = tuple[str, str, str]
+
+
+class Product(NamedTuple):
+    """result[i, j] = Σ_t left[i, t] right[t, j] in the cutting argument: each product has three families.
+
+    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
+    which in the square case is d for d_k and d_v. Each elementary product counts `weight` times. A transposed operand,
+    or a pair family for several values of the pair, is used under its own name.
+    """
+
+    result: str
+    left: str
+    right: str
+    sides: Sides
+    weight: int = 1
+
+
+class Lines(NamedTuple):
+    """The operands of a pair: operands with a row for its query, and operands with a row for its key.
+
+    `widths` are the words in a row of each operand; they are the same for queries and keys.
+    """
+
+    query: tuple[str, ...]
+    key: tuple[str, ...]
+    widths: tuple[str, ...] = ("d", "d")
+
+
+class Instance:
+    """A problem at given sizes, with a way of computing, with or without a mask.
+
+    Attributes:
+        problem, dims, formulation: as given.
+        masked: whether there is a mask, or a number of pairs.
+        outputs: the tensors written.
+        made: for each matrix that is computed from an input and weights, that input.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        dims: Mapping[str, int],
+        formulation: Formulation,
+        pairs: Pairs | None,
+        made: Mapping[str, str] | None = None,
+    ) -> None:
+        self.problem, self.dims, self.formulation, self.masked = problem, dims, formulation, pairs is not None
+        self.made = made or {}
+        sides = problem.pairs or ("n", "n")
+        n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
+        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
+        self.outputs = tuple(formulation.outputs) or tuple(problem.outputs)
+        queries, keys = ("r", "c") if self.masked else sides
+        fewer, more = sides if n_q <= n_k else sides[::-1]
+        self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
+        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
+        self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
+        for dim in ("d_k", "d_v", "d_r"):
+            self._sizes.setdefault(dim, dims.get("d", 0))
+            self._texts.setdefault(dim, "d")
+        for total, parts in problem.totals.items():
+            self._sizes[total] = sum(self._sizes[part] for part in parts)
+            self._texts[total] = f"({summed(Counter(self._texts[part] for part in parts))})"
+
+    # -- sizes, as text and as number --------------------------------------------------------------------------------
+
+    @property
+    def Z(self) -> int:
+        """Number of allowed pairs."""
+        return self._pairs.number
+
+    @property
+    def Z_text(self) -> str:
+        """The same as text."""
+        return "Z" if self.masked else self.size(("queries", "keys"))[0]
+
+    def size(self, sides: Iterable[str]) -> tuple[str, int]:
+        """Number of elements of a matrix with these sides; over queries and keys it has one for each pair."""
+        names, number = list(sides), 1
+        texts = []
+        if self.masked and {"queries", "keys"} <= set(names):
+            names.remove("queries")
+            names.remove("keys")
+            texts, number = ["Z"], self.Z
+        texts += [self._texts[name] for name in names]
+        return monomial(texts), number * prod(self._sizes[name] for name in names)
+
+    def ragged(self, product: Product) -> bool:
+        """Whether, under a mask, the trees of a product's result differ in their number of products."""
+        return self.masked and product.sides[1] in ("queries", "keys")
+
+    def trees(self, product: Product) -> tuple[str, int]:
+        """Return the number of elements of a product's result, as text and number.
+
+        Depending on the order of association, a sum over pairs goes over keys or over queries; then this is the larger
+        of the two numbers of elements.
+        """
+        rows, terms, columns = product.sides
+        if terms in ("queries", "keys"):
+            rows, columns = ("more" if side in ("queries", "keys") else side for side in (rows, columns))
+        return self.size((rows, columns))
+
+    def terms(self, product: Product) -> tuple[str, int]:
+        """Return the number of products in a tree of the result; for a sum over pairs the smaller of n_q and n_k."""
+        terms = product.sides[1]
+        return self.size(("fewer" if terms in ("queries", "keys") else terms,))
+
+    def width(self, lines: Lines) -> tuple[str, int]:
+        """Return the least width of the rows from which a pair is computed, as text and number."""
+        return min(
+            (self.size((width,)) for width in dict.fromkeys(lines.widths[: len(lines.query)])),
+            key=lambda width: width[1],
+        )
+
+    # -- words -------------------------------------------------------------------------------------------------------
+
+    def words(self, names: Iterable[str]) -> tuple[int, str]:
+        """Return the words of these inputs and outputs that any game must move, as a number and as text."""
+        words = {name: self._tensor(name) for name in names}
+        return sum(number for _, number in words.values()), summed(Counter(text for text, _ in words.values()))
+
+    def _tensor(self, name: str) -> tuple[str, int]:
+        """Return text and number of the words of a tensor, without the words that no allowed pair needs."""
+        inputs = {**self.problem.inputs, **self.problem.kept}
+        if name not in inputs:
+            shape = {**self.problem.outputs, **self.problem.extra}[name]
+            return monomial(shape), prod(self.dims[dim] for dim in shape)
+        shape = inputs[name]
+        if not self.masked:
+            return monomial(shape), prod(self.dims[dim] for dim in shape)
+        if not self.Z:
+            return "0", 0
+        if shape == self.problem.pairs:
+            return self.size(("queries", "keys"))
+        line = "keys" if name in self.problem.keys else "queries"
+        return self.size(line if dim in (self.problem.pairs or ()) else dim for dim in shape)
+
+    def columns_besides(self, lines: Lines, families: Iterable[str]) -> list[tuple[str, int]]:
+        """Return the words of these inputs and outputs in columns beyond the width of `lines`, as text and number."""
+        width, number = self.width(lines)
+        shapes = {**self.problem.inputs, **self.problem.kept, **self.problem.outputs}
+        wider = []
+        for name in dict.fromkeys(families):
+            if name in shapes and len(shapes[name]) == 2 and name in self.all_words():
+                text, words = self._tensor(name)
+                own = self.dims[shapes[name][1]]
+                if own > number:
+                    rows = text.removesuffix(f"*{shapes[name][1]}")
+                    wider.append((f"{rows}*({shapes[name][1]} - {width})", words // own * (own - number)))
+        return wider
+
+    def besides(self, families: Iterable[str]) -> tuple[str, ...]:
+        """Return inputs and outputs that are in none of these families, and from which none of them is computed."""
+        within = {*families}
+        within |= {self.made[name] for name in within if name in self.made}
+        return tuple(name for name in self.all_words() if name not in within)
+
+    def all_words(self) -> tuple[str, ...]:
+        """Return all inputs, kept inputs, and outputs."""
+        return (*self.problem.inputs, *self.formulation.kept, *self.outputs)

@@ -1,1 +1,0 @@
-"""Readings for GPUs: CUDA source, launches, memory sectors, streams of accesses."""

@@ -1,0 +1,246 @@
+"""Compute the rows of a sweep point by point: on all cores, or on a cluster.
+
+Each row is stored as soon as it is computed (`pebblesim.sweeps.store`), under a key of everything that defines it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pebblesim.analysis import blocks as block_rules
+from pebblesim.api.play import play
+from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
+from pebblesim.counting.count import count
+from pebblesim.counting.heads import Heads
+from pebblesim.dags.own import OWN, OwnBound
+from pebblesim.language import masks
+from pebblesim.language.catalogue import is_built_in
+from pebblesim.language.masks import AnyHeads, HeadMasks
+from pebblesim.language.problems import PROBLEMS, Problem
+from pebblesim.language.program import fingerprint
+from pebblesim.language.registry import Schedule, get
+from pebblesim.sweeps.definitions import definition
+from pebblesim.sweeps.store import RowStore, StoredRow
+
+FORMAT = 1
+"""Version of the rows; stored rows of another version are ignored."""
+
+
+PATIENCE = 10
+"""Seconds in which a Dask scheduler must answer."""
+
+
+IDLE = 20
+"""Seconds after which an idle worker process ends, even if its sweep was killed."""
+
+
+FEW = 100
+"""For at most this many points, which take milliseconds each, no other processes are started."""
+
+
+RESULTS = {
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "formula": ("reads", "writes", "io", "peak_words"),
+    "play": (
+        *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
+        *("legal", "complete", "passed", "violation"),
+    ),
+}
+"""The possible kinds of rows, and their columns."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Everything that defines a row.
+
+    Attributes:
+        what: "count", "formula" or "play".
+        schedule: its name, or the schedule itself if another process would not know the name.
+        dims, M: the sizes; no M if nothing depends on it.
+        blocks: a rule, or sizes by name.
+        mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
+        program: a hash of the schedule's program under the mask, its problem and its bounds; see `describe`.
+    """
+
+    what: str
+    schedule: str | Schedule
+    dims: Mapping[str, int]
+    M: int | None
+    blocks: str | Mapping[str, int]
+    mask: AnyHeads | None
+    heads: Heads
+    summation: str
+    rules: str
+    program: str
+
+    def key(self) -> str:
+        """A hash of everything that defines the row: the sizes, and the program and its problem rather than names."""
+        sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
+        sizes += [self.heads.to_dict()] if self.heads.said else []
+        text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
+    """Return a hash of a schedule, what it does under a mask, its problem, and the bounds its rows are compared with.
+
+    The problem counts with its reference, its graph, its Θ and its bounds, and users' own bounds with their functions.
+    """
+    program = fingerprint(algorithm.program if mask is None else algorithm.masked)
+    declared = {each.name: getattr(algorithm, each.name) for each in fields(algorithm) if each.name != "function"}
+    return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
+
+
+def _allowed(mask: AnyHeads | None) -> object:
+    """What a mask allows, as text or hashes: the name of a file says nothing."""
+    if isinstance(mask, HeadMasks):
+        return [_allowed(each) for each in mask.each]
+    if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
+        return mask.size, mask.table.shape, hashlib.sha256(mask.table.tobytes()).hexdigest()
+    return str(mask)
+
+
+@dataclass(frozen=True)
+class Own:
+    """The problems and bounds of the user, which another process does not know."""
+
+    problems: tuple[Problem, ...]
+    bounds: tuple[OwnBound, ...]
+
+    @classmethod
+    def known(cls) -> Own:
+        """Return those known to this process."""
+        problems = (each for each in PROBLEMS.values() if not is_built_in(each.values))
+        return cls(tuple(problems), tuple(OWN.values()))
+
+    def declare(self) -> None:
+        """Make them known to this process."""
+        for each in self.problems:
+            PROBLEMS[each.name] = each
+        for bound in self.bounds:
+            OWN[bound.name] = bound
+
+
+def _version() -> str:
+    from pebblesim import __version__
+
+    return __version__
+
+
+@dataclass(frozen=True)
+class Run:
+    """How points are computed: the store of rows, the number of processes or the cluster, and the progress callback."""
+
+    store: Path | None
+    jobs: int | None
+    dask: str | None
+    progress: Callable[[float], None] | None
+
+    def rows(self, points: Sequence[Point]) -> list[StoredRow]:
+        """Return a row for each point, in order; only rows that are not stored yet are computed.
+
+        Raises:
+            UsageError: some rows could not be computed; the others are stored.
+        """
+        keys = [point.key() for point in points]
+        with RowStore(self.store) as store:
+            done = store.known(keys)
+            pending = {key: point for key, point in zip(keys, points, strict=True) if key not in done}
+            failed = []
+            for key, row, failure in self._computed(pending):
+                if row is None:
+                    failed.append(failure)
+                else:
+                    store.keep(key, row)
+                    done[key] = row
+                if self.progress:
+                    self.progress((len(done) + len(failed)) / len(keys))
+        if failed:
+            where = f"; the others are kept in {self.store}" if self.store else ""
+            raise UsageError(f"{len(failed)} of {len(keys)} rows could not be computed{where}. The first: {failed[0]}")
+        return [done[key] for key in keys]
+
+    def _computed(self, pending: Mapping[str, Point]) -> Iterator[tuple[str, StoredRow | None, str]]:
+        if not pending:
+            return
+        from joblib import Parallel, cpu_count, delayed, parallel_config
+
+        own = Own.known()
+        jobs = min(self.jobs or cpu_count(), len(pending))
+        if self.dask is None and len(pending) <= FEW and all(point.what != "play" for point in pending.values()):
+            jobs = 1
+        here = parallel_config(backend="loky", idle_worker_timeout=IDLE)
+        with here if self.dask is None else _cluster(self.dask):
+            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
+                delayed(_work)(_version(), key, point, own) for key, point in pending.items()
+            )
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    """Run joblib's work inside the block on the workers of a Dask scheduler.
+
+    Raises:
+        UsageError: no scheduler answers at that address, it has no workers, or Dask is missing.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("--dask takes the packages dask and distributed: pip install 'pebblesim[cluster]'.") from None
+    from joblib import parallel_config
+
+    connect: Any = distributed.Client
+    try:
+        client = connect(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no Dask scheduler answers at {address!r} ({error}); it is an address such as tcp://host:8786."
+        ) from None
+    with client:
+        if not client.ncores():
+            raise UsageError(
+                f"the Dask scheduler at {address} has no workers yet; start some with `dask worker {address}`."
+            )
+        with parallel_config(backend="dask", client=client):
+            yield
+
+
+def _work(version: str, key: str, point: Point, own: Own) -> tuple[str, StoredRow | None, str]:
+    """Return (key, row, "") or (key, None, reason of the failure); runs in another process."""
+    try:
+        if version != _version():
+            raise UsageError(f"a worker has pebblesim {_version()}, and this is {version}; install the same.")
+        own.declare()
+        return key, row_of(point), ""
+    except PebblesimError as error:
+        return key, None, str(error)
+
+
+def row_of(point: Point) -> StoredRow:
+    """Compute the values of a point, with its blocks; if M is too small, give the least M that is feasible."""
+    try:
+        cases = point.heads.cases(get(point.schedule).problem, point.dims, point.mask)
+        if point.what == "formula":
+            algorithm, M = get(point.schedule).in_dims(cases.sizes), point.M or 0
+            return {"blocks": block_rules.choose(algorithm, cases.sizes, M, point.blocks, mask=cases.masks[0])}
+        assert point.M is not None
+        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation}
+        if point.what == "count":
+            same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
+            counted = count(point.schedule, M=point.M, **same)
+            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
+            values = {name: getattr(counted, name) for name in RESULTS["count"]}
+            return values | {"blocks": dict(counted.blocks)} | shared
+        same |= {"mask": cases.masks[0], **cases.sizes}
+        played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
+        game = played.game.to_dict()
+        game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
+        return {name: game[name] for name in RESULTS["play"]} | {"blocks": dict(played.blocks)}
+    except Infeasible as error:
+        return {"blocks": {}, "least_M": error.least_M} | ({"feasible": False} if point.what == "count" else {})

@@ -1,0 +1,315 @@
+"""Sweeps: a row for each schedule and each combination of sizes, by count, by closed form or by playing the game.
+
+Closed forms are evaluated for all points at once. Slower computations, above all games, run point by point
+(`pebblesim.sweeps.rows`). The rows are in the order of the points, so a sweep that was stopped and resumed gives
+the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pebblesim.api.derive import formula
+from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import axis, bytes_of
+from pebblesim.core.tables import Table, format_of
+from pebblesim.counting.arguments import AnyMask, dims_meant
+from pebblesim.counting.heads import Heads, shared
+from pebblesim.language import masks
+from pebblesim.language.catalogue import is_built_in
+from pebblesim.language.masks import HeadMasks
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import Schedule, get, of_problem
+from pebblesim.sweeps.rows import RESULTS, Point, Run, describe, row_of
+
+MOST_POINTS = 10_000_000
+
+Sizes = int | str | Iterable[int]
+
+
+def sweep(
+    schedules: str | Schedule | Iterable[str | Schedule] | None = None,
+    *,
+    what: str = "count",
+    problem_name: str | None = None,
+    M: Sizes | None = None,
+    blocks: str | Mapping[str, Sizes] = "fit",
+    mask: AnyMask | None = None,
+    summation: str = "chain",
+    rules: str = "hong-kung",
+    output: str | Path | None = None,
+    store: str | Path | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Callable[[float], None] | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    separate: bool = False,
+    dtype: str | None = None,
+    **dims: Sizes,
+) -> Table:
+    """Compute one row for each schedule and each combination of sizes.
+
+    Args:
+        schedules: one or several schedules; by default all of the problem.
+        what: "count", "formula" (closed forms, the fastest) or "play" (a game for each row).
+        problem_name: "backward" unless a schedule says otherwise.
+        M: red pebbles, in words. Sizes are a number, several, or a text such as "64,128" or "256:1M:x2".
+        blocks: "fit", "paper", "best", or sizes by name; a block without sizes follows "fit".
+        mask, summation, rules: as for `count` and `play`.
+        output: a .csv, .json or .parquet for the table, written whole or not at all.
+        store: an SQLite file that stores each row as soon as it is computed; by default next to the output. The same
+            sweep resumes where it was stopped, and a larger sweep reuses the stored rows.
+        jobs: processes; as many as there are cores by default.
+        dask: address of a Dask scheduler whose workers compute the rows.
+        progress: called from time to time with the fraction done.
+        heads, kv_heads, batch, separate: as for `count`; the columns that begin with total are for all heads and
+            sequences, the others for one head, or for those that are counted as one.
+        dtype: type of a word, for totals in bytes.
+        dims: sizes of the dimensions of the problem, such as n="1k:1M:x4", d=(64, 128).
+
+    Returns:
+        The table, in the order of the points.
+
+    >>> table = sweep("small-cache", what="formula", n="1k:4k:x2", d=64, blocks={"B": (32, 64)})
+    >>> table.columns["io"][:3].tolist()
+    [23007232, 16322560, 90050560]
+
+    Raises:
+        UsageError: a size, name or file is not allowed, or some rows could not be computed; the other rows are in the
+            store.
+    """
+    if what not in RESULTS:
+        raise UnknownName("kind of row", what, RESULTS)
+    named = [schedules] if isinstance(schedules, str | Schedule) else list(schedules or ())
+    algorithms = list({get(name).name: get(name) for name in named}.values())
+    solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    algorithms = algorithms or of_problem(solves.name, mask is not None)
+    axes = {name: axis(name, sizes) for name, sizes in dims.items()}
+    meant = dims_meant(solves, axes)
+    axes = axes if M is None else {**axes, "M": axis("M", M)}
+    own = {} if isinstance(blocks, str) else {name: axis(name, sizes) for name, sizes in blocks.items()}
+    pairs, among = masks.of_heads(mask), Heads(heads, kv_heads, batch, separate)
+    if among.together > 1:
+        own_dims = shared(solves)
+        meant = {dim: meant.get(dim, own_dims.from_nd[dim]) for dim in own_dims.dims}
+    if what == "formula" and pairs is not None and (among.together > 1 or isinstance(pairs, HeadMasks)):
+        raise UsageError(
+            f"closed forms under a mask, here {pairs}, are of a head for itself; sweep by count, or leave one out."
+        )
+    if what == "play" and isinstance(pairs, HeadMasks):
+        raise UsageError(f"a game is of one head, and mask {pairs}; sweep by count, or give one mask for all.")
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; sweep each by itself."
+            )
+        for name in own:
+            if name not in algorithm.blocks:
+                raise UnknownName(f"block of {algorithm.name}", name, algorithm.blocks)
+        if M is None and (what != "formula" or set(own) != set(algorithm.blocks)):
+            raise UsageError(
+                f"M is missing; without it {algorithm.name} is swept by formula alone, with sizes for all its blocks."
+            )
+    points = len(algorithms) * prod(map(len, (*axes.values(), *own.values())))
+    if points > MOST_POINTS:
+        raise UsageError(f"these are {points:,} points; a sweep has {MOST_POINTS:,} at most.")
+    if output is not None:
+        format_of(Path(output))
+    kept = Path(store) if store is not None else None if output is None else Path(output).with_suffix(".sqlite")
+    rule = blocks if isinstance(blocks, str) else "fit"
+    run = Run(kept, jobs, dask, progress)
+    swept = []
+    for algorithm in (each.in_dims(meant) for each in algorithms):
+        program = describe(algorithm, pairs)
+        common = Point(
+            what,
+            algorithm.name if is_built_in(algorithm.function) else algorithm,
+            {},
+            None,
+            rule,
+            pairs,
+            among,
+            summation,
+            rules,
+            program,
+        )
+        swept.append(_Swept(algorithm, axes, meant, own, common))
+    table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
+    table = _with_totals(table, swept[0].common, dtype)
+    if output is not None:
+        table.save(Path(output))
+    return table
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """One schedule of a sweep: its axes in order, those of its blocks last, and what its points have in common."""
+
+    algorithm: Schedule
+    axes: Mapping[str, tuple[int, ...]]
+    meant: Mapping[str, str]
+    blocks: Mapping[str, tuple[int, ...]]
+    common: Point
+
+    @property
+    def all_axes(self) -> Mapping[str, tuple[int, ...]]:
+        return {**self.axes, **{f"block {name}": sizes for name, sizes in self.blocks.items()}}
+
+    def point(self, values: Mapping[str, int]) -> Point:
+        return replace(
+            self.common,
+            dims={dim: values[axis] for dim, axis in self.meant.items()},
+            M=values.get("M"),
+            blocks={name: values[f"block {name}"] for name in self.blocks} or self.common.blocks,
+        )
+
+    @property
+    def total(self) -> int:
+        """Number of points."""
+        return prod(map(len, self.all_axes.values()))
+
+    def points(self) -> Iterator[Point]:
+        names, sizes = self.all_axes.keys(), self.all_axes.values()
+        return (self.point(dict(zip(names, values, strict=True))) for values in product(*sizes))
+
+
+def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
+    points = [point for each in swept for point in each.points()]
+    rows = run.rows(points)
+    columns = _head(swept)
+    for name in swept[0].meant:
+        columns[name] = [point.dims[name] for point in points]
+    columns["M"] = [point.M for point in points]
+    for name in _blocks(swept):
+        columns[f"block_{name}"] = [row["blocks"].get(name) for row in rows]
+    compared = ("each_for_itself",) if any("each_for_itself" in row for row in rows) else ()
+    for name in (*RESULTS[swept[0].common.what], "least_M", *compared):
+        columns[name] = [row.get(name) for row in rows]
+    return Table(columns)
+
+
+def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
+    """Add the words moved for all heads and sequences, if these were given."""
+    if not common.heads.said:
+        return table
+    columns: dict[str, Any] = dict(table.columns)
+    apart = {"each_for_itself": columns.pop("each_for_itself")} if "each_for_itself" in columns else {}
+    times = common.heads.batch if isinstance(common.mask, HeadMasks) else common.heads.times
+
+    def all_heads(name: str, factor: int) -> list[int | None]:
+        return [None if words is None else int(words) * factor for words in table.columns[name]]
+
+    totals = {f"total_{name}": all_heads(name, times) for name in ("reads", "writes", "io")}
+    totals |= {} if dtype is None else {"total_bytes": all_heads("io", times * bytes_of(dtype))}
+    said = {name: [value] * len(table) for name, value in (common.heads.to_dict() | {"times": times}).items()}
+    names = list(columns)
+    before = names[: names.index("problem") + 1]
+    return Table({**{name: columns[name] for name in before}, **said, **columns, **totals, **apart})
+
+
+def _blocks(swept: Sequence[_Swept]) -> list[str]:
+    """Return the blocks of all schedules, without repetition."""
+    return list(dict.fromkeys(name for each in swept for name in each.algorithm.blocks))
+
+
+def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
+    """Return the columns that identify the rows, besides their sizes."""
+    common = swept[0].common
+    constants: dict[str, object] = {"problem": swept[0].algorithm.problem.name}
+    constants |= {"mask": None if common.mask is None else str(common.mask)}
+    constants |= {"blocks": "given" if swept[0].blocks else common.blocks}
+    constants |= {"summation": common.summation} if common.what != "formula" else {}
+    constants |= {"rules": common.rules} if common.what == "play" else {}
+    names = [each.algorithm.name for each in swept for _ in range(each.total)]
+    return {"schedule": names, **{name: [value] * len(names) for name, value in constants.items()}}
+
+
+def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
+    """Evaluate closed forms for all points at once."""
+    import numpy as np
+
+    parts = [_formula(each, run) for each in swept]
+    columns: dict[str, Any] = dict(_head(swept))
+    blocks = (f"block_{name}" for name in _blocks(swept))
+    for name in (*swept[0].meant, "M", *blocks, *RESULTS["formula"], "least_M"):
+        values = (part.get(name, np.full(each.total, None)) for part, each in zip(parts, swept, strict=True))
+        columns[name] = np.concatenate(list(values))
+    return Table(columns)
+
+
+def _formula(each: _Swept, run: Run) -> dict[str, Any]:
+    """The columns of one schedule, as arrays."""
+    import numpy as np
+
+    from pebblesim.analysis.compiled import compile_exact
+
+    grids = np.meshgrid(*map(_array, each.all_axes.values()), indexing="ij")
+    points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
+    columns = {dim: points[name] for dim, name in each.meant.items()}
+    counted = dict(columns)
+    if (together := each.common.heads.together) > 1:
+        pairs = shared(each.algorithm.problem).pairs
+        assert pairs is not None
+        counted[pairs[0]] = _array([size * together for size in columns[pairs[0]].tolist()])
+    columns |= {"M": points["M"]} if "M" in points else {}
+    blocks, least_M = _chosen(each, run, points)
+    columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
+    feasible = least_M == np.array(None)
+    closed = formula(each.algorithm, each.common.mask)
+    sizes = {name: (columns | counted | blocks)[name] for name in closed.variables}
+    if not feasible.all():
+        sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
+    for name, form in (("reads", closed.reads), ("writes", closed.writes), ("peak_words", closed.peak_words)):
+        values = np.broadcast_to(compile_exact(form, closed.variables)(**sizes), feasible.sum())
+        if not feasible.all():
+            values, some = np.full(each.total, None), values
+            values[feasible] = some
+        columns[name] = values
+    return columns | {"io": _sum(columns["reads"], columns["writes"])}
+
+
+def _array(sizes: Sequence[int]) -> Any:
+    """An array of exact integers."""
+    import numpy as np
+
+    return np.array(sizes, dtype=np.int64 if max(sizes, default=0) < 2**63 else object)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """Return a + b, exactly; None where a value is missing."""
+    import numpy as np
+
+    if a.dtype == b.dtype == np.int64 and max(a.max(), b.max()) < 2**62:
+        return a + b
+    total = np.full(len(a), None)
+    total[:] = [None if x is None else x + y for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    return total
+
+
+def _chosen(each: _Swept, run: Run, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return the blocks at all points, by name, and the least feasible M where M is too small, None elsewhere."""
+    import numpy as np
+
+    names = each.algorithm.blocks
+    if "M" not in points or (names and set(each.blocks) == set(names)):
+        return {name: points[f"block {name}"] for name in names}, np.full(each.total, None)
+    if each.common.blocks != "paper":
+        chosen = run.rows(list(each.points()))
+    else:  # a printed rule depends on a few axes, and is asked once for each of their values
+        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.algorithm.paper.values())))
+        used = {each.meant.get(name, name) for name in used}
+        axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
+        few = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
+        rows = np.empty(list(map(len, axes.values())), dtype=object)
+        rows.ravel()[:] = [row_of(point) for point in few]
+        chosen = np.broadcast_to(rows, list(map(len, each.axes.values()))).ravel().tolist()
+    blocks = {name: np.array([row["blocks"].get(name) for row in chosen]) for name in names}
+    return blocks, np.array([row.get("least_M") for row in chosen], dtype=object)

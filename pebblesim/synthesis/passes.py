@@ -1,0 +1,226 @@
+"""A pass over some of a problem's equations: what it reads, computes and stores, the words it moves, and its source.
+
+There are two forms. `rows` keeps a block of rows of one axis in the cache while it streams rows of another axis, one at
+a time; in this loop it computes all its equations. `tiles` computes one product in tiles, from columns and single words
+of its operands, and applies elementwise operations to each tile. Between passes the cache is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from pebblesim.synthesis.equations import OPERATIONS, Equation, System
+
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a tile: a whole axis, a block of it, or one index."""
+
+    axis: int
+    block: str | int | None = None
+
+    def length(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Return the number of indices of the largest tile."""
+        size = sizes[self.axis]
+        block = blocks.get(self.block, 1) if isinstance(self.block, str) else self.block
+        return size if block is None else min(size, block)
+
+
+Shape = tuple[Side, ...]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Words moved between memory and cache: all words of a tensor, once for each tile of the loops over other axes."""
+
+    axes: tuple[int, ...]
+    again: tuple[tuple[int, str], ...]
+
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Return the number of words at these sizes."""
+        return prod(sizes[axis] for axis in self.axes) * prod(
+            -(-sizes[a] // (blocks[b] if b else 1)) for a, b in self.again
+        )
+
+    def text(self, dims: tuple[str, ...]) -> str:
+        """Return the number of words as an expression in the dimensions and blocks."""
+        again = [f"ceiling({dims[axis]}/{block})" if block else dims[axis] for axis, block in self.again]
+        return "*".join([*(dims[axis] for axis in self.axes), *again])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One phase of a schedule.
+
+    Attributes:
+        reads: the tensors that it reads.
+        stores: the tensors that it leaves in memory.
+        moved: the words that it moves.
+        held: the sets of tiles that are in cache at the same time, recorded after each tile that is added.
+        blocks: for each block size, by name, the axis that it divides.
+        lines: its source code.
+    """
+
+    reads: frozenset[str]
+    stores: frozenset[str]
+    moved: tuple[Transfer, ...]
+    held: frozenset[tuple[Shape, ...]]
+    blocks: Mapping[str, int]
+    lines: tuple[str, ...]
+
+    def words(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Return the number of words moved at these sizes."""
+        return sum(each.words(sizes, blocks) for each in self.moved)
+
+    def room(self, sizes: Mapping[int, int], blocks: Mapping[str, int]) -> int:
+        """Return the largest number of words in cache, including two for the intermediates of an expression."""
+        return 2 + max(
+            sum(prod(side.length(sizes, blocks) for side in shape) for shape in shapes) for shapes in self.held
+        )
+
+
+class Impossible(Exception):
+    """A pass of this form is not possible for these equations."""
+
+
+class Writer:
+    """Writes the source of a pass, line by line, and records the words that it moves and the tiles that it holds."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.i, self.j, self.k, self.r, self.c = map(system.free, "ijkrc")
+        self.m = system.machine
+        self.lines: list[str] = []
+        self.moved: list[Transfer] = []
+        self.held: set[tuple[Shape, ...]] = set()
+        self.blocks: dict[str, int] = {}
+        self._loops: list[tuple[int, str | int, str]] = []  # (axis, block, index) of each open loop
+        self._scopes: list[dict[str, Shape]] = [{}]  # for each open loop, its tiles by variable
+        self._dead: list[str] = []
+
+    # -- text ---------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        self.lines.append(INDENT * (len(self._scopes) - 1) + text)
+
+    @contextmanager
+    def loop(self, index: str, axis: int, block: str | int = 1, over: str = "", more: str = "") -> Iterator[None]:
+        """Open a loop over the tiles of an axis, or over parts of a tile of it (`over`, the index of an open loop)."""
+        self.drop()
+        self.say(f"for {index} in {self.m}.tiles({over or self.system.dims[axis]}, {block}{more}):")
+        if isinstance(block, str):
+            self.blocks[block] = axis
+        self._loops.append((axis, block, index))
+        self._scopes.append({})
+        yield
+        self._loops.pop()
+        self._dead = [name for name in self._dead if name not in self._scopes[-1]]
+        self._scopes.pop()
+
+    # -- tiles --------------------------------------------------------------------------------------------------
+
+    def index(self, axis: int) -> str | None:
+        """Return the index of the innermost open loop over an axis; None if there is none."""
+        return next((index for over, _, index in reversed(self._loops) if over == axis), None)
+
+    def shape(self, axes: Iterable[int]) -> Shape:
+        """Return the shape of a tile with these axes inside the open loops."""
+        sides = []
+        for axis in axes:
+            block = next((block for over, block, _ in reversed(self._loops) if over == axis), None)
+            sides.append(Side(axis, block))
+        return tuple(sides)
+
+    def _there(self, name: str) -> str:
+        """Return the text for the part of a tensor in memory at the indices of the open loops."""
+        indices = [self.index(axis) for axis in self.system.axes[name]]
+        return f"{name}[{', '.join(index or ':' for index in indices)}]" if any(indices) else name
+
+    def variable(self, name: str) -> str:
+        """Return the variable for a tensor's tile inside the open loops."""
+        return f"{name}_{''.join(self.index(axis) or '' for axis in self.system.axes[name])}"
+
+    def enter(self, variable: str, axes: Iterable[int]) -> None:
+        """Record a new tile in the innermost loop."""
+        self._scopes[-1][variable] = self.shape(axes)
+        self.hold()
+
+    def hold(self, *more: Shape) -> None:
+        """Record the tiles that are in cache now."""
+        self.held.add((*(shape for scope in self._scopes for shape in scope.values()), *more))
+
+    def here(self, variable: str) -> bool:
+        """Whether a tile was read or created in the innermost loop."""
+        return variable in self._scopes[-1]
+
+    def kill(self, variable: str) -> None:
+        """Mark a tile as no longer needed; it is deleted before the next tile is read or computed."""
+        self._dead.append(variable)
+
+    def drop(self) -> None:
+        """Delete the tiles of the innermost loop that are no longer needed."""
+        gone = [name for name in self._dead if self.here(name)]
+        if gone:
+            self.say(f"{self.m}.delete({', '.join(gone)})")
+            for name in gone:
+                del self._scopes[-1][name]
+            self._dead = [name for name in self._dead if name not in gone]
+
+    # -- moves --------------------------------------------------------------------------------------------------
+
+    def _move(self, name: str) -> str:
+        """Count the words of a tile that is read or written; return the text for its part of the tensor."""
+        axes = self.system.axes[name]
+        finest = {axis: block if isinstance(block, str) else "" for axis, block, _ in self._loops if axis not in axes}
+        self.moved.append(Transfer(axes, tuple(finest.items())))
+        return self._there(name)
+
+    def read(self, name: str) -> str:
+        """Return the text that reads a tile of a tensor."""
+        return f"{self.m}.read({self._move(name)})"
+
+    def bring(self, name: str) -> str:
+        """Read a tile of a tensor into a variable; return the variable."""
+        self.drop()
+        variable = self.variable(name)
+        self.say(f"{variable} = {self.read(name)}")
+        self.enter(variable, self.system.axes[name])
+        return variable
+
+    def zeros(self, name: str) -> str:
+        """Create a tile for a sum; return its variable."""
+        self.drop()
+        variable, axes = self.variable(name), self.system.axes[name]
+        self.say(
+            f"{variable} = {self.m}.zeros({', '.join(self.index(axis) or self.system.dims[axis] for axis in axes)})"
+        )
+        self.enter(variable, axes)
+        return variable
+
+    def write(self, name: str, variable: str) -> None:
+        """Write a tile to memory."""
+        self.say(f"{self.m}.write({self._move(name)}, {variable})")
+
+    def finish(self, reads: Iterable[str], stores: Iterable[str]) -> Pass:
+        """Return the complete pass."""
+        return Pass(
+            frozenset(reads), frozenset(stores), tuple(self.moved), frozenset(self.held), self.blocks, tuple(self.lines)
+        )
+
+
+def part(variable: str, axes: tuple[int, ...], at: Mapping[int, str]) -> str:
+    """Return the text for the part of a tile at some indices of its axes."""
+    if not any(axis in at for axis in axes):
+        return variable
+    return f"{variable}[{', '.join(at.get(axis, ':') for axis in axes)}]"
+
+
+def expression(equation: Equation, operands: Mapping[str, str]) -> str:
+    """Return the text of an elementwise expression or row sum."""
+    texts = [operands[operand.name] for operand in equation.operands]
+    return f"rowsum({texts[0]})" if equation.op == "rowsum" else OPERATIONS[equation.op].format(*texts)

@@ -1,0 +1,350 @@
+"""The pass that keeps rows of one axis in cache and streams rows of another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import IntEnum
+
+from pebblesim.synthesis.equations import Equation, System
+from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression, part
+
+
+class When(IntEnum):
+    """When a tile is complete: before all loops, or for a block of rows before, during or after the streaming."""
+
+    BEFORE = 0
+    BLOCK = 1
+    PASSING = 2
+    PASSED = 3
+    AFTER = 4
+
+
+def rows(
+    system: System,
+    x: int,
+    y: int | None,
+    computed: frozenset[str],
+    stores: frozenset[str],
+    resident: bool,
+    again: bool,
+    number: int,
+) -> Pass:
+    """Keep blocks of rows of axis x in cache and stream rows of axis y, one at a time.
+
+    With `resident` all rows of y are kept in cache, too. Tensors with neither axis stay in cache as a whole, from
+    before the loops until after them; with `again` they are read again for each block.
+
+    Raises:
+        Impossible: these equations have no such pass.
+    """
+    return _Rows(system, x, y, computed, stores, resident, again).write(number)
+
+
+class _Rows:
+    def __init__(
+        self,
+        system: System,
+        x: int,
+        y: int | None,
+        computed: frozenset[str],
+        stores: frozenset[str],
+        resident: bool,
+        again: bool,
+    ) -> None:
+        self.system, self.x, self.y, self.resident, self.again = system, x, y, resident, again
+        self.order = [each for name, each in system.equations.items() if name in computed]
+        self.stores = stores
+        self.reads = list(dict.fromkeys(name for each in self.order for name in each.uses if name not in computed))
+        self.absorbed = {name for name in computed if self._absorbed(name)}
+        self._all_operands = {
+            each.name: (
+                *each.uses,
+                *(one for name in each.uses if name in self.absorbed for one in system.equations[name].uses),
+            )
+            for each in self.order
+        }
+        self.when: dict[str, When] = {}
+        self.done: dict[str, When] = {}  # when an equation is computed; its sum may be complete only later
+        for name in self.reads:
+            self.when[name] = self._first(name)
+        for each in self.order:
+            self.done[each.name], self.when[each.name] = self._timed(each)
+        for name in stores:
+            over = self._over(name)
+            if over == (False, True) and not resident:
+                raise Impossible  # it would be written once for each block of rows
+        self.writer = Writer(system)
+        self.tile: dict[str, str] = {}  # variables of the tensors that are in cache
+
+    # -- times --------------------------------------------------------------------------------------------------
+
+    def _over(self, name: str) -> tuple[bool, bool]:
+        axes = self.system.axes[name]
+        return self.x in axes, self.y is not None and self.y in axes
+
+    def _first(self, name: str) -> When:
+        """Return when an operand from memory is available."""
+        match self._over(name):
+            case (False, False):
+                return When.BLOCK if self.again else When.BEFORE
+            case (True, False):
+                return When.BLOCK
+            case (False, True):
+                return When.BEFORE if self.resident else When.PASSING
+        return When.PASSING
+
+    def _timed(self, each: Equation) -> tuple[When, When]:
+        """Return when an equation is computed, and when its result is complete."""
+        operands = [self.when[name] for name in each.uses]
+        at = max(operands)
+        over = self._over(each.name)
+        if each.contracted is not None and each.contracted == self.y:
+            if over[1] or at > When.PASSING:
+                raise Impossible
+            if any(self._over(name)[0] for name in each.uses):
+                return When.PASSING, When.PASSED
+            if at > When.BEFORE:
+                raise Impossible
+            return at, at
+        if each.contracted == self.x:
+            if over == (False, True):
+                if not self.resident or at > When.PASSING:
+                    raise Impossible
+                return When.PASSING, When.AFTER
+            if any(self._over(name)[1] for name in each.uses) or not all(self._over(name)[0] for name in each.uses):
+                raise Impossible
+            at = max(at, When.BLOCK)
+            if at == When.PASSING:
+                raise Impossible
+            return at, When.AFTER
+        match over:
+            case (False, False) if at in (When.BEFORE, When.AFTER):
+                return at, at
+            case (True, False) if at in (When.BEFORE, When.BLOCK, When.PASSED):
+                return max(at, When.BLOCK), max(at, When.BLOCK)
+            case (False, True) if at == When.BEFORE and self.resident:
+                return at, at
+            case (False, True) if at == When.AFTER and self.resident and each.elementwise:
+                return at, at
+            case (False, True) if at <= When.PASSING and not self.resident:
+                return When.PASSING, When.PASSING
+            case (True, True) if at <= When.PASSING:
+                return When.PASSING, When.PASSING
+        raise Impossible
+
+    def _absorbed(self, name: str) -> bool:
+        """Whether an elementwise result is used only by one row sum, so that both can be one expression."""
+        each = self.system.equations[name]
+        users = [user for user in self.order if name in user.uses]
+        return (
+            each.elementwise
+            and name not in self.stores
+            and len(users) == 1
+            and users[0].op == "rowsum"
+            and users[0].contracted not in (self.x, self.y)
+            and len(self.system.axes[name]) == 2
+        )
+
+    # -- source -------------------------------------------------------------------------------------------------
+
+    def write(self, number: int) -> Pass:
+        """Return the pass."""
+        writer = self.writer
+        self._bring(When.BEFORE)
+        self._at(When.BEFORE)
+        summed = any(self.when[each.name] == When.AFTER for each in self.order)
+        with writer.loop(writer.i, self.x, self.system.free(f"B{number}"), more="" if summed else ", independent=True"):
+            self._at(When.BLOCK)
+            self._leave(When.BLOCK)
+            if self.y is not None:
+                self._bring(When.BLOCK)
+                with writer.loop(writer.j, self.y):
+                    self._at(When.PASSING)
+                self._leave(When.PASSING)
+            self._at(When.PASSED)
+        self._at(When.AFTER)
+        return writer.finish(self.reads, self.stores)
+
+    def _uses(self, name: str, after: When) -> bool:
+        """Whether a tensor is used as an operand, or stored, at a later level."""
+        later = any(name in self._operands(each) and self.done[each.name] > after for each in self.order)
+        return later or (name in self.stores and self.when[name] > after)
+
+    def _operands(self, each: Equation) -> tuple[str, ...]:
+        """Return the operands of an equation, including the operands of absorbed equations."""
+        return self._all_operands[each.name]
+
+    def _bring(self, level: When) -> None:
+        """Before a loop, read the operands that it uses and does not change, and create tiles for its sums."""
+        for each in self.order:
+            if each.name in self.absorbed:
+                continue
+            inside = self.done[each.name] > level and (level == When.BEFORE or self.done[each.name] == When.PASSING)
+            for name in each.uses:
+                if inside and name in self.reads and self.when[name] == level and name not in self.tile:
+                    self.tile[name] = self.writer.bring(name)
+            begins = When.BEFORE if self.when[each.name] == When.AFTER else When.BLOCK
+            if self.done[each.name] < self.when[each.name] and begins == level:
+                self.tile[each.name] = self.writer.zeros(each.name)
+
+    def _leave(self, level: When) -> None:
+        """After a level, drop tiles that no later level needs, and those that are needed again only after streaming."""
+        for name, tile in [*self.tile.items()]:
+            if not self.writer.here(tile):
+                continue
+            passing = any(name in each.uses and self.done[each.name] == When.PASSING for each in self.order)
+            if not self._uses(name, level) or (level == When.BLOCK and name in self.reads and not passing):
+                self.writer.kill(tile)
+                del self.tile[name]
+
+    def _at(self, level: When) -> None:
+        """Write the equations of a level, and store the results that are complete at this level."""
+        for each in self.order:
+            if each.name not in self.absorbed and self.done[each.name] == level:
+                made_of = [one for one in self._operands(each) if one not in self.absorbed]
+                self._left = self.order[self.order.index(each) + 1 :]
+                if each.op == "matmul":
+                    self._product(each)
+                elif each.op == "rowsum":
+                    self._rowsum(each)
+                else:
+                    self._elementwise(each)
+                for name in made_of:
+                    if name in self.tile and self._dead(name, level) and self.writer.here(self.tile[name]):
+                        self.writer.kill(self.tile.pop(name))
+            if each.name in self.stores and self.when[each.name] == level:
+                self._left = [] if self.done[each.name] < level else self._left
+                self.writer.write(each.name, self.tile[each.name])
+                if self._dead(each.name, level) and self.writer.here(self.tile[each.name]):
+                    self.writer.kill(self.tile.pop(each.name))
+
+    def _dead(self, name: str, level: When) -> bool:
+        """Whether no equation after the last written one needs this tensor."""
+        here = any(name in self._operands(each) for each in self._left if self.done[each.name] == level)
+        return not here and not self._uses(name, level)
+
+    # -- equations ----------------------------------------------------------------------------------------------
+
+    def _at_y(self, name: str) -> dict[int, str]:
+        """Return the index of the current row of y, for a tensor whose rows are all in cache during the loop over y."""
+        stays = self.resident and self._over(name) == (False, True)
+        return {self.y: self.writer.j} if stays and self.y is not None and self.writer.index(self.y) else {}
+
+    def _streams(self, name: str, each: Equation) -> bool:
+        """Whether an operand in memory is needed only by this equation, so that it can be streamed in parts."""
+        level = self.done[each.name]
+        users = [
+            one
+            for one in self.order
+            if one.name not in self.absorbed and name in self._operands(one) and self.done[one.name] == level
+        ]
+        if level == When.BEFORE and self._over(name) == (False, False):
+            return False  # it would be read once for each row
+        return name in self.reads and name not in self.tile and len(users) == 1 and len(self.system.axes[name]) == 2
+
+    def _operand(self, name: str, at: dict[int, str] | None = None) -> str:
+        """Return the part of an operand's tile at the indices of the open loops; read the tile first if necessary."""
+        if name not in self.tile:
+            self.tile[name] = self.writer.bring(name)
+        return part(self.tile[name], self.system.axes[name], {**self._at_y(name), **(at or {})})
+
+    def _new(self, name: str, text: str) -> None:
+        """Compute an expression into a new tile."""
+        self.writer.drop()
+        self.tile[name] = variable = self.writer.variable(name)
+        self.writer.say(f"{variable} = {self.writer.m}.compute({text})")
+        self.writer.enter(variable, self.system.axes[name])
+
+    def _product(self, each: Equation) -> None:
+        over = self._over(each.name)
+        if over == (False, True) and self.done[each.name] == When.BEFORE and self.y is not None:
+            self.tile[each.name] = self.writer.zeros(each.name)
+            with self.writer.loop(self.writer.j, self.y):
+                self._sum(each)
+        else:
+            self._sum(each)
+
+    def _sum(self, each: Equation) -> None:
+        """Write a product; an operand that is needed only here is streamed in columns, rows or single words."""
+        writer, axes, k = self.writer, self.system.axes, each.contracted
+        assert k is not None
+        row, column = axes[each.name]
+        streams = [operand.name for operand in each.operands if self._streams(operand.name, each)]
+        if each.operands[0].name == each.operands[1].name:
+            streams = []
+        for operand in each.operands:
+            if operand.name not in streams:
+                self._operand(operand.name)
+        texts = {operand.name: "" for operand in each.operands}
+        if not streams and each.name not in self.tile:
+            self._new(each.name, " @ ".join(_turned(self._operand(o.name), o.transposed) for o in each.operands))
+            return
+        if each.name not in self.tile:
+            self.tile[each.name] = writer.zeros(each.name)
+        loops = [(k, writer.k)] if streams and writer.index(k) is None else []
+        for operand, side, index in zip(each.operands[::-1], (column, row), (writer.c, writer.r), strict=True):
+            cut = operand.name in streams and writer.index(side) is None
+            if cut and (not loops or len(streams) == 2):
+                loops.append((side, index))
+                break
+        with ExitStack() as nest:
+            at: dict[int, str] = {}
+            for axis, index in [*loops, (None, "")]:
+                waiting = {one for one, _ in loops} - set(at)
+                for name in streams:
+                    if not texts[name] and not waiting & {*axes[name]}:
+                        texts[name] = self._part_read(name, bool(waiting))
+                if axis is not None:
+                    nest.enter_context(writer.loop(index, axis))
+                    at[axis] = index
+            for operand in each.operands:
+                if operand.name not in streams:
+                    texts[operand.name] = self._operand(operand.name, at)
+            whole = " @ ".join(_turned(texts[operand.name], operand.transposed) for operand in each.operands)
+            inside = {axis: index for axis, index in at.items() if axis != k}
+            writer.say(f"{self._operand(each.name, inside)} += {whole}")
+
+    def _part_read(self, name: str, kept: bool) -> str:
+        """Read a part of an operand: into a variable if it is `kept`, otherwise in the expression that uses it."""
+        axes = self.system.axes[name]
+        if kept:
+            return self.writer.bring(name)
+        self.writer.drop()
+        text = self.writer.read(name)
+        self.writer.hold(self.writer.shape(axes))
+        return text
+
+    def _rowsum(self, each: Equation) -> None:
+        (name,) = each.uses
+        if each.name not in self.tile:
+            self.tile[each.name] = self.writer.zeros(each.name)
+        if name not in self.absorbed:
+            self.writer.say(f"{self._operand(each.name)} += rowsum({self._operand(name)})")
+            return
+        summed, k = self.system.equations[name], each.contracted
+        assert k is not None
+        streams = [one for one in summed.uses if self._streams(one, each)]
+        for one in summed.uses:
+            if one not in streams:
+                self._operand(one)
+        with self.writer.loop(self.writer.k, k):
+            texts = {
+                one: self._part_read(one, False) if one in streams else self._operand(one, {k: self.writer.k})
+                for one in summed.uses
+            }
+            self.writer.say(f"{self._operand(each.name)} += rowsum({expression(summed, texts)})")
+
+    def _elementwise(self, each: Equation) -> None:
+        text = expression(each, {name: self._operand(name) for name in each.uses})
+        level = self.done[each.name]
+        for name in each.uses:
+            same = self.system.axes[name] == self.system.axes[each.name]
+            if same and self._dead(name, level) and self.writer.here(self.tile[name]):
+                self.tile[each.name] = self.tile.pop(name)
+                self.writer.say(f"{self.tile[each.name]}[:] = {text}  # {each.name}")
+                return
+        self._new(each.name, text)
+
+
+def _turned(text: str, transposed: bool) -> str:
+    return f"{text}.T" if transposed else text

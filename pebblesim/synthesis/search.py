@@ -1,0 +1,238 @@
+"""`search`: find the schedule with the least I/O for a problem and a cache, among sequences of passes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.analysis.peak import CHAINS, IN_PLACE, spared
+from pebblesim.core.bisection import first_that
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import LARGEST, listed, whole
+from pebblesim.counting.arguments import problem_dims
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import Counted, count
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import SCHEDULES, Schedule, get, of_problem
+
+if TYPE_CHECKING:
+    from pebblesim.api.play import Played
+    from pebblesim.synthesis.equations import System
+    from pebblesim.synthesis.plans import Candidate
+
+PLANS = 4
+"""Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
+
+SMALL = (7, 3, 4, 5)
+"""Largest sizes of the game that is played with the schedule found."""
+
+
+@dataclass(frozen=True)
+class Found(Result):
+    """The result of a search.
+
+    Attributes:
+        schedule: the registered schedule with the least I/O: a new one, or one of the catalogue.
+        source: its source code.
+        counted: its count.
+        known: the count of the best schedule of the catalogue, with its best blocks; None if none fits.
+        played: a small game of it, judged by the referee.
+        ways: the ways of computing that were searched, as options of the graph.
+        passes: number of passes evaluated.
+    """
+
+    schedule: Schedule
+    source: str
+    counted: Counted
+    known: Counted | None
+    played: Played
+    ways: tuple[dict[str, Any], ...]
+    passes: int
+
+    @property
+    def io(self) -> int:
+        """Its I/O, in words."""
+        return self.counted.io
+
+    @property
+    def new(self) -> bool:
+        """Whether the search wrote it."""
+        return self.known is None or self.schedule.name != self.known.schedule
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed by `pebblesim search --json`."""
+        return {
+            **self.counted.to_dict(),
+            "new": self.new,
+            "known": self.known and {"schedule": self.known.schedule, "io": self.known.io},
+            "played": self.played.passed,
+            "ways": list(self.ways),
+            "passes": self.passes,
+            "source": self.source,
+        }
+
+    def __str__(self) -> str:
+        counted, known = self.counted, self.known
+        sizes = listed({**counted.dims, "M": counted.M})
+        sums = ", sums in place" if counted.summation == IN_PLACE else ""
+        chosen = ", ".join(f"{name}={size}" for name, size in counted.blocks.items()) or "none"
+        if known is None:
+            beside = "no schedule of the catalogue fits"
+        elif not self.new:
+            beside = "the catalogue's: no sequence of passes moves less"
+        else:
+            beside = (
+                f"the catalogue's best is {known.schedule}: {known.io:,}, {known.io / counted.io:.3f} times as many"
+            )
+        game = self.played.game
+        small = ", ".join(f"{name} = {size}" for name, size in {**self.played.dims, **self.played.blocks}.items())
+        plural = "s" if len(self.ways) > 1 else ""
+        judged = "legal and complete" if game.complete else "NOT legal and complete"
+        verdict = "as predicted, with the right values" if self.played.passed else "NOT as predicted"
+        return "\n".join(
+            [
+                f"{counted.problem}: {sizes} words{sums}",
+                f"{counted.schedule}: {counted.io:,} words with {chosen}, in {counted.peak_red:,}; {beside}",
+                f"searched: {self.passes:,} passes in {len(self.ways)} way{plural} of computing",
+                f"played at {small}: {game.io:,} words, {judged}, {verdict}",
+            ]
+        )
+
+
+_KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
+"""The passes of the ways of computing that were searched before."""
+
+
+def _passes(system: System) -> tuple[Candidate, ...]:
+    from pebblesim.synthesis.plans import candidates
+
+    key = system.problem.name, system.problem.graph, *sorted(system.options.items())
+    if key not in _KNOWN:
+        _KNOWN[key] = tuple(candidates(system))
+    return _KNOWN[key]
+
+
+def search(
+    problem_name: str = "backward",
+    *,
+    M: int,
+    summation: str = "chain",
+    name: str | None = None,
+    progress: Callable[[float], None] | None = None,
+    **dims: int,
+) -> Found:
+    """Search for the schedule with the least I/O, write it, register it, count it, and play it under the referee.
+
+    A schedule is a sequence of passes. A pass computes some of the problem's tensors from others that are in memory,
+    and stores some of them. It works in tiles, one product at a time, or keeps rows of one axis in the cache while rows
+    of another axis are streamed. Tensors that are not stored are recomputed. The I/O of passes is computed in closed
+    form, and Dijkstra's algorithm over the sets of tensors in memory finds the cheapest sequences. The best few are
+    counted exactly and compared with the catalogue.
+
+    Args:
+        problem_name: any problem whose graph has plain sums.
+        M: red pebbles, in words.
+        summation: "chain", or "in-place", as for `count`.
+        name: name of the schedule; by default "found-" and the problem's name.
+        progress: called repeatedly with the fraction of the work that is done.
+        dims: as for `count`.
+
+    Returns:
+        The schedule with the least I/O, its source, its count and its game.
+
+    >>> search("matmul", m=30, k=20, n=40, M=100).counted.io <= 6_960
+    True
+
+    Raises:
+        UsageError: the problem has no graph of plain sums; the name is already used, or a size is not allowed.
+        Infeasible: no sequence of passes fits into M words.
+    """
+    solves = problem(problem_name)
+    sizes: dict[str, Any] = dict(problem_dims(solves, dims))
+    M = whole("M", M)
+    if summation not in CHAINS:
+        raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
+    less = spared(summation)  # passes are priced on chains
+    called = name or f"found-{solves.name}"
+    if called in SCHEDULES and not _is_ours(get(called)):
+        raise UsageError(f"there is a schedule {called!r} already; choose another name.")
+    from pebblesim.synthesis import writing
+    from pebblesim.synthesis.equations import systems
+    from pebblesim.synthesis.plans import plans
+
+    ways = systems(solves)
+    if not ways:
+        raise UsageError(
+            f"problem {solves.name!r} has no graph without sums in blocks or running values, which `search` needs."
+        )
+    where = listed({**sizes, "M": M})
+    best: tuple[Counted, str] | None = None
+    looked_at = 0
+    with SCHEDULES.temporary():  # none of those that are tried is left behind
+        SCHEDULES.pop(called, None)
+        known = _known(solves.name, M, sizes, summation)
+        for number, system in enumerate(ways, 1):
+            available = _passes(system)
+            looked_at += len(available)
+            for plan in plans(system, available, sizes, M + less, PLANS):
+                text = writing.source(plan, called, where)
+                counted = _least(writing.register(text, called), sizes, M, plan.blocks, summation)
+                if counted is not None and (best is None or counted.io < best[0].io):
+                    best = counted, text
+            if progress:
+                progress(number / len(ways))
+    if best is None and known is None:
+        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + less, 1) for each in ways), M)
+        raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
+    if best is not None and (known is None or best[0].io < known.io):
+        schedule = writing.register(best[1], called)
+        counted, text = best
+    else:
+        assert known is not None
+        schedule, counted = get(known.schedule), known
+        text = inspect.getsource(schedule.function)
+    return Found(
+        schedule,
+        text,
+        counted,
+        known,
+        _played(schedule, summation),
+        tuple(dict(system.options) for system in ways),
+        looked_at,
+    )
+
+
+def _known(problem_name: str, M: int, sizes: Mapping[str, Any], summation: str) -> Counted | None:
+    """Return the count of the best schedule of the catalogue, with its best blocks; None if no schedule fits."""
+    if not of_problem(problem_name):
+        return None
+    first = compare(problem_name, M=M, blocks="best", summation=summation, **sizes).rows[0]
+    return first if first.least_M is None else None
+
+
+def _is_ours(schedule: Schedule) -> bool:
+    return schedule.function.__code__.co_filename == f"<{schedule.name}>"
+
+
+def _least(
+    made: Schedule, sizes: Mapping[str, Any], M: int, priced: Mapping[str, int], summation: str
+) -> Counted | None:
+    """Return a schedule's count with the blocks of the search, or those of `best`; None if it does not fit."""
+    counted = [count(made, M=M, blocks=priced, summation=summation, **sizes)] if made.blocks else []
+    with suppress(Infeasible):
+        counted.append(count(made, M=M, blocks="best", summation=summation, **sizes))
+    return min((each for each in counted if each.peak_red <= M), key=lambda each: each.io, default=None)
+
+
+def _played(schedule: Schedule, summation: str) -> Played:
+    """Play a small game, with ragged tiles if the sizes allow it."""
+    from pebblesim.api.play import play
+
+    sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))
+    blocks = dict.fromkeys(schedule.blocks, 2)
+    peak_red = count(schedule, M=LARGEST, blocks=blocks, summation=summation, **sizes).peak_red
+    return play(schedule, M=peak_red, blocks=blocks, summation=summation, **sizes)

@@ -1,0 +1,133 @@
+"""The pass that computes one product in tiles, from columns and single words of its operands."""
+
+from __future__ import annotations
+
+from pebblesim.synthesis.equations import Equation, System
+from pebblesim.synthesis.passes import Impossible, Pass, Writer, expression
+
+
+def tiles(system: System, x: int, y: int, computed: frozenset[str], stores: frozenset[str], number: int) -> Pass:
+    """Compute a product over the axes x and y in tiles of a x b, one row of tiles after the other.
+
+    Elementwise operations are applied to each tile. Row sums over y stay in cache during a row of tiles.
+
+    Raises:
+        Impossible: these equations have no such pass.
+    """
+    order = [each for name, each in system.equations.items() if name in computed]
+    product, *others = order
+    if (
+        product.op != "matmul"
+        or {*system.axes[product.name]} != {x, y}
+        or any(name in computed for name in product.uses)
+    ):
+        raise Impossible
+    sums = [each for each in others if each.op == "rowsum"]
+    epilogue = [each for each in others if each.elementwise]
+    if len(sums) + len(epilogue) < len(others) or any(each.contracted != y or each.name not in stores for each in sums):
+        raise Impossible
+    if any({*system.axes[each.name]} != {x, y} for each in epilogue):
+        raise Impossible
+    made = {product.name, *(each.name for each in epilogue)}
+    if any(name in {each.name for each in sums} for each in epilogue for name in each.uses):
+        raise Impossible  # a row sum is complete only after all tiles of its row
+    inside = [name for each in epilogue for name in each.uses if name not in made]
+    by_word = any(len(system.axes[name]) == 2 for name in inside)
+    once = all(sum(name in each.uses for each in epilogue) == 1 for name in inside)
+    if by_word and (not once or sums or stores != {order[-1].name} or not _chain(product, epilogue)):
+        raise Impossible
+
+    writer = Writer(system)
+    i, j, a, b = writer.i, writer.j, system.free(f"a{number}"), system.free(f"b{number}")
+    free = "" if stores & {each.name for each in sums} else ", independent=True"
+    with writer.loop(i, x, a, more=", independent=True"):
+        totals = {each.name: writer.zeros(each.name) for each in sums}
+        with writer.loop(j, y, b, more=free):
+            C = writer.zeros(product.name)
+            _rank_one_updates(writer, product, C)
+            if by_word:
+                _word_by_word(writer, product, epilogue, C)
+                writer.write(order[-1].name, C)
+            else:
+                _tile_by_tile(writer, [product, *epilogue, *sums], C, totals, stores)
+        for each in sums:
+            writer.write(each.name, totals[each.name])
+    reads = {name for each in order for name in each.uses if name not in computed}
+    return writer.finish(reads, stores)
+
+
+def _rank_one_updates(writer: Writer, product: Equation, C: str) -> None:
+    left, right = product.operands
+    k = product.contracted
+    assert k is not None
+    row, column = writer.system.axes[product.name]
+    with writer.loop(writer.k, k):
+        A_k = f"{left.name}_{writer.index(row)}{writer.k}"
+        writer.say(f"{A_k} = {writer.read(left.name)}{'.T' if left.transposed else ''}")
+        writer.enter(A_k, (row, k))
+        with writer.loop(writer.c, column, 1, over=writer.index(column) or ""):
+            B_k = writer.read(right.name) + (".T" if right.transposed else "")
+            writer.hold(writer.shape((k, column)))
+            writer.say(f"{C}[:, {writer.c}] += {A_k} @ {B_k}")
+
+
+def _tile_by_tile(
+    writer: Writer, order: list[Equation], C: str, totals: dict[str, str], stores: frozenset[str]
+) -> None:
+    held = {order[0].name: C}
+    left = {name: sum(name in each.uses for each in order) for each in order for name in (each.name, *each.uses)}
+    read: dict[str, str] = {}
+    for each in order:
+        if each is not order[0]:
+            for name in each.uses:
+                if name not in held and name not in read:
+                    read[name] = writer.bring(name)
+                left[name] -= 1
+            text = expression(each, held | read)
+            if each.name in totals:
+                writer.say(f"{totals[each.name]} += {text}")
+            else:
+                old = next((held[name] for name in each.uses if name in held and not left[name]), None)
+                if old is None:
+                    raise Impossible  # it would need a second tile for results
+                writer.say(f"{old}[:] = {text}  # {each.name}")
+                held = {name: tile for name, tile in held.items() if tile != old} | {each.name: old}
+            for name in each.uses:
+                if name in read and not left[name]:
+                    writer.kill(read[name])
+        if each.name in stores and each.name in held:
+            writer.write(each.name, held[each.name])
+
+
+def _chain(product: Equation, epilogue: list[Equation]) -> bool:
+    """Whether each result is used exactly once, by the next equation, so that all equations make one expression."""
+    before = [product, *epilogue]
+    return all(
+        sum(operand.name == one.name for each in epilogue for operand in each.operands) == (one is not before[-1])
+        for one in before
+    )
+
+
+def _word_by_word(writer: Writer, product: Equation, epilogue: list[Equation], C: str) -> None:
+    axes = writer.system.axes
+    texts = {product.name: f"{C}[{writer.r}, {writer.c}]"}
+    tiles = {
+        name: writer.bring(name)
+        for each in epilogue
+        for name in each.uses
+        if len(axes[name]) == 1 and name not in texts
+    }
+    row, column = axes[product.name]
+    with (
+        writer.loop(writer.r, row, 1, over=writer.index(row) or ""),
+        writer.loop(writer.c, column, 1, over=writer.index(column) or ""),
+    ):
+        texts |= {name: f"{tile}[{writer.r}]" for name, tile in tiles.items()}
+        for each in epilogue:
+            for name in each.uses:
+                if name not in texts:
+                    texts[name] = writer.read(name)
+                    writer.hold(writer.shape((row, column)))
+            text = expression(each, texts)
+            texts[each.name] = text if each is epilogue[-1] else f"({text})"
+        writer.say(f"{C}[{writer.r}, {writer.c}] = {texts[epilogue[-1].name]}")

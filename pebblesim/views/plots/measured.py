@@ -1,0 +1,56 @@
+"""Draw predicted against measured traffic, from a results file of the GPU harness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.views.plots.style import COLOURS, MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+QUANTITIES = {
+    "words_read": "words read",
+    "words_written": "words written",
+    "sm_read": "bytes into the SMs",
+    "sm_written": "bytes out of the SMs",
+    "hbm_read": "bytes read from HBM",
+    "hbm_written": "bytes written to HBM",
+}
+
+
+def measured(rows: Sequence[Mapping[str, Any]], ax: Axes) -> Axes:
+    """Draw measured over predicted traffic on log axes, one mark for each run and quantity; on the line they are equal.
+
+    Args:
+        rows: results of `pebblesim gpu measure`; rows without a prediction, from other programs, are left out.
+        ax: where to draw.
+
+    Raises:
+        UsageError: no row has a prediction.
+    """
+    totals = [row["total"] for row in rows if "predicted" in row.get("total", {})]
+    if not totals:
+        raise UsageError("there is no run with a prediction in these results; `pebblesim gpu measure` makes some.")
+    everything: list[int] = []
+    for number, (name, label) in enumerate(QUANTITIES.items()):
+        pairs = [(total["predicted"][name], total["measured"][name]) for total in totals]
+        same = sum(predicted == counted for predicted, counted in pairs)
+        shown = [(predicted, counted) for predicted, counted in pairs if predicted > 0 and counted > 0]
+        everything += [value for pair in shown for value in pair]
+        ax.plot(
+            [predicted for predicted, _ in shown],
+            [counted for _, counted in shown],
+            MARKERS[number],
+            color=COLOURS[number],
+            fillstyle="none",
+            label=f"{label}: {same} of {len(pairs)} the same",
+        )
+    if everything:
+        ax.axline((1, 1), slope=1, color="0.6", linewidth=0.8, zorder=0)
+        ax.set(xlim=(min(everything) / 2, 2 * max(everything)), ylim=(min(everything) / 2, 2 * max(everything)))
+    ax.set(xscale="log", yscale="log", xlabel="predicted (words, bytes)", ylabel="measured (words, bytes)")
+    ax.legend(fontsize=9, frameon=False, loc="upper left")
+    return ax

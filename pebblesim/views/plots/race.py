@@ -1,0 +1,98 @@
+"""Draw speed over the head dimension, from the results of `pebblesim gpu race`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.views.plots.style import line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def race(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
+    """Draw useful operations per second over d for each implementation, forward and backward, without a mask.
+
+    Args:
+        rows: results of `pebblesim gpu race`.
+        figure: where to draw.
+        n: the sequence length whose rows are drawn.
+
+    Raises:
+        UsageError: there is no such row.
+    """
+    fine = [row for row in rows if row.get("n") == n and row.get("mask") is None and "tflops" in row]
+    if not fine:
+        raise UsageError(f"these results hold no race without a mask at n = {n:,}; `pebblesim gpu race` runs some.")
+    names = list(dict.fromkeys(row["contender"] for row in fine))
+    styles = {
+        name: line(number) for number, name in enumerate(sorted(names, key=lambda name: name.startswith("torch")))
+    }
+    ways = [way for way in ("forward", "backward") if any(row["way"] == way for row in fine)]
+    for ax, way in zip(figure.subplots(1, len(ways), sharey=True, squeeze=False)[0], ways, strict=True):
+        _way(ax, [row for row in fine if row["way"] == way], styles)
+        ax.set_title(f"{way}, n = {n:,}", fontsize=11)
+    figure.axes[0].set_ylabel("useful TFLOP/s")
+    return figure
+
+
+def crossing(rows: Sequence[Mapping[str, Any]], figure: Figure, n: int) -> Figure:
+    """Draw where the small-cache kernels become better than the others as d grows, in counted bytes and in time.
+
+    The curves are ratios of bytes into and out of multiprocessors, and of seconds: the fastest kernels of each other
+    schedule over those of the small-cache schedule. Above 1 the small-cache schedule is better.
+
+    Args:
+        rows: results of `pebblesim gpu race`.
+        figure: where to draw.
+        n: the sequence length whose rows are drawn.
+
+    Raises:
+        UsageError: there is nothing to compare.
+    """
+    ours = [row for row in rows if row.get("n") == n and row.get("mask") is None and "read_bytes" in row]
+    ways = [way for way in ("forward", "backward") if len({r["contender"] for r in ours if r["way"] == way}) > 1]
+    if not ways:
+        raise UsageError(f"these results hold no two schedules of ours without a mask at n = {n:,}.")
+    for ax, way in zip(figure.subplots(1, len(ways), squeeze=False)[0], ways, strict=True):
+        by_case = {(row["contender"], row["d"]): row for row in ours if row["way"] == way}
+        base = next(name for name, _ in by_case if name.startswith("small-cache"))
+        others = [name for name in dict.fromkeys(name for name, _ in by_case) if name != base]
+        for number, name in enumerate(others):
+            for what, of in (("bytes, counted", _bytes), ("time, measured", lambda row: row["seconds"])):
+                widths = [d for other, d in by_case if other == name and (base, d) in by_case]
+                points = sorted((d, of(by_case[name, d]) / of(by_case[base, d])) for d in widths)
+                dashes = {**line(number), "linestyle": "-" if what.startswith("time") else ":"}
+                ax.plot(*zip(*points, strict=True), **dashes, markersize=5, linewidth=1.3, label=f"{name}: {what}")
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.set_title(f"{way}, n = {n:,}", fontsize=11)
+        _widths(ax, sorted({d for _, d in by_case}))
+        ax.set_yscale("log")
+        ax.set_ylabel(f"times what {base} takes", fontsize=9)
+        ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
+        ax.minorticks_off()
+        ax.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _bytes(row: Mapping[str, Any]) -> int:
+    return int(row["read_bytes"] + row["written_bytes"])
+
+
+def _widths(ax: Axes, widths: Sequence[int]) -> None:
+    ax.set(xscale="log", xlabel="d, head dimension")
+    ax.set_xticks(widths, [str(d) for d in widths], rotation=60)
+    ax.minorticks_off()
+
+
+def _way(ax: Axes, rows: Sequence[Mapping[str, Any]], styles: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, style in styles.items():
+        points = sorted((row["d"], row["tflops"]) for row in rows if row["contender"] == name)
+        if points:
+            ax.plot(*zip(*points, strict=True), **style, markersize=5, linewidth=1.3, label=name)
+    _widths(ax, sorted({row["d"] for row in rows}))
+    ax.set_ylim(0, None)
+    ax.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

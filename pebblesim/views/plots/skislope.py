@@ -1,0 +1,112 @@
+"""Draw the "ski slope": the I/O of every schedule of a problem over the cache size, and the gap of the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pebblesim.core.sizes import listed
+from pebblesim.views.plots.style import EVERY_WAY, line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pebblesim.counting.count import Counted
+
+ITS_WAY = "lower bound, the way of the least"
+
+
+def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
+    """Draw I/O over M on log axes: each schedule where it fits, the minimum, and the lower bounds.
+
+    The lower bounds are that for all ways of computing, and that for the way of computing of the best schedule.
+
+    Args:
+        rows: the counts, for several M, in any order; those that do not fit are left out.
+        ax: where to draw.
+    """
+    for number, each in enumerate(_by_schedule(rows)):
+        marks = max(1, len(each) // 8)
+        look = line(number) | {"markersize": 4.5, "linewidth": 1.3, "markevery": (number % marks, marks)}
+        ax.plot([row.M for row in each], [row.io for row in each], label=each[0].schedule, zorder=3, **look)
+    best = _best(rows)
+    M, least = [row.M for row in best], [row.io for row in best]
+    ax.plot(M, least, color="0.8", linewidth=7, solid_capstyle="round", zorder=2, label="the least of all")
+    bound = [row.every_way.value for row in best]
+    floor = min(bound) / 2
+    ax.fill_between(M, floor, bound, color="0.93", linewidth=0, zorder=1)
+    ax.plot(M, bound, color="black", linewidth=0.9, zorder=2, label=EVERY_WAY)
+    own = [row.lower_bound.value for row in best]
+    ax.plot(M, own, color="black", linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=2, label=ITS_WAY)
+    ax.set(xscale="log", yscale="log", xlabel="M, words of cache", ylabel="I/O, words", xlim=(M[0], M[-1]))
+    ax.set_ylim(bottom=floor)
+    return ax
+
+
+def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
+    """Draw I/O ÷ the lower bound for its way of computing, over M, for the best schedule; 1 is optimal."""
+    best = _best(rows)
+    M, gaps = [row.M for row in best], [row.gap for row in best]
+    ax.plot(M, gaps, color="black", linewidth=1.4)
+    ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="M, words of cache",
+        ylabel="least I/O ÷ lower\nbound for its way",
+        xlim=(M[0], M[-1]),
+    )
+    top = max(gaps)
+    ax.set_ylim(0.9, 1.15 * max(top, 2))
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10**4, 10**5) if tick <= 1.15 * top]
+    ax.yaxis.set_major_locator(FixedLocator(ticks[:: 1 + len(ticks) // 7]))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return ax
+
+
+def figure(rows: Sequence[Counted], figure: Figure) -> None:
+    """Draw both, one above the other, with the same M axis."""
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    skislope(rows, above)
+    gap(rows, below)
+    first = rows[0]
+    sizes = listed(first.dims)
+    above.set_title(f"{first.problem}, {sizes}" + (f", mask {first.mask}" if first.mask else ""), fontsize=11)
+    above.set_xlabel("")
+    d = first.dims.get("d")
+    for ax in (above, below):
+        ax.grid(alpha=0.25, linewidth=0.5)
+        if d and ax.get_xlim()[0] < d * d < ax.get_xlim()[1]:
+            ax.axvline(d * d, color="0.45", linewidth=0.8, linestyle=(0, (2, 4)))
+    if d and above.get_xlim()[0] < d * d < above.get_xlim()[1]:
+        above.annotate(
+            "M = d²",
+            (d * d, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -11),
+            fontsize=9,
+            textcoords="offset points",
+        )
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9, handlelength=4)
+
+
+def _by_schedule(rows: Sequence[Counted]) -> list[list[Counted]]:
+    """Return the rows that fit, for each schedule by M; schedules are sorted by I/O at their largest M."""
+    by_schedule: dict[str, list[Counted]] = {}
+    for row in sorted(rows, key=lambda row: row.M):
+        if row.feasible:
+            by_schedule.setdefault(row.schedule, []).append(row)
+    return sorted(by_schedule.values(), key=lambda each: -each[-1].io)
+
+
+def _best(rows: Sequence[Counted]) -> list[Counted]:
+    """Return the row with the least I/O for each M at which some schedule fits."""
+    best: dict[int, Counted] = {}
+    for row in rows:
+        if row.feasible and (row.M not in best or row.io < best[row.M].io):
+            best[row.M] = row
+    return [best[M] for M in sorted(best)]
