@@ -15,23 +15,25 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
 CORE = ("pebblesim", "graphs", "schedules")
 """Folders from which lines are drawn."""
 
-OUTSIDE = ("cli", "gpu", "views", "plots", "replay", "backlite", "sparsity", "claims", "graphs", "schedules")
+OUTSIDE = ("claims", "cli", "gpu", "graphs", "schedules", "sparse_backward", "views")
 """Rooms of pebblesim that are not drawn from: faces and pictures, and the symbolic links to the folders at the top."""
 
 FIRST = 60
@@ -115,33 +117,54 @@ def between(node: ast.expr) -> Iterator[tuple[ast.expr, ast.AST, ast.expr]]:
         yield from ((left, node.op, right) for left, right in zip(node.values, node.values[1:], strict=False))
 
 
+def sources() -> Iterator[Path]:
+    """The files of the core."""
+    for folder in CORE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if folder != "pebblesim" or path.relative_to(ROOT / folder).parts[0] not in OUTSIDE:
+                yield path
+
+
 def drawn(seed: int, number: int) -> list[Mutation]:
     """Different mutations: a line is drawn, then one of its changes."""
     by_line: dict[tuple[str, int], list[Mutation]] = {}
-    for folder in CORE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            inside = path.relative_to(ROOT / folder).parts
-            if folder == "pebblesim" and inside[0] in OUTSIDE:
-                continue
-            for change in changes(path):
-                by_line.setdefault((change.path, change.line), []).append(change)
+    for path in sources():
+        for change in changes(path):
+            by_line.setdefault((change.path, change.line), []).append(change)
     dice = random.Random(seed)
     lines = dice.sample(sorted(by_line), number)
     return [dice.choice(by_line[line]) for line in lines]
 
 
-def covering(data_file: Path, mutation: Mutation) -> list[str]:
-    """The tests that ran the line, as pytest names them."""
+def covering(data: Any, mutation: Mutation) -> list[str]:
+    """The tests that ran the line, as pytest names them; where no test runs it as Python (a loop that is compiled, or a
+    line that runs at import), the tests that ran a file which imports this one."""
+    if tests := ran(data, mutation.path, mutation.line):
+        return sorted(tests)
+    name = re.compile(rf"\b(import|from)\b.*\b{Path(mutation.path).stem}\b")
+    importers = [path for path in sources() if name.search(path.read_text(encoding="utf-8"))]
+    return sorted(set().union(*(ran(data, path.relative_to(ROOT).as_posix(), None) for path in importers)))
+
+
+def known_coverage(path: Path) -> Any:
+    """What pytest-cov wrote, or None if there is no such file."""
+    if not path.exists():
+        return None
     from coverage import CoverageData
 
-    data = CoverageData(basename=str(data_file))
+    data = CoverageData(basename=str(path))
     data.read()
+    return data
+
+
+def ran(data: Any, path: str, line: int | None) -> set[str]:
+    """The tests that ran a line of a file, or any line of it."""
     tests: set[str] = set()
     for measured in data.measured_files():
-        if measured.endswith("/" + mutation.path):
+        if measured.endswith("/" + path):
             by_line = data.contexts_by_lineno(measured)
-            tests.update(name.rpartition("|")[0] or name for name in by_line.get(mutation.line, []))
-    return sorted(tests - {""})
+            tests.update(by_line.get(line, ()) if line is not None else itertools.chain(*by_line.values()))
+    return {test.rpartition("|")[0] or test for test in tests - {""}}
 
 
 def failing(copy: Path, tests: Sequence[str], workers: int) -> str | None:
@@ -162,7 +185,7 @@ def failing(copy: Path, tests: Sequence[str], workers: int) -> str | None:
     raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
 
 
-def tried(copy: Path, mutation: Mutation, data_file: Path | None, workers: int) -> str:
+def tried(copy: Path, mutation: Mutation, data: Any, workers: int) -> str:
     """Which test finds a mutation; "" if it survives all quick tests."""
     path = copy / mutation.path
     before = path.read_text(encoding="utf-8")
@@ -175,8 +198,7 @@ def tried(copy: Path, mutation: Mutation, data_file: Path | None, workers: int) 
         return "not a program"
     path.write_text("".join(lines), encoding="utf-8")
     try:
-        tests = covering(data_file, mutation) if data_file else []
-        if tests:
+        if tests := covering(data, mutation) if data else []:
             chosen = tests if len(tests) <= FIRST else random.Random(mutation.key).sample(tests, FIRST)
             if by := failing(copy, chosen, 0):
                 return by
@@ -222,10 +244,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "copy"
         shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".coverage*"))
+        data = known_coverage(given.coverage)
         for number, mutation in enumerate(mutations, 1):
             if mutation.key not in results:
-                data_file = given.coverage if given.coverage.exists() else None
-                results[mutation.key] = tried(copy, mutation, data_file, given.workers)
+                results[mutation.key] = tried(copy, mutation, data, given.workers)
                 if given.results:
                     given.results.write_text(json.dumps(results, indent=1, ensure_ascii=False))
             print(f"{number:3} {results[mutation.key] or 'SURVIVES':60} {mutation.key}", flush=True)
