@@ -1,4 +1,4 @@
-"""What `make docs` needs besides mkdocs.yml: README as the home page, links that make sense there, doctests as code."""
+"""Hooks for `make docs`, besides mkdocs.yml: README as the home page, links that make sense there, doctests as code."""
 
 import re
 from pathlib import Path

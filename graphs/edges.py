@@ -81,7 +81,9 @@ def checked_weights(n: int, weights: ArrayLike | None) -> Ids | None:
         return None
     array = np.asarray(weights)
     if array.shape != (n,) or array.dtype.kind not in "iu" or array.min() < 1 or array.max() >= 2**31:
-        raise UsageError(f"weights are the number of words of each of the {n} vertices: {n} whole numbers, 1 or more.")
+        raise UsageError(
+            f"weights are the number of words of each of the {n} vertices: {n} whole numbers, 1 or more, below 2^31."
+        )
     return None if (array == 1).all() else array.astype(np.int64)
 
 

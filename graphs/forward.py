@@ -77,7 +77,7 @@ def declare(
 
 
 class Values(NamedTuple):
-    """What pairs are multiplied with: a tensor with a row of `width` words for each key, and the name of the result."""
+    """The right factor of products with pairs: a tensor with `width` words for each key, and the result's name."""
 
     name: str
     width: int

@@ -14,11 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import tile_starts
-from pebblesim.game.numbering import Family
+from pebblesim.game.numbering import CONSTANTS, Family
 from pebblesim.graphs.memory import readable, shortage
 from pebblesim.graphs.operands import ELEMENTWISE, PARTIAL_SUM, TERM, arity, entries, term_entries
 from pebblesim.graphs.operations import Op
 from pebblesim.graphs.placement import Placement, placement
+
+ZERO, MINUS_INFINITY = CONSTANTS[0.0], CONSTANTS[float("-inf")]
+OPS: Final = np.array([Op.INPUT, Op.ZERO, Op.MINUS_INFINITY])
+"""The operations of vertices, by what a table says of an element that is a constant."""
 
 Ids = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -108,7 +112,7 @@ class Unplaced:
 
 
 class Masking:
-    """What a builder knows of a mask.
+    """A mask, as a builder uses it.
 
     Args:
         allowed: booleans of shape (n_q, n_k), the pairs that may meet.
@@ -134,7 +138,7 @@ class Masking:
         self.made = None
 
     def unplaced(self, family: Family, by_name: Mapping[str, Family], pairs: bool, leave_out: bool) -> Unplaced | None:
-        """What the mask makes of a family; None if it does not concern it.
+        """Return a family with places for the allowed pairs alone; None if the mask does not concern it.
 
         Args:
             family: all of it but where it is.
@@ -158,7 +162,7 @@ class Masking:
             return self._sum(family, by_name, pairs, leave_out)
         shape = (family.blocks, family.elements)
         if pairs:
-            constant = np.where(self.allowed, 0, Op.ZERO)
+            constant = np.where(self.allowed, 0, ZERO)
         elif self.made is not None:
             constant = np.zeros(shape)
         elif any(by_name[_name(operand)].table is not None for operand in family.operands):
@@ -187,7 +191,7 @@ class Masking:
         terms = np.where(made, terms, 0)
         empty = made & (terms == 0)
         owned = np.where(terms, 2 * terms - 1 + 2 * family.start + family.onto, empty & (not family.onto))
-        constant = np.where(empty & (not family.onto), Op.MINUS_INFINITY if family.op == "rowmax" else Op.ZERO, 0)
+        constant = np.where(empty & (not family.onto), MINUS_INFINITY if family.op == "rowmax" else ZERO, 0)
         return Unplaced(family, terms, owned, constant.astype(np.uint8), pairs, before, line)
 
     def _add_pairs(self, family: Family) -> None:
@@ -264,7 +268,7 @@ def _fill_elements(
     preds: NDArray[Any],
     at: int,
 ) -> int:
-    """The same for some elements, whose vertices follow each other.
+    """Fill in some elements of a family with a table, whose vertices follow each other; return where they end.
 
     Args:
         leaves_of: from elements and the number of a term in each, the predecessors of that term.
@@ -281,7 +285,7 @@ def _fill_elements(
 
     codes = np.full(stop - start, PARTIAL_SUM.get(family.op, Op.INPUT), np.uint8)
     degrees = np.full(stop - start, 2)
-    codes[first], degrees[first] = constant, 0
+    codes[first], degrees[first] = OPS[constant], 0
     codes[leaf], degrees[leaf] = (TERM | ELEMENTWISE)[family.op], arity(family)
     if family.start:
         codes[first + leaves], degrees[first + leaves] = Op.ZERO, 0
@@ -304,7 +308,7 @@ def _fill_elements(
 def _terms(
     family: Family, table: Placement, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> Callable[[Ids, Ids], list[NDArray[Any]]]:
-    """Of a sum, what gives the predecessors of the u-th terms of elements."""
+    """Return the function that gives the predecessors of the u-th terms of elements of a sum."""
     factors = term_entries(family, block, by_name, dtype)
     columns = (*family.shape, 1)[1]
     summed = before = np.empty(0, np.int64)
@@ -326,7 +330,7 @@ def _terms(
 def _entries_of_elements(
     family: Family, table: Placement, block: int, by_name: Mapping[str, Family], dtype: np.dtype[Any]
 ) -> Callable[[Ids, Ids], list[NDArray[Any]]]:
-    """The same of an elementwise family, whose elements are their only terms."""
+    """Return the function that gives the predecessors of elements of an elementwise family, their only terms."""
     factors = [_of_elements(family, entries(operand, family, block, by_name, dtype)) for operand in family.operands]
     return lambda elements, _: [ids[elements] for ids in factors]
 
@@ -343,7 +347,7 @@ def _ragged(counts: Ids) -> tuple[Ids, Ids]:
 
 
 def _constants(family: Family, by_name: Mapping[str, Family]) -> NDArray[Any]:
-    """Which elements of an elementwise family are constants, as `Op`s, since all that they are made from is."""
+    """Which elements of an elementwise family are constants, since all that they are made from is."""
     values = [_of_elements(family, _constant_values(operand, by_name)) for operand in family.operands]
     if family.op not in OF_CONSTANTS:
         return np.zeros(family.elements)
@@ -352,7 +356,7 @@ def _constants(family: Family, by_name: Mapping[str, Family]) -> NDArray[Any]:
     if family.op in ("sub", "div"):
         x, y = values
         result[(x == y) & (x == (0 if family.op == "div" else -np.inf))] = 0
-    return np.where(result == 0, Op.ZERO, np.where(np.isneginf(result), Op.MINUS_INFINITY, 0))
+    return np.where(result == 0, ZERO, np.where(np.isneginf(result), MINUS_INFINITY, 0))
 
 
 def _constant_values(operand: str, by_name: Mapping[str, Family]) -> NDArray[np.float64]:
@@ -367,8 +371,8 @@ def _constant_values(operand: str, by_name: Mapping[str, Family]) -> NDArray[np.
         values[(table.roots < 0).all(axis=0).reshape(source.shape)] = source.initial
     elif not source.running:
         constant = table.constant[0].reshape(source.shape)
-        values[constant == Op.ZERO] = 0
-        values[constant == Op.MINUS_INFINITY] = -np.inf
+        values[constant == ZERO] = 0
+        values[constant == MINUS_INFINITY] = -np.inf
     return values.T if how == "T" else values
 
 

@@ -27,7 +27,7 @@ def available_memory() -> int:
 
 
 def _of_the_machine() -> int:
-    """What the machine has left; unlimited where the system does not say."""
+    """Bytes of memory that the machine has left; unlimited where the system does not say."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
@@ -39,8 +39,10 @@ def _of_the_machine() -> int:
 
 
 def _of_control_groups(mount: Path, member: Path) -> Iterator[int]:
-    """What each control group around this process has left, of either version: its limit less what it cannot
-    drop; pages of files can be dropped."""
+    """Yield the bytes that each control group around this process, of either version, has left.
+
+    They are its limit less what it cannot drop; pages of files can be dropped.
+    """
     for line in member.read_text().splitlines() if member.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

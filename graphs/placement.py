@@ -1,4 +1,4 @@
-"""Vertices of a family's elements under a mask: the table of `pebblesim.game.numbering`, with values and constants."""
+"""Vertices of a family's elements under a mask: the table of `pebblesim.game.numbering`, and which are pairs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from pebblesim.game.numbering import Family, VertexTable
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Placement(VertexTable):
-    """A table that also knows values and constants; all arrays have the shape (blocks, elements).
+    """A table of a graph's family.
 
     Attributes:
-        constant: the `Op` of an element that is a constant, uint8; 0 for any other.
         pairs: whether the elements are pairs.
     """
 
-    constant: NDArray[np.uint8]
     pairs: bool
 
     def there(self, block: int) -> NDArray[np.int64]:

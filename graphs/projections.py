@@ -36,9 +36,7 @@ def queries_keys_values(
             b.input(name, shape)
         return Operands("Q", "K", "V")
     if {"W_Q", "W_K"} <= {*absorbed}:
-        raise UsageError(
-            "W_Q and W_K cannot both be absorbed: scores need the product of A1 with W_Q or of A2 with W_K."
-        )
+        raise UsageError("W_Q and W_K cannot both be absorbed: scores need A1 W_Q or A2 W_K; absorb one of them.")
     d = whole("d", d)
     projections = {"Q": ("A1", "W_Q"), "K": ("A2", "W_K"), "V": ("A3", "W_V")}
     for name, (source, weight) in projections.items():

@@ -1,9 +1,10 @@
 # The public names of pebblesim, each with its home: the one list, for type checkers and for the lazy imports alike.
 from . import claims as claims
-from .api.bounding import Bounds as Bounds, Gaps as Gaps, bounds as bounds, gaps as gaps
+from .api.bounding import Bounds as Bounds, bounds as bounds
 from .api.crossover import crossover as crossover
 from .api.crossover_result import Crossing as Crossing, Crossover as Crossover
 from .api.derive import formula as formula, numbers as numbers, show as show
+from .api.gaps import Gaps as Gaps, gaps as gaps
 from .api.glossary import glossary as glossary
 from .api.graph import graph as graph, optimum as optimum
 from .api.listing import Listing as Listing, list as list

@@ -21,6 +21,7 @@ from pebblesim.schedules import (
     partly_resident,
     partly_stored,
     projected,
+    projected_absorbed,
     regrouped,
     resident,
     row_stationary,
@@ -29,6 +30,7 @@ from pebblesim.schedules import (
     split_keys,
     standard,
     stored_pairs,
+    weights_absorbed,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "partly_resident",
     "partly_stored",
     "projected",
+    "projected_absorbed",
     "regrouped",
     "resident",
     "row_stationary",
@@ -57,4 +60,5 @@ __all__ = [
     "split_keys",
     "standard",
     "stored_pairs",
+    "weights_absorbed",
 ]

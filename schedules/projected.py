@@ -23,6 +23,24 @@ MADE = " + ".join(resident_words(n, "d", width, "w") for n, width in (("n_q", "d
 """Words of the projections."""
 
 
+def sign(module, inputs, blocks):
+    """Give a function that takes any inputs and blocks the signature of a schedule with these."""
+    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    module.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, positional) for name in ("machine", *inputs)]
+        + [inspect.Parameter(name, keyword) for name in blocks]
+    )
+
+
+def run(core, m, arguments, blocks):
+    """Run a schedule as a phase of another one, or as its phases, if it has several."""
+    if core.program.phases[0].name != core.name:
+        core.function(m, *arguments, **blocks)
+    else:
+        with m.phase("core"):
+            core.function(m, *arguments, **blocks)
+
+
 def compose(core):
     """Register the module of a schedule on Q, K, V. The block w is the number of resident columns of a weight."""
     others = [name for name in core.inputs if name not in PROJECTIONS]
@@ -33,19 +51,10 @@ def compose(core):
             with m.phase(f"{name} = {source} {weight}"):
                 operands[name] = m.tensor(name, operands[source].shape[0], operands[weight].shape[1])
                 gemm_resident(m, operands[name], operands[source], operands[weight], w)
-        arguments = [operands[name] for name in core.inputs]
-        if core.program.phases[0].name != core.name:  # the schedule has several phases
-            core.function(m, *arguments, **blocks)
-        else:
-            with m.phase("core"):
-                core.function(m, *arguments, **blocks)
+        run(core, m, [operands[name] for name in core.inputs], blocks)
 
     inputs = [*(name for pair in zip(*PROJECTIONS.values(), strict=True) for name in pair), *others]
-    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    module.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, positional) for name in ("machine", *inputs)]
-        + [inspect.Parameter(name, keyword) for name in ("w", *core.blocks)]
-    )
+    sign(module, inputs, ("w", *core.blocks))
     module.__doc__ = f"Projections, then {core.name}."
     schedule(
         name=f"projected-{core.name}",

@@ -38,6 +38,40 @@ def stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h):
         dQ_i += p @ A2_j
 
 
+def add_to_g(m, g, A1, dQ_i):
+    """Compute g += A1_iᵀ dQ_i in memory, word by word."""
+    i, d = dQ_i.shape
+    for k in m.tiles(d, 1):
+        A1_ik = m.read(A1[i, k])
+        for c in m.tiles(d, 1):
+            g_kc = m.read(g[k, c])
+            g_kc += A1_ik.T @ dQ_i[:, c]
+            m.write(g[k, c], g_kc)
+
+
+def add_without_row_sums(m, dQ_i, U2_i, l_i, w_i, S_i, dO_i, A2, h, j):
+    """Add the terms of one key to l, w = (A ∘ q)·1, dQ_i = (A ∘ q) A2 and U2_i = A A2, all without a row sum."""
+    i, d = dQ_i.shape
+    Aq = m.zeros(i, j)
+    for k in m.tiles(d, 1):
+        Aq += dO_i[:, k] @ m.read(h[j, k]).T  # q
+    A2_j = m.read(A2[j, :])
+    A = m.compute(S_i @ A2_j.T)
+    A[:] = exp(A)
+    l_i += rowsum(A)
+    U2_i += A @ A2_j
+    Aq[:] = A * Aq
+    w_i += rowsum(Aq)
+    dQ_i += Aq @ A2_j
+
+
+def divide_by_row_sums(dQ_i, U2_i, l_i, w_i):
+    """Compute dQ_i = (dQ_i - (w/l) U2_i) / l."""
+    w_i[:] = w_i / l_i
+    dQ_i[:] = dQ_i - w_i * U2_i
+    dQ_i[:] = dQ_i / l_i
+
+
 @schedule(
     problem="backward",
     source="ours: rows of S, dO and dQ stationary",
@@ -102,12 +136,7 @@ def row_stationary_fused(m, A1, A2, A3, dO, X, Y, O, l, *, B_r, b):
             dQ_i = m.zeros(i, d)
             stream_past(m, dQ_i, S_i, dO_i, l_i, v_i, A2, h)
             m.delete(S_i, dO_i, v_i, l_i)
-            for k in m.tiles(d, 1):
-                A1_ik = m.read(A1[i, k])
-                for c in m.tiles(d, 1):
-                    g_kc = m.read(g[k, c])
-                    g_kc += A1_ik.T @ dQ_i[:, c]
-                    m.write(g[k, c], g_kc)
+            add_to_g(m, g, A1, dQ_i)
 
 
 @schedule(
@@ -134,21 +163,9 @@ def row_stationary_one_pass(m, A1, A2, A3, dO, X, Y, *, B_r, b, a_g, b_g):
             S_i, dO_i = m.read(S[i, :]), m.read(dO[i, :])
             dQ_i, U2_i, l_i, w_i = m.zeros(i, d), m.zeros(i, d), m.zeros(i), m.zeros(i)
             for j in m.tiles(n_k, 1, keys_of=i):
-                A2_j = m.read(A2[j, :])
-                A = m.compute(S_i @ A2_j.T)
-                A[:] = exp(A)
-                l_i += rowsum(A)
-                U2_i += A @ A2_j
-                Aq = m.zeros(i, j)
-                for k in m.tiles(d, 1):
-                    Aq += dO_i[:, k] @ m.read(h[j, k]).T  # q
-                Aq[:] = A * Aq
-                w_i += rowsum(Aq)
-                dQ_i += Aq @ A2_j
+                add_without_row_sums(m, dQ_i, U2_i, l_i, w_i, S_i, dO_i, A2, h, j)
             m.delete(S_i, dO_i)
-            w_i[:] = w_i / l_i
-            dQ_i[:] = dQ_i - w_i * U2_i
-            dQ_i[:] = dQ_i / l_i
+            divide_by_row_sums(dQ_i, U2_i, l_i, w_i)
             m.write(dQ[i, :], dQ_i)
 
     with m.phase("g"):

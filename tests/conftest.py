@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from turns import in_turn
 
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
@@ -21,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 # No deadline: the first call of a compiled function takes seconds, and says nothing.
 settings.register_profile("default", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
 # Many draws, for `make test-all`: pytest --hypothesis-profile full
-settings.register_profile("full", parent=settings.get_profile("default"), max_examples=200)
+settings.register_profile("full", parent=settings.get_profile("default"), max_examples=40)
 settings.load_profile("default")
 
 
@@ -49,8 +50,17 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
             terminalreporter.write_line(text)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests that a commit is tried with."""
+    if commit := os.environ.get("COMMIT_OF_TURN"):
+        slow = {item.nodeid: item for item in items if "slow" in item.keywords and "gpu" not in item.keywords}
+        for name in in_turn(commit, slow):
+            slow[name].add_marker("turn")
+
+
 def pytest_collection_finish() -> None:
-    """What was imported stays: the collector of garbage need not look through it, nor through the rest so often."""
+    """Imported modules stay: the collector of garbage need not look through it, nor through the rest so often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -56,7 +56,7 @@ class Block:
 
 @dataclass
 class Phase:
-    """What one phase of an algorithm moved, and the most words it held in fast memory at a time."""
+    """The words that one phase of an algorithm moved, and the most that it held in fast memory at a time."""
 
     reads: int = 0
     writes: int = 0
@@ -69,7 +69,7 @@ class Phase:
 
 @dataclass
 class Result:
-    """What an algorithm did.
+    """The words that an algorithm moved and held.
 
     Attributes:
         reads, writes, io: words moved from slow to fast memory, back, and their sum.

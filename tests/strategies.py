@@ -1,4 +1,4 @@
-"""What the tests draw: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
+"""Strategies of the tests: sizes from 1 up, ragged, n < d among them, blocks smaller and larger than what they cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -18,10 +18,19 @@ SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).
 """Shapes of the trees of a graph; a schedule may also have its sums in place."""
 
 
+def only_chains(schedule: Schedule) -> bool:
+    """Whether its sums are chains: one waits in memory where no graph has a sum of its own."""
+    return schedule.name.endswith("queries-partly-resident")
+
+
+def trees(schedule: Schedule) -> st.SearchStrategy[str]:
+    """Shapes of its summation trees."""
+    return st.just("chain") if only_chains(schedule) else SUMMATIONS
+
+
 def summations(schedule: Schedule) -> st.SearchStrategy[str]:
-    """Shapes of its summation trees; a sum that waits in memory where no graph has a sum of its own is a chain."""
-    chains = st.sampled_from(["chain", "in-place"])
-    return chains if schedule.name.endswith("queries-partly-resident") else st.one_of(SUMMATIONS, chains)
+    """Shapes of its summation trees, or sums in place."""
+    return st.one_of(trees(schedule), st.sampled_from(["chain", "in-place"]))
 
 
 def draws(few: int, many: int) -> settings:
@@ -50,7 +59,7 @@ def every(schedules: Mapping[str, Schedule], argument: str = "schedule") -> pyte
 
     Many put projections around another schedule; of these every fourth stands for all by default.
     """
-    around = [name for name in schedules if name.startswith("projected-")]
+    around = [name for name, schedule in schedules.items() if schedule.problem.name.startswith("projected-")]
     return _each(schedules, argument, {name for number, name in enumerate(around) if number % 4})
 
 

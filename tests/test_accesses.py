@@ -22,7 +22,7 @@ SEVERAL = {"O_s", "L_s", "AV_s", "l_s", "a"}  # tensors that are kept apart for 
 
 
 class Interpreter:
-    """What each primitive touches, in order, word by word."""
+    """Each primitive touches its words in this order."""
 
     def __init__(self, program: ir.Program, values: dict[str, int], homes: Any, allowed: Any = None) -> None:
         self.values, self.homes, self.allowed = values, homes, allowed
@@ -200,7 +200,7 @@ def test_a_tile_has_the_place_of_the_longest_even_if_only_the_last_is_used() -> 
 
 
 def test_tiles_that_are_left_out_leave_gaps() -> None:
-    """Of six tiles of columns the first and the last four: the second iteration is two tiles on."""
+    """The first and the last four of six tiles of columns are left: the second iteration is two tiles on."""
     table = np.ones((2, 6), bool)
     table[:, 1] = False
     check("flash2-forward", {"n": 12, "d": 2, "B_r": 6, "B_c": 2}, masks.from_array(table, size=(6, 2)))

@@ -35,7 +35,7 @@ class Shape(tuple[int, ...]):
 
 
 class Tensor:
-    """Of what attention asks of a tensor, over numpy."""
+    """A stand-in for a tensor, over numpy, with all that attention asks of one."""
 
     def __init__(self, values: np.ndarray, dtype: str = "float16", is_cuda: bool = True) -> None:
         self.values, self.dtype, self.is_cuda = values, f"torch.{dtype}", is_cuda
@@ -71,7 +71,7 @@ class Tensor:
 
 
 class Function:
-    """What `torch.autograd.Function` is to us: `apply` calls `forward`, and keeps the context for `backward`."""
+    """A stand-in for `torch.autograd.Function`: `apply` calls `forward`, and keeps the context for `backward`."""
 
     last: Any = None
 
@@ -84,7 +84,7 @@ class Function:
 
 
 class FakeTorch(SimpleNamespace):
-    """Of what attention asks of PyTorch."""
+    """A stand-in for PyTorch with all that attention asks of it."""
 
     bfloat16, float16 = "torch.bfloat16", "torch.float16"
     cuda = SimpleNamespace(is_available=lambda: True)
@@ -178,7 +178,7 @@ def test_attention_and_its_gradients(
     assert np.abs(made.values - P @ v).max() < 4e-3
 
     def rows(x: np.ndarray, width: int) -> np.ndarray:
-        """Of heads that share keys, the rows of a position together; zeros up to so many columns."""
+        """Put the rows of a position together, of all heads that share keys, and zeros up to so many columns."""
         x = np.pad(x, [(0, 0)] * 3 + [(0, width - x.shape[-1])])
         return x.reshape(-1, shared, n[0], width).swapaxes(1, 2).reshape(-1, shared * n[0], width)
 

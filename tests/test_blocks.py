@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
 from pebblesim.analysis.blocks import _BlockSearch, _parts, choose
-from pebblesim.analysis.cache_needed import Room
+from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _area, _covered
 from pebblesim.analysis.peak import CHAINS, peak_red
@@ -366,12 +366,12 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     low, between, high = (
         {name: sorted(each[name] for each in two)[place] for name in schedule.blocks} for place in range(3)
     )
-    words, room = Words(program.phases, dims, mask), Room(schedule.program, dims, "chain")
+    words, room = Words(program.phases, dims, mask), CacheNeed(schedule.program, dims, "chain")
     for blocks in (low, between, high):
         assert words(blocks) == io(program, dims | blocks, mask)
         assert words.least(low, high) <= words(blocks)
         assert words.least(blocks, blocks) <= words(blocks)
-        assert not words.falling or words(low) >= words(blocks) >= words(high)
+        assert not words.nonincreasing or words(low) >= words(blocks) >= words(high)
         most = room.most(blocks)
         assert most is not None and room.least(blocks) <= peak_red(schedule.program, dims | blocks) <= most
     assert room.least(low) <= room(between) <= room(high)
@@ -382,13 +382,16 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
 @pytest.mark.parametrize(("turn", "summation"), [(0, "chain"), (1, "in-place"), (2, "balanced")])
 def test_bounds_on_the_peak_hold_where_all_sizes_are_1_or_2(turn: int, summation: str) -> None:
     """There a sum has one term, so that hardly any of what a primitive may hold is held."""
-    alone = [schedule for schedule in SCHEDULES.values() if not schedule.name.startswith("projected-")]
+    alone = [schedule for schedule in SCHEDULES.values() if not schedule.problem.name.startswith("projected-")]
     of = strategies.amount(3, 1)
     for schedule in alone[turn % of :: of]:
         blocks = dict.fromkeys(schedule.blocks, 1)
         for sizes in product((1, 2), repeat=len(schedule.problem.dims)):
             dims = dict(zip(schedule.problem.dims, sizes, strict=True))
-            room, peak = Room(schedule.program, dims, summation), peak_red(schedule.program, dims | blocks, summation)
+            room, peak = (
+                CacheNeed(schedule.program, dims, summation),
+                peak_red(schedule.program, dims | blocks, summation),
+            )
             most = room.most(blocks)
             assert room.least(blocks) <= peak and (most is None or peak <= most), (schedule.name, dims)
 
@@ -461,13 +464,15 @@ def test_under_a_causal_mask_best_is_no_worse_than_the_largest_that_fit() -> Non
 @pytest.mark.parametrize(("M", "gap"), [(8, 1.59), (16, 1.32), (32, 1.21), (64, 1.18)])
 def test_small_caches_want_blocks_that_are_no_squares(M: int, gap: float) -> None:
     """Squares of one word leave a gap of 2.53 at M = 8."""
-    assert ps.count("small-cache-streamed", n=2**20, d=128, M=M, blocks="best").gap < gap
+    assert ps.count("small-cache-streamed", n=2**20, d=128, M=M, blocks="best").gap_of_way < gap
 
 
 @pytest.mark.parametrize("n", [2**60, *(pytest.param(n, marks=pytest.mark.slow) for n in (2**48, 2**256 - 1))])
 def test_best_takes_sizes_however_large(n: int) -> None:
     """There was no memory for the candidates."""
-    alone = [schedule for schedule in blocked if not schedule.name.startswith("projected-")]  # as with projections
+    alone = [
+        schedule for schedule in blocked if not schedule.problem.name.startswith("projected-")
+    ]  # as with projections
     for schedule in strategies.some(alone, 24):
         dims = problem_dims(schedule.problem, {"n": n, "d": 128})
         try:
@@ -497,7 +502,7 @@ def test_four_blocks_that_share_a_cache() -> None:
     dims, M = {"m": 700, "k": 50, "n": 900}, 3000
     best = choose(four, dims, M, "best")
     grid = (1, 2, 8, 50, 64)
-    room = Room(four.program, dims, "chain")
+    room = CacheNeed(four.program, dims, "chain")
     least = min(
         io(four.program, dims | blocks)
         for values in product(grid, repeat=4)
@@ -531,6 +536,15 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     sizes = [range(1, max(part.cuts[name]) + 1) for name in schedule.blocks]
     every = (dict(zip(schedule.blocks, values, strict=True)) for values in product(*sizes))
     assert proved and search.least == min(part.words(blocks) for blocks in every if part.room(blocks) <= M)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "d", "M"), [("small-cache-streamed", 2, 4, 22), ("small-cache-relu", 2, 8, 27), ("q-tiled", 2, 9, 60)]
+)
+def test_best_lets_a_block_hold_the_longer_of_the_dimensions_that_it_cuts(name: str, n: int, d: int, M: int) -> None:
+    """Blocks cut n and d, and n < d: a block of d may be best."""
+    feasible = [io for io, peak in table_of(name, (n, d), "chain").values() if peak <= M]
+    assert ps.count(name, n=n, d=d, M=M, blocks="best").io == min(feasible)
 
 
 def test_a_long_list_of_names_is_cut() -> None:

@@ -89,14 +89,29 @@ def test_lru_of_items_is_lru_of_their_words(stream: Any, capacity: int) -> None:
     uses, sizes, kept = stream
     ids, kinds, size, keep = arrays(stream)
     expected = listed(words(uses, sizes), capacity, "lru", lambda word: kept[word[0]])
-    missed, fetched, written = kernels.lru_sized(ids, kinds, size, keep, capacity, capacity)
-    assert fetched == expected[1]
-    if all(kept) and max(sizes) <= capacity:  # items are written back whole, the larger ones when they are used
-        assert written == expected[2]
+    missed, fetched, written = kernels.lru_sized(ids, kinds, size, keep, capacity)
+    assert (fetched, written) == expected[1:]
     distances = kernels.sized_distances(ids, size)
     capacities = np.arange(1, 21)
     all_of_them = kernels.tally(ids, kinds, size, keep, distances, capacities)
     assert tuple(all_of_them[:, capacity - 1]) == (missed, fetched, written)
+
+
+def test_a_stream_of_tiles_is_that_of_its_words_for_an_lru_of_any_size() -> None:
+    """At 52 words, the last tile of scores is partly in the cache when the schedule ends."""
+    tiles = ps.accesses("row-stationary", n=12, d=1, M=73)
+    begins = np.cumsum(tiles.sizes) - tiles.sizes
+    ids = np.concatenate([begins[item] + np.arange(tiles.sizes[item]) for item in tiles.ids]).astype(np.int32)
+    each = tiles.sizes[tiles.ids]
+    one = np.ones(tiles.sizes.sum(), np.int64)
+    words = Stream(ids, tiles.kinds.repeat(each), one, tiles.kept.repeat(tiles.sizes))
+    capacities = range(1, 121)
+    together = policies.misses(tiles, capacities)
+    assert [(each.fetched, each.written) for each in together] == [
+        (each.fetched, each.written) for each in policies.misses(words, capacities)
+    ]
+    assert [policies.misses(tiles, [M])[0] for M in capacities] == together
+    assert together[52 - 1].written == 169
 
 
 @given(streams(largest=1), st.integers(1, 8))
@@ -106,7 +121,7 @@ def test_policies_for_single_words(stream: Any, capacity: int) -> None:
     ids, kinds, size, keep = arrays(stream)
     single = [(word[0], kind) for word, kind in words(uses, sizes)]
     naive = {policy: listed(single, capacity, policy, lambda word: kept[word]) for policy in ("lru", "fifo", "opt")}
-    assert kernels.lru_sized(ids, kinds, size, keep, capacity, capacity) == naive["lru"]
+    assert kernels.lru_sized(ids, kinds, size, keep, capacity) == naive["lru"]
     assert kernels.fifo(ids, kinds, size, keep, capacity) == naive["fifo"]
     assert kernels.opt_sized(ids, kinds, size, keep, capacity) == naive["opt"]
     assert kernels.lru(ids, len(sizes), capacity) == naive["lru"][0]
@@ -314,14 +329,124 @@ def test_a_graph_never_costs_less_than_its_optimum() -> None:
 
 @pytest.mark.parametrize("ending", ["oracleGeneral", "oracleGeneral.bin", "txt", "csv"])
 def test_a_trace_comes_back(ending: str, tmp_path: Path) -> None:
-    stream = ps.accesses("flash2-forward", n=12, d=3, M=60, machine="moves")
+    grain: Any = "words" if ending == "txt" else "tiles"
+    stream = ps.accesses("flash2-forward", n=12, d=3, M=60, grain=grain)
     path = tmp_path / f"a.{ending}"
-    traces.save(stream, path)
+    said = traces.save(stream, path)
     back = traces.load(path)
     assert back.ids.tolist() == stream.ids.tolist()
-    if ending != "txt":
-        assert back.sizes.tolist() == stream.sizes.tolist()
+    assert back.sizes.tolist() == stream.sizes.tolist()
     assert back.kinds.tolist() == (stream.kinds.tolist() if ending == "csv" else [])
+    assert back.kept.tolist() == (stream.kept.tolist() if ending == "csv" else [])
+    assert said == ("" if ending == "csv" else f"a.{ending} does not store which requests write; a .csv does.")
+    if ending == "csv":
+        assert not stream.kept.all()
+        sizes = [60, 100, 1000]
+        for policy in policies.POLICIES:
+            assert policies.misses(back, sizes, policy) == policies.misses(stream, sizes, policy)
+
+
+def test_what_a_format_cannot_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot store items of several words"):
+        traces.save(of_ids([1, 2], [1, 2]), tmp_path / "a.txt")
+    with pytest.raises(UsageError, match=r"cannot store items of 2\^32 words"):
+        traces.save(of_ids([1, 2], [1, 2**32]), tmp_path / "a.oracleGeneral")
+    assert not list(tmp_path.iterdir())
+    numbers = [5, 2**40, 5, 2**63]
+    for ending in ("csv", "txt", "oracleGeneral"):
+        traces.save(of_ids(np.array(numbers, np.uint64)), tmp_path / f"a.{ending}")
+        assert traces.load(tmp_path / f"a.{ending}").numbers.tolist() == [5, 2**40, 2**63]
+
+
+def test_requests_of_no_bytes_are_left_out_as_by_libcachesim(tmp_path: Path) -> None:
+    records = np.zeros(3, traces.RECORD)
+    records["id"], records["size"] = [4, 5, 6], [1, 0, 2]
+    records.tofile(tmp_path / "a.oracleGeneral")
+    back = traces.load(tmp_path / "a.oracleGeneral")
+    assert (back.ids.tolist(), back.sizes[[4, 6]].tolist()) == ([4, 6], [1, 2])
+
+
+def by_hand(ids: list[int], sizes: dict[int, int], room: int) -> int:
+    """Words that an LRU of whole items fetches."""
+    held: list[int] = []
+    fetched = 0
+    for x in ids:
+        if x not in held:
+            fetched += sizes[x]
+        held = [*(y for y in held if y != x), x]
+        while sum(sizes[y] for y in held) > room:
+            del held[0]
+    return fetched
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([READ, WRITE, UPDATE])), min_size=1, max_size=30),
+    st.lists(st.integers(1, 60), min_size=6, max_size=6),
+    st.integers(1, 200),
+)
+def test_a_miss_ratio_is_of_words_and_at_most_one(requests: list[tuple[int, int]], sizes: list[int], M: int) -> None:
+    ids, kinds = map(list, zip(*requests, strict=True))
+    row = ps.cache(of_ids(ids, [sizes[x] for x in ids], kinds), M=M, policy=policies.POLICIES)[0]
+    read = sum(sizes[x] for x, kind in requests if kind & READ)
+    assert row.requested == read
+    for policy in policies.POLICIES:
+        ratio = row.ratio(policy)
+        assert (
+            ratio is None
+            if not read
+            else 0 <= ratio <= 1 and ratio * read == pytest.approx(row.by_policy[policy].fetched)
+        )
+    reads = ps.cache(of_ids(ids, [sizes[x] for x in ids]), M=M)[0]
+    asked = sum(sizes[x] for x in ids)
+    assert reads.ratio("lru") == by_hand(ids, dict(enumerate(sizes)), M) / asked
+    assert reads.ratio("opt") <= reads.ratio("lru")
+
+
+def test_objects_of_sixty_words_have_a_miss_ratio() -> None:
+    row = ps.cache(of_ids([1, 2, 3, 4, 5], [60] * 5), M=60)[0]
+    assert (row.opt.misses, row.ratio("opt"), row.ratio("lru")) == (300, 1.0, 1.0)
+    plain = ps.cache([1, 2, 3, 1, 2, 3], M=2)[0]
+    assert (plain.ratio("lru"), plain.ratio("opt")) == (1.0, 4 / 6)
+
+
+@pytest.mark.parametrize("size", [2**61, 2**62 - 1])
+def test_sizes_that_overflow_are_refused(size: int, tmp_path: Path) -> None:
+    assert ps.cache(of_ids([1, 1], [size // 3] * 2), M=2**70)[0].lru.fetched == size // 3
+    with pytest.raises(UsageError, match=r"of less than 2\^62 words"):
+        of_ids([1, 2], [size] * 2)
+    with pytest.raises(UsageError, match=r"of less than 2\^62 words"):
+        of_ids([1, 2], [size] * 2, [WRITE] * 2)
+    (tmp_path / "a.csv").write_text(f"id,size\n1,{size}\n2,{size}\n")
+    with pytest.raises(UsageError, match=r"a\.csv: .*of less than 2\^62 words"):
+        traces.load(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kinds", "says"),
+    [
+        ([1.5, 2], None, "sizes of a stream must be"),
+        ([2**70, 2], None, "sizes of a stream must be"),
+        (np.array([2**63, 2], np.uint64), None, "a size of less than 1, or of 2"),
+        (None, [0, 1], "kind of a request is 1"),
+        (None, [257, 1], "kind of a request is 1"),
+        (None, ["r", "w"], "kinds of a stream must be"),
+    ],
+)
+def test_a_stream_of_something_else_is_refused(sizes: Any, kinds: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        of_ids([1, 2], sizes, kinds)
+
+
+def test_sets_follow_from_the_numbers_of_a_trace() -> None:
+    """However far apart they are: addresses that are equal modulo the number of sets compete for one set."""
+    for apart in (4, 2**20, -(2**20)):
+        ids = np.array([0, apart, 2 * apart] * 5)
+        (row,) = ps.cache(ids, M=4, ways=1, policy="lru")
+        assert row.lru.misses == 15
+        (row,) = ps.cache(ids + [0, 1, 2] * 5, M=4, ways=1, policy="lru")
+        assert row.lru.misses == 3
+    (huge,) = ps.cache([1, 2, 1], M=2**60, ways=1, policy="lru")
+    assert huge.lru.misses == 2
 
 
 def test_the_records_of_oracle_general(tmp_path: Path) -> None:
@@ -349,6 +474,16 @@ def test_objects_may_have_any_number(tmp_path: Path) -> None:
         ("a.txt", f"{2**64}\n", "too large|out of bounds|Python int"),
         ("a.csv", "object\n1\n", "first line must name the columns"),
         ("a.csv", "id,kind\n1,x\n", "r, w or u"),
+        ("a.csv", 'id,kind\n1,"r', "a.csv, line 2: unexpected end of data"),
+        ("a.csv", 'id,kind\n1,"r"x\n', "a.csv, line 2: "),
+        ("a.csv", "id,kind\n1," + "r" * 200_000, "field larger than field limit"),
+        ("a.csv", "id,id\n1,2\n", "first line must name the columns"),
+        ("a.csv", "id\n1_0\n", "line 2: '1_0' is not an object"),
+        ("a.csv", "id\n" + "1" * 5000, "is not an object; it must be"),
+        ("a.csv", "id,size\n1,x\n", "line 2: 'x' is not a size"),
+        ("a.csv", "id,kept\n1,2\n", "an object is kept .1. or not .0., not '2'"),
+        ("a.csv", "id,kept\n1,1\n1,0\n", "kept in one line and not in another"),
+        ("a.txt", "٣\n", "is not an object"),
         ("a.csv", "id,size\n1\n", "does not have the 2 columns"),
         ("a.csv", "id,size\n1,0\n", "size of less than 1"),
         ("a.oracleGeneral", "abc", "24-byte records"),
@@ -390,6 +525,23 @@ def test_a_stream_is_kept_and_replayed(tmp_path: Path) -> None:
     assert again["lru"]["fetched"] == row["lru"]["fetched"] and again["opt"]["fetched"] == row["opt"]["fetched"]
 
 
+@pytest.mark.parametrize("options", ["--line 32B", "--line 16B --ways 2", "--ways 4", "", "--moves --line 16B"])
+def test_what_is_saved_is_what_was_replayed(options: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    (row,) = json.loads(run(f"flash2-forward -n 24 -d 4 -M 64 {options} --save {path} --json").output)["rows"]
+    sets = " ".join(options.split()[-2:]) if "--ways" in options else ""
+    (again,) = json.loads(run(f"{path} -M 64 {sets} --json").output)["rows"]
+    assert again["requests"] == row["requests"] and again["compulsory"] == row["compulsory"]
+    for policy in ("lru", "opt"):
+        assert again[policy]["fetched"] == row[policy]["fetched"]
+        assert again[policy]["written"] == row[policy]["written"]
+
+
+def test_the_command_says_what_a_saved_trace_leaves_out(tmp_path: Path) -> None:
+    found = run(f"flash2-forward -n 24 -d 4 -M 64 --save {tmp_path / 'a.oracleGeneral'}")
+    assert "a.oracleGeneral does not store which requests write; a .csv does." in found.output
+
+
 def test_what_does_not_fit_is_said() -> None:
     found = run("flash2-forward -n 24 -d 4 -M 8,60")
     assert found.exit_code == 0 and "does not fit into 8 words; it needs 17" in found.output
@@ -410,6 +562,9 @@ def test_what_does_not_fit_is_said() -> None:
         ("flash2-forward -n 24 -d 4 -M 60 --save a.bin", "a trace is a file"),
         ("flash2-forward -n 24 -d 4 -M 60 -o a.txt", "cannot tell a format"),
         ("nothing.txt -M 60", "there is no such file"),
+        ("nothing.txt -M 60 -n 64", "a trace has its own requests"),
+        ("nothing.txt -M 60 --words", "a trace has its own requests"),
+        ("flash2-forward -n 24 -d 4 -M 60 --save a.txt", "cannot store items of several words"),
     ],
 )
 def test_bad_usage_gets_a_sentence(line: str, message: str) -> None:

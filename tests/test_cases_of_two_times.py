@@ -96,7 +96,7 @@ class Stays:
 
 
 class Reading:
-    """What the proof says of one game, for r dead lines."""
+    """The claim of the proof about one game, for r dead lines."""
 
     def __init__(self, game: Stays, r: int) -> None:
         self.game, self.n, self.d, self.r = game, game.n, game.d, r

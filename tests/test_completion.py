@@ -1,4 +1,4 @@
-"""What a shell completes: each option and argument of a closed set, with exactly the values that it takes."""
+"""Completion in a shell: each option and argument of a closed set, with exactly the values that it takes."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ ALL = {words: found for name in cli.HOMES for words, found in commands(name, GRO
 
 @pytest.fixture
 def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
-    """What bash gets when it asks, the whole way."""
+    """The words that bash gets when it asks, the whole way."""
 
     def complete(*words: str, typed: str = "") -> list[str]:
         line = ["pebblesim", *" ".join(words).split()]

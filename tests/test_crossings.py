@@ -149,7 +149,7 @@ def test_sizes_of_any_problem_have_a_crossing() -> None:
     st.integers(1, 400),
 )
 def test_io_does_not_rise_with_M(name: str, n: int, d: int, M: int) -> None:
-    """What the search rests on, for every schedule that it takes."""
+    """The assumptions of the search hold for every schedule that it takes."""
     try:
         curve = Curve(get(name), {"n": n, "d": d})
     except UsageError as refusal:
@@ -195,8 +195,10 @@ def test_the_exponent_is_measured() -> None:
 
 def test_the_regimes_of_the_lower_bound_meet_where_it_changes() -> None:
     backward, dims = get("small-cache").problem, {"n": 512, "d": 16}
-    found = list(regimes(backward, dims))
-    assert [name for _, name in found][:3] == ["D1r", "D4r", "D3"] and found[-1][1] == "compulsory"
+    told: list[float] = []
+    found = list(regimes(backward, dims, told.append))
+    assert told == sorted(told) and told[-1] == 1 and len(told) > 20
+    assert [name for _, name in found][:3] == ["D4r", "D3", "D5"] and found[-1][1] == "compulsory"
     for (_, before), (M, name) in pairwise(found):
         assert (best(backward, dims, M - 1).name, best(backward, dims, M).name) == (before, name)
     d3 = next(M for M, name in found if name == "D3")

@@ -99,7 +99,7 @@ def drawn(random: Random, size: int) -> Term:
 
 
 def added(f: Term) -> Term:
-    """The same with a sum for each difference: what f is of the order of unless something cancels."""
+    """A term with a sum for each difference of f: f is of its order unless something cancels."""
     return Term("+" if f.op == "-" else f.op, tuple(map(added, f.parts)))
 
 
@@ -154,7 +154,7 @@ def inside(region: str, sizes: Sizes) -> bool:
 
 
 def grows(f: Term, g: Term, along: list[Sizes]) -> str | None:
-    """What contradicts |f| = O(g) and g > 0 at some sizes, the last of them far out; None if nothing does."""
+    """The sizes that contradict |f| = O(g) and g > 0 at some sizes, the last of them far out; None if nothing does."""
     ratios = []
     for sizes in along:
         try:
@@ -187,7 +187,7 @@ def bits(x: Fraction) -> int:
 
 
 def contradiction(f: Term, g: Term, witness: Witness, region: str) -> str | None:
-    """What is wrong with a refutation."""
+    """The mistake of a refutation; None if there is none."""
     above, below = (f, g) if witness.ratio == "f/g" else (g, f)
     ratios = []
     for far in BITS[2:]:

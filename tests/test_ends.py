@@ -79,7 +79,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """What a command prints where the terminal has some encoding."""
+    """The output of a command where the terminal has some encoding."""
 
     def run(line: str, encoding: str) -> str:
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -147,10 +147,21 @@ def test_any_command_can_be_interrupted(
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
-    """Whatever is imported first is where it strikes."""
+@pytest.mark.parametrize("again", ["", "stderr", "exit"])
+def test_ctrl_c_during_the_imports_is_no_traceback(again: str) -> None:
+    """Whatever is imported first is where it strikes; a second time where the first is reported, or Python ends."""
     code = (
-        "import signal, sys\n"
+        "import atexit, signal, sys\n"
+        "class Twice:\n"
+        "    def write(self, text):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "        return sys.__stderr__.write(text)\n"
+        "    def flush(self):\n"
+        "        sys.__stderr__.flush()\n"
+        f"if {again!r} == 'stderr':\n"
+        "    sys.stderr = Twice()\n"
+        f"if {again!r} == 'exit':\n"
+        "    atexit.register(signal.raise_signal, signal.SIGINT)\n"
         "from pebblesim.__main__ import main\n"
         "class Strike:\n"
         "    def find_spec(self, name, path, target=None):\n"

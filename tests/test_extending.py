@@ -1,7 +1,8 @@
-"""What docs/extending.md promises: a schedule, a problem, its graph and a bound take one file, and little is asked."""
+"""The promises of docs/extending.md: a schedule, a problem, a graph and a bound take one file, little is asked."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
-from pebblesim.language.problems import PROBLEMS
+from pebblesim.core.errors import UsageError
+from pebblesim.counting.held import _hold
+from pebblesim.language.problems import PROBLEMS, problem
+from pebblesim.language.registry import SCHEDULES
+from pebblesim.lower_bounds.bounds import lower_bounds
+from pebblesim.lower_bounds.cutting import Bounding
+from pebblesim.lower_bounds.instances import Product
 
 Run = Callable[[str], tuple[int, str, str]]
 
@@ -205,3 +212,68 @@ def test_what_a_problem_cannot_say_of_itself(old: str, new: str, says: str) -> N
     with pytest.raises(ps.UsageError, match=says):
         exec(compile(BARE.replace(old, new), "mine.py", "exec"), {"__name__": "mine"})
         ps.bounds("sum-of-vectors", rows=3, M=9)
+
+
+def test_bounds_that_return_a_claim_instead_of_yielding_it_are_refused() -> None:
+    solves = problem("matmul")
+    one = [Product("C", "A", "B", ("m", "k", "n"))]
+    returned = Bounding(("A", "B", "C"), lambda case: case.of_products("mine", "products", one))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the bounds of problem 'matmul' are one claim; `yield` it"):
+        lower_bounds(replace(solves, bounds=returned), {"m": 4, "k": 4, "n": 4}, 16)
+
+
+HEADS = BARE.replace('("rows",),\n    from_nd={"rows": "n"}', '("h", "rows"),\n    from_nd={"h": "n", "rows": "n"}')
+HEADS = HEADS.replace(': ("rows",)}', ': ("h", "rows")}').replace('"a": ("rows",)', '"a": ("h", "rows")')
+HEADS = HEADS.partition("\n\n@ps.schedule")[0]
+
+
+@pytest.mark.parametrize(
+    ("theta", "says"),
+    [
+        ("rows", r"it is 16,777,216 words, where every game moves at least 844,424,930,131,968 words \(compulsory\)"),
+        ("h*rows + h*rows**2/M", None),
+        ("h*rows", None),
+        ("h*rows/sqrt(M)", "is not one: with h = .* every game moves at least"),
+        ("h*rows - rows**2", "is not one: with .* every game moves a word"),
+    ],
+)
+def test_a_theta_that_bounds_outgrow_is_refused(theta: str, says: str | None) -> None:
+    """Without h it is below the words of all inputs, ever further with more heads."""
+    text = HEADS.replace("source=", f'theta=ps.Theta("{theta}", "mine"), source=')
+    with PROBLEMS.temporary():
+        exec(compile(text, "mine.py", "exec"), {"__name__": "mine"})
+        if says is None:
+            assert ps.bounds("sum-of-vectors", h=64, rows=4096, M=100).best.value == 3 * 64 * 4096
+            return
+        with pytest.raises(ps.UsageError, match=says):
+            ps.bounds("sum-of-vectors", h=64, rows=4096, M=100)
+
+
+@pytest.mark.parametrize(
+    "asked", [lambda: ps.count("adding", rows=9, M=9), lambda: ps.compare("sum-of-vectors", rows=9, M=9)]
+)
+def test_a_theta_that_a_schedule_undercuts_is_refused(asked: Callable[[], object]) -> None:
+    text = BARE.replace("source=", 'theta=ps.Theta("rows**2", "mine"), source=', 1)
+    with PROBLEMS.temporary(), SCHEDULES.temporary():
+        exec(compile(text, "mine.py", "exec"), {"__name__": "mine"})
+        with pytest.raises(ps.UsageError, match=r"with rows = 16,777,216 .* where adding moves 50,331,648 words"):
+            asked()
+
+
+def test_a_bound_for_every_way_above_a_count_is_refused_where_it_is_printed() -> None:
+    """A thousand times the products of scores are more than they are; the tiles of the schedule show it."""
+    claimed = '[Product("E", "Q", "K", ("queries", "d", "keys"))])'
+    assert claimed in WHOLE
+    text = WHOLE.replace(claimed, f"{claimed}._replace(products=1000 * 512**2 * 256)")
+    with PROBLEMS.temporary(), SCHEDULES.temporary():
+        exec(compile(text, "mine.py", "exec"), {"__name__": "mine"})
+        with pytest.raises(ps.UsageError, match=r"mine gives .* words for scores with n = 512, .* tile-by-tile with"):
+            ps.bounds("scores", n=512, d=256, M=1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, each in PROBLEMS.items() if each.theta])
+def test_every_theta_that_ships_would_pass(name: str) -> None:
+    for solves in (PROBLEMS[name], PROBLEMS[name].rectangle):
+        if solves is not None and solves.theta is not None:
+            _hold(solves, solves.theta)

@@ -1,4 +1,4 @@
-"""What all of the package uses of the machine: files, functions in machine code, memory."""
+"""The parts of the machine that all of the package uses: files, functions in machine code, memory."""
 
 import ast
 import os
@@ -188,7 +188,7 @@ for function, number in zip((halved, tripled), sys.argv[3:]):
 
 
 def at_once(folder: Path, *numbers: tuple[str, str]) -> list[list[str]]:
-    """What two processes print that ask for two functions, one after the other, each at the same time.
+    """The output of two processes that ask for two functions, one after the other, each at the same time.
 
     Of each function: the result, and how often it was compiled.
     """

@@ -1,4 +1,4 @@
-"""What kernels hold, do and take: against Triton's compiler, the count, and what was measured on an H200."""
+"""Storage, work and time of kernels: against Triton's compiler, the count, and what was measured on an H200."""
 
 from __future__ import annotations
 

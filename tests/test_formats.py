@@ -39,7 +39,7 @@ def graphs(draw: st.DrawFn) -> Cdag:
 
 
 def held_in(graph: Cdag) -> tuple[object, ...]:
-    """What the game depends on: vertices, operands in order, words, inputs, outputs."""
+    """All that the game depends on: vertices, operands in order, words, inputs, outputs."""
     operands = [list(dict.fromkeys(graph.predecessors(v).tolist())) for v in range(graph.vertices)]
     words = [1] * graph.vertices if graph.weights is None else graph.weights.tolist()
     return operands, words, graph.inputs.tolist(), graph.outputs.tolist()
@@ -188,6 +188,10 @@ def test_files_of_others(tmp_path: Path) -> None:
     )
     assert load_graph(tmp_path / "strict", "dot").names == ("a", "b", "c")
     assert load_graph(tmp_path / "a.mtx", "matrix-market").vertices == 3
+    for text in ("// two edges\n0 1\n  // in two lines\n1 2\n", "\ufeff0 1 2.5\n1 2 {}\n"):
+        (tmp_path / "b.edges").write_text(text)
+        graph = load_graph(tmp_path / "b.edges")
+        assert (edges_of(graph), graph.names) == ({(0, 1), (1, 2)}, None)
     quoted = FORMATS["dot"].read(b'digraph { "node" -> "edge"; "graph" [words=2]; "subgraph" -> "node" }')
     assert quoted.names == ("node", "edge", "graph", "subgraph")
     assert (edges_of(quoted), quoted.weights.tolist()) == ({(0, 1), (3, 0)}, [1, 1, 2, 1])
@@ -221,6 +225,17 @@ XML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault
         ("g.edges", "a b\nb c\nc a\n", "cycle a -> b -> c -> a,"),
         ("g.edges", "a b\nc d\na b\n", "the edge from a to b is given twice"),
         ("g.edges", "a c\nb c d\n", "line 2: an edge has two vertices, 'from to'; found a third word, 'd'"),
+        (
+            "g.edges",
+            "1 2\n# a b c\n2 3 word\n",
+            "line 3: an edge has two vertices, 'from to'; found a third word",
+        ),
+        (
+            "g.json",
+            '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": true}]}',
+            "names 'True', which",
+        ),
+        ("g.dag", "2 1\n0 1\n1 1\n0 99999999999\n1 1\n0 1\n", "2 whole numbers, 1 or more, below 2^31"),
         ("g.mtx", "2 2 1\n2 1\n", "line 1: a MatrixMarket file of a sparse matrix starts"),
         ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 5\n", "is above the diagonal"),
         ("g.mtx", "%%MatrixMarket matrix coordinate real general\n2 2 2\n2 1 5\n", "2 entries are announced, but 1"),

@@ -46,7 +46,11 @@ def test_every_tensor_of_every_problem_and_schedule_has_an_entry(name: str) -> N
     for schedule in of_problem(name):
         for read_or_written in re.findall(r"(?:read|write) (\w+)", ps.show(schedule)):
             seen.add(read_or_written)
-    assert seen == set(solves.glossary)
+    assert seen == set(solves.glossary), (
+        f"give each tensor of {name!r} an entry in its glossary, (formula, meaning), as for matmul in "
+        f"pebblesim/catalogue/matmul.py; lacking: {sorted(seen - set(solves.glossary)) or 'none'}, "
+        f"of no tensor: {sorted(set(solves.glossary) - seen) or 'none'}"
+    )
     assert kinds <= set(PARTS)
     for entry in glossary(name):
         assert (entry.formula == "") == (entry.role == "input"), entry
@@ -73,7 +77,7 @@ def test_every_kind_of_vertex_is_met_and_called_as_the_glossary_says() -> None:
 
 
 class Matrix:
-    """What formulas say, as numpy: `*` is the matrix product, `@` the product entry by entry."""
+    """The matrices of formulas, as numpy: `*` is the matrix product, `@` the product entry by entry."""
 
     def __init__(self, values: Any) -> None:
         self.v = np.asarray(values, float)
@@ -112,7 +116,11 @@ def evaluated(formula: str, values: dict[str, Any]) -> Any:
     text = re.sub(r"(\w+)ᵀ", r"T(\1)", text)
     text = re.sub(r"diag\(([^()]*)\)⁻¹", r"inverse(diag(\1))", text)
     text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)  # a product without a sign
-    return eval(text, {"__builtins__": {}}, names).v
+    try:
+        return eval(text, {"__builtins__": {}}, names).v
+    except NameError as unknown:
+        known = sorted(name for name, value in names.items() if callable(value))
+        raise AssertionError(f"{formula!r}: {unknown.name} is no tensor, and none of {', '.join(known)}") from None
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -127,8 +135,9 @@ def test_the_formulas_are_true(name: str) -> None:
         values = graph.evaluate(inputs, names)
         values = solves.reference(inputs) | values
         for tensor in names:
+            assert tensor in solves.glossary, f"{tensor} has no entry in the glossary of {name!r}"
             formula = solves.glossary[tensor][0]
-            used = set(re.findall(r"[^\W\d]\w*", formula)) & set(solves.glossary)
+            used = set(re.findall(r"[^\W\d]\w*", formula.replace("ᵀ", ""))) & set(solves.glossary)
             if not formula or re.search(r"_prev|_block", formula) or not used <= set(values):
                 continue
             if tensor in ("A", "AV") and {"m", "m_block", "m_s"} & {family.name for family in graph.families}:
@@ -206,7 +215,7 @@ def test_the_glossary_as_json(run: Run) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints."""
+    """The output of a command."""
 
     def run(line: str) -> str:
         monkeypatch.setattr(sys, "argv", ["pebblesim", *line.split()])

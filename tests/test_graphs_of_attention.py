@@ -93,6 +93,17 @@ def test_weights_that_are_absorbed_change_the_order_and_not_the_result(name: str
     assert_sound(graph)
 
 
+@pytest.mark.parametrize("softmax", RUNNING)
+def test_the_mean_of_inputs_is_that_of_the_last_block(softmax: str) -> None:
+    """O = PA W_V, with PA after all three blocks of keys."""
+    sizes = {"n_q": 3, "n_k": 5, "d": 2, "d_k": 3, "d_v": 4}
+    own = problem("projected-forward").rectangle
+    assert own is not None
+    inputs = own.random_inputs(sizes)
+    graph = graphs.build("projected-forward", **sizes, softmax=softmax, column_block=2, absorbed=("W_V",))
+    np.testing.assert_allclose(graph.evaluate(inputs)["O"], own.reference(inputs)["O"], rtol=1e-10)
+
+
 @pytest.mark.parametrize("output", ["dQ", "dK", "dV"])
 def test_the_reference_gradients_are_finite_differences(output: str) -> None:
     """L(Q, K, V) = Σ dO ∘ O has these gradients."""

@@ -134,7 +134,7 @@ def test_two_partitions(seed: int) -> None:
 
 
 def halves() -> list[dict[str, Any]]:
-    """What benchmarks/gpu/l2_halves.py measured on an H200."""
+    """The measurements of benchmarks/gpu/l2_halves.py on an H200."""
     file = Path(__file__).parent.parent / "benchmarks" / "gpu" / "l2_halves.jsonl"
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()][1:]
 

@@ -3,10 +3,12 @@
 import random
 
 import pytest
+import strategies
 from test_schedules import TESTED, played
 
 import pebblesim as ps
 from pebblesim.analysis.count import count
+from pebblesim.core.errors import UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -18,11 +20,17 @@ def test_algorithm_6_in_full() -> None:
 @pytest.mark.parametrize("summation", ["chain", "balanced", "blocked:3"])
 @pytest.mark.parametrize("name", TESTED)
 def test_many_games_of_middling_size(name: str, summation: str) -> None:
-    schedule, draw = TESTED[name], random.Random(name)
+    schedule, draw, refused = TESTED[name], random.Random(name), 0
     for _ in range(40):
         sizes = {size: draw.randint(1, 20) for size in (*schedule.problem.dims, *schedule.blocks)}
         predicted = count(schedule.program, sizes, summation)
-        game = played(schedule, sizes, summation, predicted.peak_red)
+        try:
+            game = played(schedule, sizes, summation, predicted.peak_red)
+        except UsageError as error:
+            assert "several partial sums; choose summation 'chain'" in str(error)
+            refused += 1
+            continue
         assert game.complete, sizes
         assert (game.reads, game.writes) == (predicted.total.reads, predicted.total.writes), sizes
         assert game.peak_red == predicted.peak_red, sizes
+    assert (refused > 0) == (summation != "chain" and strategies.only_chains(schedule))

@@ -44,29 +44,20 @@ LAYERS = (
 """The rooms of pebblesim from the ground up; each may import those of the layers below its own, and nothing else."""
 
 LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
-"""What is loaded by name when it is first asked for: what ships with pebblesim."""
+"""Imports by name, at the first lookup: the schedules that ship with pebblesim."""
 
 PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_machine")
-"""What turns a program into moves."""
+"""The modules that turn a program into moves."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
-"""What the player and the graphs share with the referee: the moves, and how vertices are numbered."""
-
-
-def imports(module: str, path: Path, types: bool = True) -> list[str]:
-    """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
-    return [name for name, for_types in everything(module, path) if types or not for_types]
+"""The modules that the player and the graphs share with the referee: moves, and the numbers of vertices."""
 
 
 @cache
-def everything(module: str, path: Path) -> list[tuple[str, bool]]:
-    """The same, and of each whether it is for the names of types alone."""
+def imports(module: str, path: Path) -> list[str]:
+    """All that a file imports, at its top or inside a function; `from a import b` gives a.b, be it a module or not."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
-    return [
-        (name, isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test))
-        for part in parsed(path).body
-        for name in _imports(part, package)
-    ]
+    return [name for part in parsed(path).body for name in _imports(part, package)]
 
 
 @cache
@@ -124,10 +115,10 @@ def test_imports_go_in_one_direction(module: str) -> None:
 
 
 def test_no_imports_run_in_circles() -> None:
-    """Of modules; what is imported for the names of types alone ties nothing, nor does a package that lists modules."""
+    """Modules import each other one way, for the names of types, too; a package that lists modules does not count."""
     graph = nx.DiGraph()
     for module, path in SOURCES.items():
-        for target in imports(module, path, types=False):
+        for target in imports(module, path):
             source = target if target in SOURCES else target.rpartition(".")[0]
             if (module, target) in LATE:
                 continue
@@ -169,6 +160,18 @@ def test_a_top_folder_cannot_be_imported_by_its_short_name(package: str) -> None
         importlib.import_module(package)
 
 
+def test_no_docstring_needs_its_neighbour() -> None:
+    """A sentence that begins so leaves out its subject, or its verb."""
+    begins = re.compile(r'^ *"""(The same|Of|What)\b')
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for module, path in SOURCES.items()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if begins.match(line)
+    ]
+    assert found == []
+
+
 def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     places = r"(^|[^\w.])/(work|root|home|farm|tmp|opt|Users)/" + "|" + r"\b(pypi|pythonhosted)\.(org|io)"
     kept = [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir(), *ROOT.glob("*.md")]
@@ -183,15 +186,40 @@ def test_no_file_names_a_place_that_only_one_machine_has() -> None:
     assert hits == []
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_layers() -> None:
+    """CONTRIBUTING.md draws them from the top: a number for each floor, and a line for each room."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^ (\d| )  (\w+) ", text.partition("```text\n")[2].partition("```")[0], re.MULTILINE)
+    floors: dict[int, set[str]] = {}
+    for number, name in drawn:
+        floor = int(number) if number.strip() else min(floors)
+        floors.setdefault(floor, set()).add(name)
+    assert floors == {floor: set(layer) for floor, layer in enumerate(LAYERS, 1)}
+
+
+HEAVY = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
+
+
+def test_problems_and_schedules_import_heavy_libraries_inside_functions() -> None:
+    """They are loaded whenever something is counted: import numpy in the function that uses it."""
+    at_the_top = [
+        f"{module}: {name}"
+        for module, path in SOURCES.items()
+        if within(module, "catalogue", "schedules")
+        for part in parsed(path).body
+        if isinstance(part, ast.Import | ast.ImportFrom)
+        for name in _imports(part, [])
+        if name.split(".")[0] in HEAVY
+    ]
+    assert at_the_top == []
+
+
 def loaded(names: list[str], what: str) -> list[str]:
     """Which of these modules a new interpreter has imported after these statements."""
     code = f"import sys\n{what}\nprint(*(name for name in {names} if name in sys.modules), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stderr.split()
-
-
-HEAVY = ["numpy", "sympy", "numba", "matplotlib", "networkx", "joblib", "distributed", "pyarrow", "sqlite3"]
 
 
 @pytest.mark.parametrize(

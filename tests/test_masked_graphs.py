@@ -680,7 +680,7 @@ def test_masked_vertices_in_words(tmp_path: Any) -> None:
     node = graph.to_networkx().nodes[int(graph.tensor("Z")[1, 0])]
     assert (node["label"], node["op"], node["input"]) == ("Z[1,0] (not allowed)", "zero", False)
     save(graph, tmp_path / "g.json")
-    save(graph, tmp_path / "g.hdag")
+    save(graph, tmp_path / "g.dot")
 
 
 def test_rows_that_no_step_of_a_loop_has_made() -> None:

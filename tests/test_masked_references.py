@@ -100,7 +100,7 @@ def test_what_the_forward_pass_keeps(sizes: dict[str, int], seed: int, data: st.
 def test_gradients_are_finite_differences(
     name: str, gradient: str, of: str, sizes: dict[str, int], data: st.DataObject
 ) -> None:
-    """Of L = Σ dO ∘ O, whose outputs come from the loops."""
+    """The gradients are those of L = Σ dO ∘ O, whose outputs come from the loops."""
     allowed = data.draw(strategies.allowed_pairs(sizes["n"]))
     inputs = problem(name).random_inputs(sizes, 3)
     analytic = problem(name).reference(inputs, allowed)[gradient]

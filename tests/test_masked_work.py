@@ -66,7 +66,7 @@ def online_in_memory(m, Q, K, V, *, a, b):
 
 
 def online_of_all_rows(m, Q, K, V, *, a, b):
-    """The same with the rows outside, those without a pair too: what nothing was added to stays a constant."""
+    """An online softmax with all rows outside, those without a pair too: a sum without terms stays a constant."""
     n, d = Q.shape
     O, L = m.tensor("O", n, d), m.tensor("L", n)
     for i in m.tiles(n, a):
@@ -222,7 +222,7 @@ def traced(function: Callable[..., None]) -> Program:
 
 
 def operations(program: Program, of_problem: str, options: dict[str, Any], sizes: dict[str, int], mask: Mask) -> Any:
-    """What the referee says of the game, and how often each operation was carried out in it."""
+    """The verdict on the game, and how often each operation was carried out in it."""
     options = {name: sizes.get(str(value), value) for name, value in options.items()}
     if program.outputs != tuple(problem(of_problem).outputs):
         options["outputs"] = program.outputs

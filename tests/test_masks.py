@@ -252,3 +252,10 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
     for wrong in ("lengths:3,x", "lengths:3,5:bigbird:1:1:1:1", "lengths:1/2/3", "lengths:1,2/3"):
         with pytest.raises(UsageError, match="mask 'lengths"):
             masks.of(wrong)
+
+
+@pytest.mark.parametrize(("text", "what"), [("bigbird:2:1:1:99", "99 random"), ("bigbird:2:1:5:1", "5 global")])
+def test_a_row_cannot_have_more_blocks_than_there_are(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=rf"{what} blocks in a row was given, but a row has 4 blocks"):
+        masks.from_text(text).allowed(8)
+    assert masks.from_text("bigbird:2:1:1:4").allowed(8).all()

@@ -44,7 +44,7 @@ def executed(notebook: Notebook) -> Notebook:
 
 
 def told(notebook: Notebook) -> list[tuple[int, str]]:
-    """What each cell prints, and that it shows a picture; not what goes to stderr, as when matplotlib is new."""
+    """The output of each cell, and whether it shows a picture; not what goes to stderr, as when matplotlib is new."""
     found = []
     for number, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", ()):

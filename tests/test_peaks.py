@@ -236,7 +236,7 @@ def test_sums_kept_apart_that_have_no_terms(d: int, mask: Any, blocks: dict[str,
 @pytest.mark.parametrize("d", [1, 2])
 @pytest.mark.parametrize("pair", [(4, 1), (0, 0)])
 def test_a_sum_that_waits_in_memory_gets_no_terms_of_rows_without_pairs(d: int, pair: tuple[int, int]) -> None:
-    """Of two tiles of rows one has no pair; the sum has moved from the tile that was read."""
+    """One of two tiles of rows has no pair; the sum has moved from the tile that was read."""
     mask = np.zeros((5, 5), bool)
     mask[pair] = True
     played = ps.play(SCHEDULES[2], M=10**6, n=5, d=d, blocks={"B": 5, "b": 3}, mask=mask)
@@ -280,7 +280,7 @@ def test_a_tree_over_sums_kept_apart_has_the_terms_of_all_of_them(summation: str
 
 @pytest.mark.parametrize(("k", "n", "b"), [(5, 7, 3), (4, 9, 4), (3, 5, 2), (5, 13, 3)])
 def test_the_last_full_tile_can_be_the_fullest(k: int, n: int, b: int) -> None:
-    """Of one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""
+    """In one row: k words of A, n - 1 sums of which the last ones are being made, and kb words of B."""
     assert n % b == 1
     schedule, before = SCHEDULES[0], n - 1 - b
     played = ps.play(schedule, M=10**6, m=2, k=k, n=n, blocks={"b": b})
@@ -335,3 +335,12 @@ def test_a_term_takes_the_pebbles_of_its_expression(expression: str, at_once: in
     assert end.peak_red == count(program, sizes).peak_red == 4 * k + most
     inputs = toy.random_inputs(sizes)
     np.testing.assert_allclose(numbers(program, sizes, inputs)["r"], toy.reference(inputs)["r"])
+
+
+def test_a_schedule_that_brings_nothing_into_the_cache_has_no_peak() -> None:
+    """Constants are written from nowhere; one red pebble makes them, one after the other."""
+
+    def nothing(m: Machine, A: Tensor, B: Tensor) -> None:
+        m.write(m.tensor("C", A.shape[0], B.shape[1]), 0)
+
+    assert count(unregistered(nothing).program, {"m": 2, "k": 3, "n": 4}).peak_words == 0

@@ -74,7 +74,7 @@ def test_the_gap_of_a_problem_with_and_without_some_bounds(ax: Axes) -> None:
     found = ps.gaps("backward", n=40, d=6, M=CACHES)
     assert gaps(found, ax, ("D1", "D2", "D4")) is ax
     without, whole, _ = (list(zip(*each.get_data(), strict=True)) for each in ax.get_lines())
-    assert whole == [(M, best(M).gap) for M in CACHES]
+    assert whole == [(M, best(M).gap_of_way) for M in CACHES]
     for row, (M, gap_without) in zip(found.rows, without, strict=True):
         known = ps.bounds("backward", schedule=row.schedule, n=40, d=6, M=M).lower
         least = max(bound.value for bound in known if bound.name not in ("D1", "D2", "D4"))

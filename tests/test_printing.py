@@ -1,4 +1,4 @@
-"""What commands print fits the terminal: what matters most stays, nothing is cut off; --wide and a pipe have all."""
+"""The output of commands fits the terminal: what matters most stays, nothing is cut off; --wide and a pipe have all."""
 
 import contextlib
 import fcntl

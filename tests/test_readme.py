@@ -1,4 +1,4 @@
-"""What the documents show is what happens: their examples are run, and the output is compared to the letter.
+"""The documents show what happens: their examples are run, and the output is compared to the letter.
 
 In a `console` block each line that starts with `$ ` is run, and what follows it is the output. A `python` block is run
 as a file of its own; a `text` block right after it is the output. Space at the end of a line does not count. What is
@@ -63,7 +63,7 @@ def with_real_output(document: str, folder: Path) -> str:
 
 
 def output_here(run: Callable[[], object], folder: Path) -> str:
-    """What something prints when it is run here, in that folder, as if it were a program of its own."""
+    """The output of something that is run here, in that folder, as if it were a program of its own."""
     with TemporaryFile("w+", encoding="utf-8") as file:
         with (
             warnings.catch_warnings(),
@@ -81,7 +81,7 @@ def output_here(run: Callable[[], object], folder: Path) -> str:
 
 
 def output(command: str, folder: Path) -> str:
-    """What a command prints, whatever its exit code: a refused game is an example too."""
+    """The output of a command, whatever its exit code: a refused game is an example too."""
     shown = SHOWN.search(command)
     program, *words = shlex.split(SHOWN.sub("", command))
     if program == "pebblesim" and not set("|<>&;*$`") & set(SHOWN.sub("", command)):
@@ -116,7 +116,7 @@ def test_the_examples_print_what_the_document_says(name: str, tmp_path: Path) ->
     assert with_real_output(document, tmp_path) == document
 
 
-@pytest.mark.parametrize("name", ALL_DOCUMENTS)
+@pytest.mark.parametrize("name", [*ALL_DOCUMENTS, "CONTRIBUTING.md", "tests/README.md"])
 def test_links_to_files_lead_somewhere(name: str) -> None:
     links = LINK.findall((ROOT / name).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []

@@ -1,4 +1,4 @@
-"""What `make docs` builds is whole: every document and every public name is in it."""
+"""The site that `make docs` builds is whole: every document and every public name is in it."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 FUNCTIONS = [name for name in ps.__all__ if inspect.isfunction(getattr(ps, name))]
 LANGUAGE = ("exp", "log", "maximum", "relu", "rowmax", "rowsum", "sigmoid", "step")
-"""What makes sense inside a schedule alone; the schedules are its examples."""
+"""Names that make sense inside a schedule alone; the schedules are its examples."""
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

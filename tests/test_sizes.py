@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from pebblesim.core.arithmetic import function_of, names_in
 from pebblesim.core.errors import UsageError
 from pebblesim.core.notation import parse
-from pebblesim.core.sizes import BYTES, evaluate_rule, parse_size, parse_words, whole
+from pebblesim.core.sizes import BYTES, evaluate_rule, parse_bytes, parse_size, parse_words, several, whole
+from pebblesim.language.masks import from_text
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ from pebblesim.core.sizes import BYTES, evaluate_rule, parse_size, parse_words, 
         ("5^0", 1),
         ("1_000_000", 10**6),
         ("1,048,576", 2**20),
+        ("64,128", 64128),
+        ("1,024k", 2**20),
     ],
 )
 def test_sizes_that_are_understood(text: str, value: int) -> None:
@@ -39,14 +42,49 @@ def test_sizes_that_are_understood(text: str, value: int) -> None:
     "text",
     [
         *("", " ", "0", "-1", "+1", "1.5", "1e6", "k", "64kk", "64 k", "64T", "2^", "^2", "2^-1", "2^1.5", "2^20k"),
+        *("1" * 5000, "1__0", "_1", "1_", "1_000,000", "٣", "2^" + "1" * 5000),
         *("0k", "0^0", "0x10", "n", "nan", "inf", "2**3", "2^2^2", "2^100000", "1/2", "½", "²"),
     ],
 )
 def test_sizes_that_are_not(text: str) -> None:
-    message = f"n = {text!r} was given; n must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+    shown = text if len(text) <= 60 else f"{text[:60]}…"
+    message = f"n = {shown!r} was given; n must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
     with pytest.raises(UsageError) as refusal:
         parse_size("n", text)
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("text", ["1,0", "1,024,", "1,0240", "10,24", "1,024,00", ",1", "1,,024", "1,2k"])
+def test_commas_group_thousands_or_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"n = .* was given; n must be a whole number"):
+        parse_size("n", text)
+    if text.strip(",") == text and ",," not in text:
+        with pytest.raises(UsageError, match=r"commas group thousands, as in 4,096, and do not separate sizes\.$"):
+            parse_size("n", text)
+
+
+def test_in_a_list_commas_separate() -> None:
+    assert several("n", "64,128") == (64, 128)
+    assert several("n", "16, 384") == (16, 384)
+    for text in ("4,096", "1k,4,096:8,192:x2", "1,024"):
+        with pytest.raises(UsageError, match="here commas separate sizes, and '0"):
+            several("n", text)
+    assert from_text("lengths:3,5").queries == (3, 5)
+    with pytest.raises(UsageError, match="here commas separate sizes, and '024' is none; write 4096, not 4,096"):
+        from_text("lengths:1,024")
+
+
+@pytest.mark.parametrize("text", ["1.1MiB", "0.3B", "1.0001KiB", "2.5B"])
+def test_a_part_of_a_byte_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a whole number of bytes; write e\.g\. \d+B\.$"):
+        parse_bytes("M", text)
+
+
+def test_bytes_may_be_grouped_too() -> None:
+    assert parse_bytes("M", "1,024KiB") == parse_bytes("M", "1024KiB") == 2**20
+    for text in ("10,24KiB", "1" * 5000 + "B"):
+        with pytest.raises(UsageError, match="is not a size in bytes"):
+            parse_bytes("M", text)
 
 
 @given(value=st.integers(1, 2**70), at=st.integers(0, 3))
@@ -124,7 +162,7 @@ POSITIVE = st.integers(1, 10**9)
 
 
 def exact(text: str, values: dict[str, int]) -> int:
-    """What sympy makes of a rule; it must come out whole."""
+    """The value that sympy gives a rule; it must come out whole."""
     result = sympy.sympify(text).subs({sympy.Symbol(name): sympy.Integer(value) for name, value in values.items()})
     assert result.is_Integer
     return int(result)

@@ -39,6 +39,21 @@ COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
 GAMES = ["--schedule", "small-cache,row-stationary", "-n", "8,12,16", "-d", "4", "-M", "40:160:x2", "--what", "play"]
 
 
+def test_idle_workers_end_after_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even those of a sweep that was killed."""
+    import joblib
+
+    given: list[dict[str, Any]] = []
+
+    def config(**settings: Any) -> contextlib.nullcontext[None]:
+        given.append(settings)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(joblib, "parallel_config", config)
+    ps.sweep("small-cache", n=[8, 12], d=4, M=64, jobs=1)
+    assert given == [{"backend": "loky", "idle_worker_timeout": 20}]
+
+
 # -- Sizes -----------------------------------------------------------------------------------------------------------
 
 
@@ -392,7 +407,7 @@ ps.problem(
     values=reference,
     source="mine",
     graph=declare,
-    theta=ps.Theta("n**2*d/sqrt(M)", "mine"),
+    theta=ps.Theta("n**2 + n**2*d/sqrt(M)", "mine"),
 )
 
 
@@ -453,7 +468,7 @@ def test_a_changed_reference_is_played_again(scores: Callable[..., list[dict[str
 
 def test_a_changed_theta_or_bound_is_counted_again(scores: Callable[..., list[dict[str, Any]]]) -> None:
     (first,) = scores(what="count")
-    (doubled,) = scores('"n**2*d/sqrt(M)"', '"2*n**2*d/sqrt(M)"', what="count")
+    (doubled,) = scores('"n**2 + n**2*d/sqrt(M)"', '"2*n**2 + 2*n**2*d/sqrt(M)"', what="count")
     assert doubled["bound_ratio"] == pytest.approx(first["bound_ratio"] / 2)
     own = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
     (bounded,) = scores(what="count", more=own)
@@ -510,7 +525,7 @@ def test_a_definition_says_what_a_function_uses(tmp_path: Path) -> None:
 def test_another_process_knows_a_problem_and_bounds_of_the_readers_own(
     scores: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker is sent is enough for it, although it has not run the file."""
+    """A worker is sent enough, although it has not run the file."""
     more = '@ps.bound(problem="scores")\ndef reads(n, d, M):\n    return n * n + 2 * n * d\n'
     sent: list[bytes] = []
     work = sweep_rows._work
@@ -544,6 +559,20 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
         ps.sweep("small-cache", n=8, d=4, M=99, store=tmp_path / "missing" / "rows.sqlite")
 
 
+def test_a_damaged_store_and_a_store_in_the_place_of_the_table_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "rows.sqlite"
+    ps.sweep("small-cache", n=8, d=4, M=99, store=store)
+    file = sqlite3.connect(store)
+    file.execute("UPDATE rows SET row = 'half of a row'")
+    file.commit()
+    file.close()
+    with pytest.raises(UsageError, match=r"rows in .*rows\.sqlite' cannot be read: Expecting value"):
+        ps.sweep("small-cache", n=8, d=4, M=99, store=store)
+    with pytest.raises(UsageError, match=r"would both be .*a\.csv'; give the store another name"):
+        ps.sweep("small-cache", n=8, d=4, M=99, output=tmp_path / "a.csv", store=tmp_path / "a.csv")
+    assert not (tmp_path / "a.csv").exists()
+
+
 def test_a_row_that_cannot_be_computed_does_not_cost_the_others(tmp_path: Path) -> None:
     out, store = tmp_path / "a.csv", tmp_path / "a.sqlite"
     with pytest.raises(UsageError, match=r"1 of 3 rows could not be computed; the others are kept in .*memory"):
@@ -560,7 +589,7 @@ def environment() -> dict[str, str]:
 
 
 def uninterrupted(output: Path) -> None:
-    """The same sweep in one go, on one core."""
+    """Run the sweep of `killed_after` in one go, on one core."""
     names, M = ["small-cache", "row-stationary"], (40, 80, 160)
     ps.sweep(names, what="play", n=(8, 12, 16), d=4, M=M, jobs=1, output=output)
 

@@ -20,7 +20,7 @@ from pebblesim.lower_bounds.capacities import Cube, least_words
 from pebblesim.lower_bounds.cutting import Cutting, CuttingBound
 from pebblesim.lower_bounds.instances import Formulation, Pairs
 
-DIMS = {"n": 4096, "d": 64, "m": 4096, "k": 64}
+DIMS = {dim: {"n": 4096, "d": 64}[given] for problem in PROBLEMS.values() for dim, given in problem.from_nd.items()}
 
 
 def every_claim() -> dict[str, tuple[CuttingBound, tuple[str, ...], bool]]:
@@ -83,7 +83,7 @@ def test_trees_of_unknown_size_are_treated_so(name: str) -> None:
 
 @strategies.few(SCHEDULES, turn=2)
 def test_no_table_has_more_products_than_a_schedule_of_its_way_multiplies(schedule: Schedule) -> None:
-    sizes = {dim: DIMS[dim] // 64 if dim in ("n", "m") else DIMS[dim] for dim in schedule.problem.dims}
+    sizes = dict.fromkeys(schedule.problem.dims, 64)
     done = count(schedule, M=10**7, **sizes).work["mul"]
     bounding = BOUNDS.get(schedule.problem.bounds or "")
     if bounding is None:
@@ -107,7 +107,7 @@ def test_a_form_is_said_to_hold_as_far_as_trees_take_their_share(name: str) -> N
     ((_, _, high),), (_, unit) = claim.forms, claim.unit
     assert high is not None
     within, beyond = (
-        least_words(claim.products, claim.capacity, int(M), claim.free, claim.tree)
+        least_words(10**6 * claim.products, claim.capacity, int(M), claim.free, claim.tree)
         for M in (0.95 * high * unit, 1.05 * high * unit)
     )
     assert within is not None and beyond is None

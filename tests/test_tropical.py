@@ -281,14 +281,14 @@ def test_differences_where_the_bounds_are_enough() -> None:
 
 
 def test_a_region_that_holds_no_size_is_refused() -> None:
-    """Of none everything would hold."""
+    """Everything would hold in a region without sizes."""
     for region in ("M >= 4*d**2, M <= 2*d**2", "n >= 2*d, n <= d", "n >= d + 1, n <= d"):
         with pytest.raises(UsageError, match="holds no sizes"):
             decide("n", "O", "d", f"{region}, M >= d")
 
 
 def test_what_sympy_takes_for_granted_is_not() -> None:
-    """Of positive integers sympy 1.14 takes the larger of n and n/(d·M) to be n/(d·M)."""
+    """For positive integers sympy 1.14 takes the larger of n and n/(d·M) to be n/(d·M)."""
     assert decide("n", "Θ", "Max(n, n/(d*M))")
     refuted = decide("n", "O", "Min(n, n/(d*M))")
     assert refuted.witness is not None and refuted.witness.growth > 0

@@ -29,7 +29,7 @@ MANY = 10**6
 
 
 def untraced(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Schedule:
-    """The same schedule, traced without looking for what it does again."""
+    """A copy of a schedule, traced without looking for repeated work."""
     with monkeypatch.context() as patch:
         patch.setattr(machine, "check_repeats", lambda program: None)
         again = replace(schedule)
@@ -38,7 +38,7 @@ def untraced(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Schedule:
 
 
 def run(schedule: Schedule, **sizes: int) -> dict[str, tuple[Any, Any]]:
-    """Of each output, what the schedule gives and the reference."""
+    """The values of the schedule and of the reference, for each output."""
     inputs = schedule.problem.random_inputs(sizes, kept=schedule.kept)
     reference = schedule.problem.reference(inputs)
     return {name: (value, reference[name]) for name, value in numbers(schedule.program, sizes, inputs).items()}

@@ -111,7 +111,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node
 
 
 def in_node(script: str, given: Any) -> Any:
-    """What a script prints, as JSON, that knows the page's classes and `given`."""
+    """The output, as JSON, of a script that knows the page's classes and `given`."""
     sources = [(files("pebblesim.views.replay") / name).read_text(encoding="utf-8") for name in SCRIPTS[:3]]
     whole = "\n".join([*sources, 'const given = JSON.parse(require("fs").readFileSync(0, "utf8"));', script])
     ran = subprocess.run(["node", "-e", whole], input=json.dumps(given), capture_output=True, text=True, check=False)
@@ -174,7 +174,7 @@ def test_the_player_knows_every_move(name: str, more: dict[str, Any]) -> None:
 
 
 def model(game: Recording, replace: bool, graph: dict[str, Any], places: set[int]) -> Iterator[dict[str, Any]]:
-    """What is to be seen at some moves, from two sets."""
+    """The state to be seen at some moves, from two sets."""
     red: set[int] = set()
     blue = set(game.graph.inputs.tolist())
     reads = writes = peak = 0

@@ -24,7 +24,7 @@ PAIR = {"S", "Sm", "A", "P"}
 
 
 def check_dead_and_late(graph: Cdag, game: Moves, n: int, d: int) -> int:
-    """Of each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
+    """Check each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
 
     Lines are those of a column k: Q_i and O_ik, K_j and V_jk. Returns how often both were so.
     """
@@ -140,7 +140,7 @@ def test_where_it_is_not_proved() -> None:
 def test_gaps_where_they_were_largest(problem: str, M: int, most: float) -> None:
     """n = 65536, d = 128; before, 1.60, 1.50, 1.46, 1.50, 1.88 and 2.01."""
     rows = ps.compare(problem_name=problem, n=2**16, d=2**7, M=M, blocks="best").rows
-    assert 1 < min(row.gap for row in rows if row.feasible) < most
+    assert 1 < min(row.gap_of_way for row in rows if row.feasible) < most
 
 
 # -- where it is met -----------------------------------------------------------------------------------------------

@@ -23,8 +23,7 @@ from pebblesim.language.registry import SCHEDULES, Schedule
 def test_work_is_what_the_game_computes(schedule: Schedule, data: st.DataObject) -> None:
     sizes = data.draw(strategies.sizes(schedule, largest=6))
     dims = {dim: sizes[dim] for dim in schedule.problem.dims}
-    in_memory = schedule.name.endswith("queries-partly-resident")  # where sums wait that no graph has
-    summation = data.draw(st.just("chain") if in_memory else strategies.SUMMATIONS)
+    summation = data.draw(strategies.trees(schedule))
     graph = graphs.build(schedule.problem.name, summation, **dims, **schedule.graph_options(sizes))
     computed: Counter[str] = Counter()
     for chunk in moves(schedule.program, sizes, graph.families):

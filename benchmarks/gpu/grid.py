@@ -72,7 +72,7 @@ def compile_kernels(track: Track, number: int) -> None:
 
 
 def ceilings(path: Path) -> None:
-    """What the card reaches: reads from L2 past L1, copies in memory, and products of matrices."""
+    """The rates that the card reaches: reads from L2 past L1, copies in memory, and products of matrices."""
     import torch
     from triton.testing import do_bench
 

@@ -70,7 +70,7 @@ METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
     {"dram__bytes_read.sum": "hbm_read", "dram__bytes_write.sum": "hbm_written"},
 )
-"""What is measured together, in one pass: a second one would find in L2 what the profiler has restored."""
+"""Metrics that are measured together, in one pass: a second one would find in L2 what the profiler has restored."""
 
 CACHES = {"2 x 30 MiB": (2, 30), "45 MiB": (1, 45), "60 MiB": (1, 60)}
 """Partitions of L2, and MiB of each, that launches are predicted with: those of an H200, and one in their place."""
@@ -110,7 +110,7 @@ def case_of(row: dict[str, Any]) -> list[Any]:
 
 
 def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
-    """What the count says of a case, in bytes; the source of its kernels; the names of their arguments."""
+    """The counted bytes of a case; the source of its kernels; the names of their arguments."""
     name, dims, heads, blocks, warps, stages, mask = CASES[number]
     schedule, band = get(name), masks.of(mask)
     program = schedule.program if band is None else schedule.masked
@@ -152,7 +152,7 @@ def measured(number: int) -> dict[str, Any]:
 
 
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
-    """What the model of L2 says of memory, with as many blocks of each launch at once as fit.
+    """The traffic of memory by the model of L2, with as many blocks of each launch at once as fit.
 
     None where launches are repeated for some rows after the others, which the model does not know.
     """

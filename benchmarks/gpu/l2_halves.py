@@ -182,7 +182,7 @@ class Bench:
         return cycles.get()
 
     def chip(self) -> dict[str, Any]:
-        """What is known of the chip: sides in the order of launch, cycles near and far, lines in a row of one home."""
+        """Facts about the chip: sides in the order of launch, cycles near and far, lines in a row of one home."""
         where = self.cupy.zeros(self.number, self.cupy.uint32)
         self.kernels["placed"]((self.number,), (32,), (where,), shared_mem=SHARED)
         runs = np.diff(np.flatnonzero(np.diff(self.home)))
@@ -333,7 +333,7 @@ def tiled(bench: Bench) -> Iterator[dict[str, Any]]:
 
 
 def again(bench: Bench) -> Iterator[dict[str, Any]]:
-    """The same lines are read five times: all by all multiprocessors, or each by one, whose home is where."""
+    """Read some lines five times: all by all multiprocessors, or each by one, whose home is where."""
     every, passes = np.arange(bench.number), 5
     own: Callable[[int, int], Lists] = lambda size, turned: [  # noqa: E731
         one if one is not None else other

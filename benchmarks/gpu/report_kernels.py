@@ -188,7 +188,7 @@ def traffic() -> str:
 
 
 def memory() -> str:
-    """What launches read from memory."""
+    """The bytes that launches read from memory."""
     rows = [row for row in load_plain("kernel_bytes") if "by_launch" in row]
     lines = []
     for name in ("L", "O"):

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 from math import isqrt, prod
 
-from pebblesim.analysis.cache_needed import Room
+from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.peak import CHAINS, peak_red
 from pebblesim.analysis.words_moved import Words
 from pebblesim.core.bisection import last_that
@@ -153,7 +153,7 @@ class _Part:
     groups: tuple[tuple[str, ...], ...]
     cuts: Mapping[str, frozenset[int]]
     words: Words
-    room: Room
+    room: CacheNeed
     unmasked: Words
 
     # -- what is feasible ---------------------------------------------------------------------------------------------
@@ -187,13 +187,13 @@ class _Part:
     def fit(self, M: int, sizes: Blocks, fixed: frozenset[str]) -> Blocks:
         """Return all blocks, those of this part by the rule "fit"; other blocks and fixed blocks do not change."""
         groups = [free for group in self.groups if (free := [name for name in group if name not in fixed])]
-        best = self._on_the_way(M, sizes, groups)
+        best = self._fit_in_order(M, sizes, groups)
         if sum(not self.unmasked.blocks.isdisjoint(group) for group in groups) > 1:
             names = [name for group in groups for name in group if name in self.unmasked.blocks]
             best = self._shared(M, sizes, names, best)
         return self._filled(M, best, [[name for name in group if best[name] == 1] for group in groups])
 
-    def _on_the_way(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
+    def _fit_in_order(self, M: int, sizes: Blocks, groups: list[list[str]]) -> Blocks:
         """Return the blocks with the fewest words among those reached if one group after the other grows."""
         best, least, end = sizes, self.words(sizes), sizes
         for group in groups:
@@ -203,11 +203,11 @@ class _Part:
                 return end | {name: min(size, cap) for name, cap in caps.items()}
 
             limit = self.largest(M, grown, max(caps.values()))
-            simple = self.words.falling or not self.words.blocks & set(group)
+            simple = self.words.nonincreasing or not self.words.blocks & set(group)
             # Rows of a workspace take no room in the cache. A search over all their sizes would not end for a large n.
             free = not simple and self.room(grown(limit)) == self.room(end)
             halves = [limit >> halved for halved in range(limit.bit_length())]
-            for size in [limit] if simple else halves if free else self._least_on_the_way(M, grown, limit):
+            for size in [limit] if simple else halves if free else self._least_in_order(M, grown, limit):
                 if self.words(grown(size)) <= least:
                     best, least = grown(size), self.words(grown(size))
             end = grown(limit)
@@ -221,20 +221,20 @@ class _Part:
         This is true if they are proved to be the best. Otherwise they are the best found without a mask for the powers
         of two up to M.
         """
-        if self.words.falling:
+        if self.words.nonincreasing:
             search = _BlockSearch(self, self.words, M, names, start, sizes)
             search.climb()
             if search.prove():
                 return search.best
         best, least = start, self.words(start)
-        for power in range(M.bit_length()):
-            if self.fits(2**power, sizes):
-                blocks = _climbed(self, 2**power, tuple(names), tuple(sizes.items()))
+        for words in (2**power for power in range(M.bit_length())):
+            if self.fits(words, sizes):
+                blocks = _climbed(self, words, tuple(names), tuple(sizes.items()))
                 if self.words(blocks) <= least:
                     best, least = blocks, self.words(blocks)
         return best
 
-    def _least_on_the_way(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
+    def _least_in_order(self, M: int, grown: Callable[[int], Blocks], limit: int) -> list[int]:
         """Return the size up to `limit` that moves the fewest words, from a grid that does not depend on M."""
         last = last_that(lambda place: _on_grid(place) <= limit, 0, 256 * GRID)
         cheapest: list[int] = []
@@ -271,7 +271,7 @@ class _Part:
     def best(self, M: int, start: Blocks) -> Blocks:
         """Return all blocks, those of this part with the fewest words; `start` is the result of "fit"."""
         names = [name for group in self.groups for name in group if name in self.words.blocks]
-        if not names or (len(names) == 1 and (self.words.falling or max(self.cuts[names[0]]) <= 2 * GRID)):
+        if not names or (len(names) == 1 and (self.words.nonincreasing or max(self.cuts[names[0]]) <= 2 * GRID)):
             return start  # "fit" has looked at all sizes
         rest = [name for group in self.groups for name in group if name not in names]
         search = _BlockSearch(self, self.words, M, names, start, start | dict.fromkeys(rest, 1))
@@ -307,7 +307,7 @@ class _BlockSearch:
 
     def _smaller(self, name: str, size: int) -> int:
         """Return the smallest block with the same numbers of tiles, for words that never increase with a block."""
-        if not self.words.falling or name in self.words.sliding:
+        if not self.words.nonincreasing or name in self.words.blocks_to_enumerate:
             return size
         return max(-(-cut // -(-cut // size)) for cut in self.part.cuts[name])
 
@@ -339,7 +339,7 @@ class _BlockSearch:
             size, cap = base[name], self.caps[name]
             tiles = -(-cap // size)
             if divisor is None:
-                more = range(-3, 4) if not self.words.falling else range(-1, 2)
+                more = range(-3, 4) if not self.words.nonincreasing else range(-1, 2)
                 sizes = {size + step for step in more} | {-(-cap // max(1, tiles + step)) for step in more}
             else:
                 sizes = {size + size // divisor, size * divisor // (divisor + 1)}
@@ -347,7 +347,7 @@ class _BlockSearch:
                 if other_size < 1 or other_size == size:
                     continue
                 blocks = base | {name: min(cap, other_size)}
-                if not self.words.falling:
+                if not self.words.nonincreasing:
                     yield blocks
                 for other in self.names:
                     if other != name:
@@ -358,7 +358,7 @@ class _BlockSearch:
         order = count()
         ones = self.others | dict.fromkeys(self.names, 1)
         boxes = [(0, 0, ones, self._tightened(ones, ones | self.caps))]
-        few = self.words.falling or prod(boxes[0][3][name] for name in self.names) <= FEW
+        few = self.words.nonincreasing or prod(boxes[0][3][name] for name in self.names) <= FEW
         for _ in range(MOST_BOXES if few else MOST_BOXES // 8):
             if not boxes or boxes[0][0] >= self.least:
                 return True
@@ -372,7 +372,7 @@ class _BlockSearch:
 
     def _look(self, low: Blocks, high: Blocks) -> None:
         self.consider(high)
-        if not self.words.falling:
+        if not self.words.nonincreasing:
             self.consider(low)
 
     def _halves(self, low: Blocks, high: Blocks) -> list[tuple[int, Blocks, Blocks]]:
@@ -432,7 +432,10 @@ def _parts_of(
     summation: str,
     mask: Mask | None,
 ) -> tuple[_Part, ...]:
-    """The same; room is needed as without the mask, and words are `counted` under it."""
+    """The parts of a program that have blocks; `counted` is the program whose words are counted, under the mask.
+
+    The cache needed is that without the mask.
+    """
     parts: list[set[str]] = []
     for names in (*map(set, fit), *map(_used, program.phases)):
         joined = names.union(*(part for part in parts if part & names))
@@ -440,7 +443,7 @@ def _parts_of(
     made = []
     for names in filter(None, parts):
         groups = tuple(group for group in fit if names & set(group))
-        room = Room(_only(program, names), dict(dims), summation)
+        room = CacheNeed(_only(program, names), dict(dims), summation)
         unmasked = Words(room.program.phases, dict(dims), None)
         words = unmasked if mask is None else Words(_only(counted, names).phases, dict(dims), mask)
         cuts = {name: _cut_by(program, name, dict(dims)) for name in names}

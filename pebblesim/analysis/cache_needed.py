@@ -17,7 +17,7 @@ _Length = tuple[str, tuple[str | int, ...]]  # length of the first tile: the dim
 _Sum = dict[tuple[_Length, ...], int]  # words as a sum of products of lengths, each with its coefficient
 
 
-class Room:
+class CacheNeed:
     """The peak of red pebbles of some phases, for block sizes, on summation trees of one shape."""
 
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:

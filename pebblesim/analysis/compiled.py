@@ -52,7 +52,7 @@ def compile_exact(expr: sympy.Expr, variables: tuple[str, ...]) -> Callable[...,
 
     @cache
     def of_arrays() -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The same of arrays, and how large its values may be. Most forms are asked for single points alone."""
+        """Return the form for arrays, and a bound on its values. Most forms are asked for single points alone."""
         absolute = sympy.Add(*map(_absolute, sympy.Add.make_args(expr)))
         return exactly(expr, variables, arrays=True), exactly(absolute, variables, arrays=True)
 

@@ -126,7 +126,7 @@ def _longest(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     assert rng.parent is not None
     whole = _length(rng.parent, lengths)
     if rng.after is not None and rng.block != 1:
-        whole = _behind(rng, lengths)
+        whole = _remaining_length(rng, lengths)
     return _smaller(whole, size(rng))
 
 
@@ -140,7 +140,7 @@ def _tiles(whole: sympy.Expr, block: sympy.Expr) -> sympy.Expr:
     return sympy.ceiling(whole / block)
 
 
-def _behind(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
+def _remaining_length(rng: ir.Range, lengths: Lengths) -> sympy.Expr:
     """Return the number of indices after a first part."""
     assert rng.parent is not None and rng.after is not None
     whole = _length(rng.parent, lengths)
@@ -232,7 +232,7 @@ def _over_all(rest: sympy.Expr, length: sympy.Symbol, rng: ir.Range, lengths: Le
     whole, block = _length(rng.parent, lengths), size(rng)
     tiles = _tiles(whole, block)
     if rng.after is not None:
-        whole = _behind(rng, lengths)
+        whole = _remaining_length(rng, lengths)
         tiles = tiles - 1 if rng.after == rng.block else _tiles(whole, block)
     if rest == 1:
         return tiles
@@ -250,7 +250,7 @@ def _levels(body: list[ir.Node], lengths: Lengths, resident: sympy.Expr) -> tupl
             inner, before = lengths | {node.range: _longest(node.range, lengths)}, resident
             inner_levels, resident = _levels(node.body, inner, resident)
             if node.range.after is not None:  # the loop may not run
-                runs = sympy.Min(1, _behind(node.range, lengths))
+                runs = sympy.Min(1, _remaining_length(node.range, lengths))
                 inner_levels = [sympy.expand(before + runs * (level - before)) for level in inner_levels]
             levels += inner_levels
         elif tile := ir.entering(node):

@@ -143,11 +143,11 @@ class Constants:
         visited: Lines = np.ones((), bool)
         line: ir.Range | None = rng
         while line is not None:
-            for each in self.conditions:
-                if line in (each.rows, each.columns):
-                    empty = self._empty(line, int(each.columns is line))
-                    other = each.columns if each.rows is line else each.rows
-                    if not each.none:
+            for condition in self.conditions:
+                if line in (condition.rows, condition.columns):
+                    empty = self._empty(line, int(condition.columns is line))
+                    other = condition.columns if condition.rows is line else condition.rows
+                    if not condition.none:
                         visited = visited & ~empty
                     elif other.parent is None:
                         visited = visited & empty

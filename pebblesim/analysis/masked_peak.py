@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.analysis.masked_constants import Constants
-from pebblesim.analysis.peak import Occupancy, hand_over, kept_apart, pebbles_of_a_term
+from pebblesim.analysis.peak import Occupancy, pebbles_of_a_term, summation_scope, transfer_state
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 
@@ -72,7 +72,7 @@ class _MaskedOccupancy(Occupancy):
             case ir.Move(tile=tile, source=source):
                 self._fill(source, source.ranges)
                 self.done.pop(tile, None)
-                hand_over(self.apart, source, tile)
+                transfer_state(self.apart, source, tile)
             case ir.Compute(target=target, expr=expr, mode=mode):
                 for ref in (*ir.refs(expr), *([target] if mode == "assign" else ())):
                     self._fill(ref.tile, ref.ranges)
@@ -115,7 +115,7 @@ class _MaskedOccupancy(Occupancy):
         self._in_turn(*(x.astype(np.int64).ravel() for x in (before, after, peak)))
         self._hold(tile, int(after.sum()) - int(before.sum()))
         if node.mode == "new" or (tile in self.done and tile not in self.values):
-            whole = kept_apart(self._index(expr), self.within[tile])
+            whole = summation_scope(self._index(expr), self.within[tile])
             without = self._without_terms(node, whole)
             if isinstance(expr, ir.MatMul) and whole.parent is not None:
                 self.apart[tile] = np.broadcast_to(~without, self._shape(tile.ranges))

@@ -145,8 +145,8 @@ class Occupancy:
                     self.live[tile] = self.live.pop(source)
                     for kind in (self.values, self.from_memory):
                         (kind.add if source in kind else kind.discard)(tile)
-                    hand_over(self.regrouped, source, tile)
-                    hand_over(self.within, source, tile)
+                    transfer_state(self.regrouped, source, tile)
+                    transfer_state(self.within, source, tile)
                 case ir.Init():
                     self._reach(self.red + 1)
                 case ir.Delete(tile=tile):
@@ -246,7 +246,7 @@ class Occupancy:
                 block = ir.length(blocks_of.block, self.sizes)
                 first += self.offset[blocks_of] // block * terms
                 terms *= -(-self.sizes[blocks_of.dim] // block)
-        apart = kept_apart(index, self.within.get(tile, frozenset()))
+        apart = summation_scope(index, self.within.get(tile, frozenset()))
         if apart.parent is not None and not started:
             self.regrouped[tile] = apart
         tree = tree or tree_block(self.summation, terms)
@@ -265,21 +265,21 @@ class Occupancy:
 
     def _among(self, index: ir.Range, within: frozenset[ir.Range]) -> tuple[int, int]:
         """(first, number of all) of a sum's terms, for the part of them that a tile of `index` gives it."""
-        whole = kept_apart(index, within)
+        whole = summation_scope(index, within)
         return self.offset.get(index, 0) - self.offset.get(whole, 0), self._words((whole,))
 
 
-def hand_over(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
-    """What is known of a tile's words goes over to another tile with them."""
+def transfer_state(kept: dict[ir.Tile, Any], source: ir.Tile, tile: ir.Tile) -> None:
+    """Move an entry of `kept` from a tile to the one that takes over its words."""
     kept.pop(tile, None)
     if source in kept:
         kept[tile] = kept.pop(source)
 
 
-def kept_apart(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
-    """What a sum goes over in all: the tile of a loop that ran already when the sum began, or a whole dimension.
+def summation_scope(index: ir.Range, within: frozenset[ir.Range]) -> ir.Range:
+    """Return all that a sum goes over: the tile of a loop that ran already when the sum began, or a whole dimension.
 
-    A first part of a dimension is none: the sum goes on over the others.
+    A first part of a dimension is never all of it: the sum goes on over the others.
     """
     while index.parent is not None and (index not in within or index.first):
         index = index.parent

@@ -38,7 +38,7 @@ class LoopContext:
     def __init__(self, sizes: ir.Sizes, mask: Mask | None) -> None:
         self.sizes, self.mask = sizes, mask
         self.cuts: dict[ir.Range, TileRange] = {}  # the tiles of that kind
-        self.everywhere: dict[ir.Range, Copies] = {}  # of tiles of a tile: those of each tile, if a mask asks
+        self.copies_by_tile: dict[ir.Range, Copies] = {}  # of tiles of a tile: those of each tile, if a mask asks
         self.times: dict[ir.Range, Times] = {}  # visits of them, for each visit of what is around
         self.conditions: dict[ir.Range, ir.MaskCondition] = {}  # of the loops around
 
@@ -95,7 +95,7 @@ class LoopContext:
         for tiles in self._kinds(loop):
             if self._enter(loop, tiles):
                 yield self.times[rng]
-        for kept in (self.cuts, self.everywhere, self.times, self.conditions):
+        for kept in (self.cuts, self.copies_by_tile, self.times, self.conditions):
             kept.pop(rng, None)
 
     def _enter(self, loop: ir.Loop, tiles: int) -> bool:
@@ -131,14 +131,14 @@ class LoopContext:
             return
         outer = self.cuts[rng.parent]
         if whole % block == 0:  # all alike, and one after the other
-            self.cuts[rng], self.everywhere[rng] = TileRange(0, whole, block), Copies(outer._replace(block=block))
+            self.cuts[rng], self.copies_by_tile[rng] = TileRange(0, whole, block), Copies(outer._replace(block=block))
             yield whole // block
             return
         copies = (outer.stop - outer.start) // whole
         for kind in kinds:
             self.cuts[rng] = kind
             place = TileRange(outer.start + kind.start, outer.start + kind.stop, kind.block)
-            self.everywhere[rng] = Copies(place, whole, copies)
+            self.copies_by_tile[rng] = Copies(place, whole, copies)
             yield kind.number
 
     def _length(self, rng: ir.Range) -> int:
@@ -147,14 +147,14 @@ class LoopContext:
     def _top(self, rng: ir.Range) -> ir.Range:
         """The tiles that a mask is asked about, of which a range is a part: of a dimension, or of tiles of one."""
         top = rng
-        while top.parent is not None and top.parent.parent is not None and top not in self.everywhere:
+        while top.parent is not None and top.parent.parent is not None and top not in self.copies_by_tile:
             top = top.parent
         return top
 
     def _cuts(self, top: ir.Range) -> Copies:
         """The tiles of that kind, among all indices of the dimension."""
-        if top in self.everywhere:
-            return self.everywhere[top]
+        if top in self.copies_by_tile:
+            return self.copies_by_tile[top]
         return Copies(self.cuts.get(top, TileRange(0, self.sizes[top.dim], self.sizes[top.dim])))
 
     def _met(self, rows: ir.Range, columns: ir.Range, singles: tuple[bool, bool] = (False, False)) -> tuple[int, Times]:
@@ -165,7 +165,7 @@ class LoopContext:
         assert self.mask is not None
         ends = (rows, columns)
         partners = [self._partners(rows, columns), self._partners(columns, rows)]
-        around = {end.parent for end in ends if end in self.everywhere}
+        around = {end.parent for end in ends if end in self.copies_by_tile}
         visits = prod(self.times.get(each, 1) for each in {*ends, *around, *partners[0], *partners[1]} if each)
         if not any(partners):
             cuts = (
@@ -219,7 +219,7 @@ class LoopContext:
         return visits
 
     def _conditions_of(self, top: ir.Range) -> list[ir.MaskCondition]:
-        return [each for each in self.conditions.values() if top in (each.rows, each.columns)]
+        return [condition for condition in self.conditions.values() if top in (condition.rows, condition.columns)]
 
     def _partners(self, top: ir.Range, *besides: ir.Range) -> list[ir.Range]:
         """The other ranges of loops around that run for some tiles only of this range, or it of theirs."""
@@ -232,7 +232,7 @@ class LoopContext:
 
     def _parts_of(self, outer: ir.Range, *inner: ir.Range) -> bool:
         """Whether one of these is over tiles of the tile `outer`, so that a condition on it says more."""
-        return any(each in self.everywhere and each.parent is outer for each in inner)
+        return any(each in self.copies_by_tile and each.parent is outer for each in inner)
 
 
 @lru_cache(maxsize=4096)

@@ -122,7 +122,7 @@ class _Term:
         """The first parts whose indices it counts."""
         return [(dim, tiles) for dim, tiles in self.tiles if tiles.first and tiles.power]
 
-    def paid_by(self, other: _Term, exactly: bool) -> bool:
+    def dominated_by(self, other: _Term, exactly: bool) -> bool:
         """Whether another term counts the indices after this first part at least as often; `exactly`: just as often."""
         if len(self.first_parts) != 1 or self.dims != other.dims:
             return False
@@ -154,8 +154,8 @@ class Words:
     """The words that some phases move, for block sizes.
 
     Attributes:
-        falling: whether they never increase with a block; then the largest blocks move the least.
-        sliding: names of the blocks for which every size may move a different number of words.
+        nonincreasing: whether they never increase with a block; then the largest blocks move the least.
+        blocks_to_enumerate: names of the blocks for which every size may move a different number of words.
         blocks: names of the blocks that matter.
     """
 
@@ -168,9 +168,11 @@ class Words:
             if body := self._rest(phase.body, ()):
                 self.masked.append(body)
         every = [t for term in self.terms for t in (*(t for _, t in term.tiles), *(term.pairs or ())) if t]
-        self.sliding: set[str | int] = set()
-        falling = self._first_parts_pay() and all(t.flat or (t.first and not t.parts and t.power == 1) for t in every)
-        self.falling = falling and not self.masked and not any(t.pairs for t in self.terms)
+        self.blocks_to_enumerate: set[str | int] = set()
+        nonincreasing = self._first_parts_pay() and all(
+            t.flat or (t.first and not t.parts and t.power == 1) for t in every
+        )
+        self.nonincreasing = nonincreasing and not self.masked and not any(t.pairs for t in self.terms)
         plain = [(term, times) for term, times in self.terms.items() if term.plain]
         self._plain = compiled(" + ".join(["0", *(term.text(times, dims) for term, times in plain)]))
         self._others = [(term, times) for term, times in self.terms.items() if not term.plain]
@@ -193,7 +195,7 @@ class Words:
 
     def least(self, low: Sizes, high: Sizes) -> int:
         """Return a lower bound on the words of all blocks between these."""
-        if self.falling:
+        if self.nonincreasing:
             return self(high)
         words = self._plain(high)
         for term, times in (*self._others, *self.bounds.items()):
@@ -233,13 +235,13 @@ class Words:
         for exactly in (True, False):
             for term in [term for term in left if left[term]]:
                 for partner in [partner for partner in left if left[partner]]:
-                    if term.paid_by(partner, exactly):
+                    if term.dominated_by(partner, exactly):
                         both = min(left[term], left[partner])
                         left[term] -= both
                         left[partner] -= both
             if exactly:
                 counted = (tiles for term in left if left[term] for _, tiles in term.tiles if tiles.counts_others)
-                self.sliding = {tiles.after for tiles in counted if tiles.after is not None}
+                self.blocks_to_enumerate = {tiles.after for tiles in counted if tiles.after is not None}
         return not any(times and term.first_parts for term, times in left.items())
 
     def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
@@ -307,7 +309,7 @@ _ANY = ir.Tensor("words", ())
 
 
 @dataclass(eq=False)
-class _Several(ir.Init):
+class _RepeatedInit(ir.Init):
     """A multiple of the words of a tile."""
 
     times: int = 1
@@ -316,12 +318,12 @@ class _Several(ir.Init):
 def _merged(body: list[ir.Node]) -> list[ir.Node]:
     """Return a body in which all nodes that move the same words are combined into one."""
     times = Counter(node.ranges for node in body if isinstance(node, ir.Init))
-    moved: list[ir.Node] = [_Several(_ANY, ranges, 0.0, 0, several) for ranges, several in times.items()]
+    moved: list[ir.Node] = [_RepeatedInit(_ANY, ranges, 0.0, 0, several) for ranges, several in times.items()]
     return moved + [node for node in body if not isinstance(node, ir.Init)]
 
 
 def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
-    assert isinstance(node, _Several)
+    assert isinstance(node, _RepeatedInit)
     yield "words", node.times * place.words(node.ranges)
 
 

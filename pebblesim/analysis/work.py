@@ -105,7 +105,7 @@ def _products(node: ir.Compute, expr: ir.MatMul, constants: Constants, at: LoopC
 
 
 def _apart(expr: ir.Expr, constants: Constants) -> tuple[ir.Ref, ir.Compute, ir.Range] | None:
-    """Of a product over sums that are kept apart, the operand with them, where it is made, and the range it lacks."""
+    """Return the operand of a product whose sums are kept apart, where it is made, and the range it lacks."""
     if isinstance(expr, ir.MatMul):
         for ref, other in ((expr.left, expr.right.shape[1]), (expr.right, expr.left.shape[0])):
             if ref.tile in constants.apart:

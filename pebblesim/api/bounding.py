@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from fractions import Fraction
-from math import isqrt
-from typing import Any, SupportsIndex
+from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import listed, whole
-from pebblesim.core.tables import Sheet
-from pebblesim.counting.arguments import AnyMask, BlockRule, problem_dims
+from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
-from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.dags.own import OWN
+from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import Mask, of_heads
 from pebblesim.language.problems import Problem, Theta, problem
-from pebblesim.language.registry import Schedule, get
+from pebblesim.language.registry import Schedule, get, of_problem
 from pebblesim.lower_bounds.bounds import (
     Formulation,
     LowerBound,
@@ -102,7 +100,7 @@ class Bounds(Result):
                 }
                 for each in self.lower
             ],
-            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.said else {}),
+            **({**self.heads.to_dict(), "times": self.times, "total": self.total} if self.heads.is_given else {}),
         }
 
     def latex(self) -> str:
@@ -124,7 +122,7 @@ class Bounds(Result):
         lines = [f"least: {self.best}"]
         if len(self.ways) > 1:
             lines += [f"  {way}: {bound.value:,} words ({bound.name})" for way, bound in self.ways.items()]
-        if self.heads.said:
+        if self.heads.is_given:
             lines.append(f"{self.heads}: {self.times:,} times that, {self.total:,} words")
         return lines
 
@@ -170,13 +168,14 @@ def bounds(
     'D3'
 
     Raises:
-        UsageError: a name or size is not allowed.
+        UsageError: a name or size is not allowed; or a user's bound exceeds the words of a schedule, or a user's Θ is
+            not one.
     """
     solves, pattern, among = problem(problem_name), of_heads(mask), Heads(heads, kv_heads, batch, separate)
     M = whole("M", M)
     if pattern is not None and pairs is not None:
         raise UsageError("a mask determines the number of pairs; give either a mask or a number of pairs.")
-    if pairs is not None and among.together > 1:
+    if pairs is not None and among.heads_per_problem > 1:
         raise UsageError(
             "a number of pairs is for a head alone; give a mask, or leave out the number of heads of keys and values."
         )
@@ -201,6 +200,11 @@ def _bounds(
         else {formulation_in_words(solves, formulation): largest(lower)}
     )
     pairs = None if allowed is None else Pairs.of(allowed, *solves.grid(sizes)).number
+    hold_theta(solves)
+    if not isinstance(allowed, int):
+        proved = formulation is not None or is_built_in(solves.values)
+        for claimed in own if proved else [*own, least_of_ways(ways)]:
+            _refuse_above_counts(solves, sizes, M, allowed, claimed)
     theta = solves.theta.of_pairs() if solves.theta and allowed is not None else solves.theta
     return Bounds(
         problem=solves.name,
@@ -216,17 +220,35 @@ def _bounds(
     )
 
 
+def _refuse_above_counts(
+    solves: Problem, sizes: Mapping[str, int], M: int, mask: Mask | None, claimed: LowerBound
+) -> None:
+    """Refuse a lower bound for every way of computing that exceeds the least count.
+
+    Raises:
+        UsageError: a schedule of the problem moves fewer words; the message names it.
+    """
+    names = [each.name for each in of_problem(solves.name, mask is not None)]
+    row = compare(solves.name, schedules=names, M=M, mask=mask, **dict(sizes)).best if names else None  # type: ignore[arg-type]
+    if row is not None and row.io < claimed.value:
+        raise UsageError(
+            f"{claimed.name} gives {claimed.value:,} words for {solves.name} with {listed(sizes)} at M = {M:,}, where "
+            f"{row.schedule} with blocks {row.blocks_in_words} moves {row.io:,} words: it is not a lower bound, unless "
+            f"{row.schedule} computes something else, which `play` shows."
+        )
+
+
 def _together(each: Sequence[Bounds]) -> Bounds:
     """The bounds of heads that have each their own mask, on all of them."""
-    first = each[0]
-    if len(each) == 1:
+    first, *others = each
+    if not others:
         return first
     alike: dict[tuple[str, str], list[LowerBound]] = {}
     for bound in (bound for one in each for bound in one.lower):
         alike.setdefault((bound.name, bound.way), []).append(bound)
     return replace(
         first,
-        pairs=sum(one.pairs or 0 for one in each),
+        pairs=sum(one.pairs for one in each if one.pairs is not None),
         lower=[added_up(bounds) for bounds in alike.values()],
         ways={way: added_up([one.ways[way] for one in each]) for way in first.ways},
         best=added_up([one.best for one in each]),
@@ -242,161 +264,3 @@ def _own(solves: Problem, sizes: Mapping[str, int], M: int) -> list[LowerBound]:
         for own in OWN.values()
         if own.problem == solves.name and "hong-kung" in own.rules and set(problem(own.problem).dims) == set(sizes)
     ]
-
-
-@dataclass(frozen=True)
-class Gaps(Result):
-    """The gap between the best schedule of a problem and the best lower bound, for several M.
-
-    Attributes:
-        problem, dims: what is computed.
-        rows: for each M at which a schedule fits, the schedule with the least I/O. Its `gap` is relative to the lower
-            bound for its own way of computing; `every_way` is the bound for all ways.
-    """
-
-    problem: str
-    dims: Mapping[str, int]
-    rows: Sequence[Counted]
-
-    @property
-    def ways(self) -> dict[str, list[str]]:
-        """The best schedules, grouped by the way of computing that their bounds are for."""
-        by_way: dict[str, dict[str, None]] = {}
-        for row in self.rows:
-            by_way.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
-        return {way: list(names) for way, names in by_way.items()}
-
-    @property
-    def worst(self) -> Counted:
-        """The row with the largest gap."""
-        return max(self.rows, key=lambda row: row.gap)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data of `pebblesim gaps --json`."""
-        rows = [
-            {
-                "M": row.M,
-                "schedule": row.schedule,
-                "io": row.io,
-                "lower_bound": row.lower_bound.to_dict(),
-                "gap": row.gap,
-                "every_way": row.every_way.to_dict(),
-                "gap_of_every_way": float(Fraction(row.io, row.every_way.value)),
-            }
-            for row in self.rows
-        ]
-        return {
-            "problem": self.problem,
-            **self.dims,
-            "rows": rows,
-            "largest": {"M": self.worst.M, "gap": self.worst.gap},
-        }
-
-    def parts(self) -> list[str | Sheet]:
-        """What is printed: a row for each M, the ways of computing that the bounds are for, and the largest gap."""
-        sizes = listed(self.dims)
-        columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for every way")
-        rows = [
-            (
-                row.schedule,
-                row.lower_bound.name,
-                row.M,
-                row.io,
-                row.lower_bound.value,
-                f"{row.gap:.3f}",
-                f"{row.every_way.value:,} ({row.every_way.name})",
-            )
-            for row in self.rows
-        ]
-        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
-        ways = [f"lower bound for {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
-        worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
-        on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
-        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.parts()))
-
-    def latex(self) -> str:
-        """Return a row for each M, as a LaTeX `tabular` environment."""
-        from pebblesim.core.notation import text_in_latex
-
-        head = "$M$ & schedule & $Q$ & lower bound & gap"
-        rows = [
-            f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
-            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap:.3f}"
-            for row in self.rows
-        ]
-        lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))
-        return f"\\begin{{tabular}}{{rlrrr}}\n{lines}\n\\end{{tabular}}"
-
-
-def gaps(
-    problem_name: str = "backward",
-    *,
-    schedules: Iterable[str | Schedule] | None = None,
-    M: int | Sequence[int] | None = None,
-    blocks: BlockRule = "fit",
-    summation: str = "chain",
-    steps: int = 4,
-    **dims: int,
-) -> Gaps:
-    """Compute the gap of the best schedule at each M.
-
-    Args:
-        problem_name: a problem, such as "backward".
-        schedules: names of schedules, or schedules; all of the problem by default.
-        M: one M, or several; by default from the smallest feasible M to one at which everything fits into the cache.
-        blocks, summation: as for `count`.
-        steps: number of values of M in each doubling, if M is not given.
-        dims: the dimensions, such as n=4096, d=64.
-
-    Returns:
-        The best schedule at each M, with its lower bound and gap.
-
-    >>> result = gaps("backward", n=4096, d=64, M=[4096, 65536])
-    >>> [row.M for row in result.rows], result.worst.gap < 3
-    ([4096, 65536], True)
-
-    Raises:
-        UsageError: a name or size is not allowed, or no schedule fits at any M.
-    """
-    solves = problem(problem_name)
-    sizes = problem_dims(solves, dims)
-    shape: dict[str, Any] = dict(sizes)
-    rows, among = [], None if schedules is None else list(schedules)
-    if isinstance(M, SupportsIndex):
-        M = [whole("M", M)]
-    for words in _range(solves.name, sizes, steps) if M is None else M:
-        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
-        if row.feasible:
-            rows.append(row)
-    if not rows:
-        raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
-    return Gaps(solves.name, sizes, rows)
-
-
-def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
-    """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
-    solves = problem(name).in_dims(dims)
-    last = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
-    return sorted({_root(2**k, steps) for k in range(2 * steps, last.bit_length() * steps)})
-
-
-def _words(shape: Sequence[str], dims: Mapping[str, int]) -> int:
-    words = 1
-    for dim in shape:
-        words *= dims[dim]
-    return words
-
-
-def _root(x: int, steps: int) -> int:
-    """⌊x^(1/steps)⌋, exactly."""
-    if steps == 2:
-        return isqrt(x)
-    root = round(x ** (1 / steps))
-    while root**steps > x:
-        root -= 1
-    while (root + 1) ** steps <= x:
-        root += 1
-    return root

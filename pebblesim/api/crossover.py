@@ -64,6 +64,7 @@ def crossover(
     kv_heads: int | None = None,
     batch: int = 1,
     separate: bool = False,
+    progress: Callable[[float], None] | None = None,
     **dims: int | str | Iterable[int],
 ) -> Crossover:
     """Find which schedule of each pair moves fewer words, and where this changes: along M, or along a dimension.
@@ -75,6 +76,7 @@ def crossover(
         over_d: head dimensions at which a crossing along M is also measured, with n = 64 d; by default `OVER_D`, if
             only n and d are given.
         heads, kv_heads, batch, separate: as for `count`; sharing keys and values changes the crossing.
+        progress: called with the part of the sizes of M at which bounds were compared, which takes long for a large n.
         dims: the sizes: n and d, or all dimensions of the problem. With M, one of them has several sizes, such as
             n="1k:1M:x2"; the crossing is along this dimension.
 
@@ -106,7 +108,7 @@ def crossover(
     axes = {name: axis(name, sizes) for name, sizes in dims.items()}
     several = [name for name, sizes in axes.items() if len(sizes) > 1]
     if len(several) > 1 or bool(several) != (M is not None):
-        raise UsageError(_what_is_open(several, M))
+        raise UsageError(_axis_error(several, M))
     last = {name: sizes[-1] for name, sizes in axes.items()}
     cases = among.cases(solves, last, None)
     if several:
@@ -134,12 +136,12 @@ def crossover(
         cases.times,
         tuple(crossings),
         bound_exponent() if square and solves.bounds == "backward" else (None, ""),
-        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes)),
+        tuple(regimes(solves.in_dims(cases.sizes), cases.sizes, progress)),
         tuple(measured),
     )
 
 
-def _what_is_open(several: Sequence[str], M: int | None) -> str:
+def _axis_error(several: Sequence[str], M: int | None) -> str:
     if len(several) > 1:
         return (
             f"{' and '.join(several)} have several sizes each; a crossing is along one dimension, so give one size "
@@ -239,7 +241,9 @@ def _lead(a: int | float, b: int | float) -> int:
     return int(b < a)
 
 
-def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def regimes(
+    problem: Problem, dims: Mapping[str, int], progress: Callable[[float], None] | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield (M, name) of the largest lower bound for all ways of computing, from this M on.
 
     It is evaluated at every half power of 2 up to four times the largest input. Between neighbours that differ,
@@ -251,12 +255,15 @@ def regimes(problem: Problem, dims: Mapping[str, int]) -> Iterator[tuple[int, st
 
     low, now = 1, name(1)
     yield low, now
-    for high in (isqrt(2**power) for power in range(2, 2 * _most(problem, dims).bit_length())):
+    powers = range(2, 2 * _most(problem, dims).bit_length())
+    for done, high in enumerate((isqrt(2**power) for power in powers), 1):
         while name(high) != now:
             low = last_that(lambda M, now=now: name(M) == now, low, high) + 1  # type: ignore[misc]
             now = name(low)
             yield low, now
         low = high
+        if progress:
+            progress(done / len(powers))
 
 
 def _most(problem: Problem, dims: Mapping[str, int]) -> int:

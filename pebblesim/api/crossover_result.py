@@ -60,7 +60,7 @@ class Crossing:
 
     @property
     def M(self) -> int | None:
-        """The same, if the size is M."""
+        """The smallest M from which on the second schedule moves fewer words; None if there is none."""
         return self.at if self.along == "M" else None
 
     @property
@@ -202,7 +202,7 @@ class Crossover(Result):
             **({} if self.M is None else {"M": self.M}),
             "along": self.along,
             "looked_at": list(self.looked_at),
-            **({**self.heads.to_dict(), "times": self.times} if self.heads.said else {}),
+            **({**self.heads.to_dict(), "times": self.times} if self.heads.is_given else {}),
             "crossings": [crossing.to_dict() for crossing in self.crossings],
             "exponent": {"value": _number(self.exponent), "proof": "; ".join(proofs)},
             "lower_bounds": [
@@ -235,7 +235,7 @@ class Crossover(Result):
         for crossing in self.crossings:
             lines.append(str(crossing))
             lines += [f"  {'why, ' if crossing.exponent else ''}{crossing.proof}"] if crossing.proof else []
-        if self.heads.said:
+        if self.heads.is_given:
             lines.append(f"{self.heads}: what moves is for all, {self.times:,} times what is counted")
         if self.looked_at:
             lines.append(

@@ -40,14 +40,14 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
             "rows": [
                 {
                     "problem": name,
-                    "schedule": each.name,
-                    "blocks": [*each.blocks],
-                    "needs": [*each.kept],
-                    "summary": each.summary,
-                    "source": each.source,
+                    "schedule": schedule.name,
+                    "blocks": [*schedule.blocks],
+                    "needs": [*schedule.kept],
+                    "summary": schedule.summary,
+                    "source": schedule.source,
                 }
                 for name, schedules in self.items()
-                for each in schedules
+                for schedule in schedules
             ]
         }
 
@@ -57,10 +57,10 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
             solves = problem(name)
             sizes = ", ".join(solves.dims)
             lines.append(f"{name}: {', '.join(solves.inputs)} → {', '.join(solves.outputs)}  (sizes {sizes})")
-            wide = max((len(each.name) for each in schedules), default=0)
-            for each in schedules:
-                needs = f"  needs {', '.join(each.kept)}" if each.kept else ""
-                lines.append(f"  {each.name:<{wide}}  {each.summary}{needs}")
+            wide = max((len(schedule.name) for schedule in schedules), default=0)
+            for schedule in schedules:
+                needs = f"  needs {', '.join(schedule.kept)}" if schedule.kept else ""
+                lines.append(f"  {schedule.name:<{wide}}  {schedule.summary}{needs}")
         return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ Sum = dict[Vector, Fraction]
 """A sum of monomials, by exponents."""
 
 Limit = tuple[tuple[Vector, Fraction], ...]
-"""The same with positive coefficients, in a form that can be a key; of a region, what is at most 1."""
+"""A sum of monomials with positive coefficients, as a key of a table; a region says that it is at most 1."""
 
 MARGIN = sympy.Rational(1, 2**30)
 """P exceeds N by a constant factor if P ≥ (1 + MARGIN) N; any positive constant would do."""

@@ -13,7 +13,7 @@ from pebblesim.core.sizes import bytes_of, several, whole
 from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
-from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.count import Counted, count_heads
 from pebblesim.counting.heads import Heads, shared
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
@@ -39,6 +39,7 @@ class Cached:
         by_policy: the result of each policy, by name.
         requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
             before they are written.
+        requested: number of words that the requests read.
         counted: the schedule's count; None if the stream is not from a schedule.
         enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
             reads; None if there is no such size, or no schedule.
@@ -54,6 +55,7 @@ class Cached:
     by_policy: Mapping[str, Misses]
     requests: int
     compulsory: int
+    requested: int
     counted: Counted | None = None
     enough: int | None = None
     own: Traffic | None = None
@@ -81,12 +83,17 @@ class Cached:
         return Traffic(self.by_policy[policy].fetched * self.times, self.by_policy[policy].written * self.times)
 
     def ratio(self, policy: str) -> float | None:
-        """Words that a policy fetches, divided by words that the schedule reads."""
-        return None if self.own is None else self.by_policy[policy].fetched / self.own.reads
+        """Words that a policy fetches, divided by words that the schedule reads.
+
+        Without a schedule it is the miss ratio: divided by words that the requests read; None if they read nothing.
+        """
+        read = self.requested if self.own is None else self.own.reads
+        return self.by_policy[policy].fetched / read if read else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim cache --json`."""
         row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
+        row["requested"] = self.requested
         if self.counted is not None and self.own is not None and self.bound is not None:
             row |= {
                 "blocks": dict(self.counted.blocks),
@@ -99,7 +106,7 @@ class Cached:
             policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
             for policy, each in self.by_policy.items()
         }
-        if not self.heads.said:
+        if not self.heads.is_given:
             return row
         totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
         return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
@@ -126,7 +133,7 @@ class CacheTable(Result, Sequence[Cached]):
     def __str__(self) -> str:
         lines = [aligned(*table(self.rows))] if self.rows else []
         lines += [f"{name} does not fit into {M:,} words; it needs {least:,}." for (name, M), least in self.notes()]
-        if self.heads.said:
+        if self.heads.is_given:
             lines += [self.title, aligned(*self.totals())]
         return "\n".join(lines)
 
@@ -137,7 +144,7 @@ class CacheTable(Result, Sequence[Cached]):
 
     @property
     def title(self) -> str:
-        """What `totals` adds up."""
+        """The heading of `totals`: the heads and sequences that it adds up."""
         among, first = self.heads, self.rows[0]
         if first.counted is not None and first.counted.parts:
             one = ", each under its own mask"
@@ -186,8 +193,7 @@ def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
         else:
             line += [row.requests, row.compulsory]
         for policy, each in row.by_policy.items():
-            share = row.ratio(policy) if row.counted is not None else each.misses / max(row.requests, 1)
-            line += [each.fetched, share, each.written]
+            line += [each.fetched, row.ratio(policy), each.written]
         if row.bound is not None:
             line += [row.bound.value, row.enough]
         lines.append(line)
@@ -201,6 +207,9 @@ def accesses(
     machine: Machine = "uses",
     grain: Grain = "tiles",
     blocks: BlockRule = "fit",
+    line: int | None = None,
+    ways: int | None = None,
+    dtype: str = "float32",
     mask: AnyMask | None = None,
     **dims: int,
 ) -> Stream:
@@ -211,6 +220,8 @@ def accesses(
         machine: "uses": no scratchpad, each use of a word is a request; "moves": only the schedule's reads and writes
             are requests.
         grain: "tiles" (items with sizes), or "words".
+        line, ways, dtype: of the cache that it is for, as for `cache`: with lines items are lines, and in sets they are
+            words or lines.
 
     Returns:
         The stream: an array of requests, with the sizes of items.
@@ -223,13 +234,33 @@ def accesses(
         Infeasible, UsageError: as for `pebblesim.count`, or there are too many requests.
     """
     from pebblesim.cachesim import accesses as reading
+    from pebblesim.cachesim.policies import in_lines
 
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
     algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
     pattern = masks.of(mask)
     program = algorithm.program if pattern is None else algorithm.masked
-    return reading.accesses(program, {**sizes, **sides}, machine, grain, pattern)
+    words = None if line is None else _words_in(line, dtype)
+    stream = reading.accesses(program, {**sizes, **sides}, machine, _finer(grain, words, ways), pattern)
+    return stream if words is None else in_lines(stream, words)
+
+
+def _finer(grain: Grain, words: int | None, ways: int | None) -> Grain:
+    """The grain for a cache with lines of so many words, or with sets: both are of words."""
+    return "words" if words or ways else grain
+
+
+def _words_in(line: int, dtype: str) -> int:
+    """Words in a cache line of so many bytes.
+
+    Raises:
+        UsageError: they are not a whole number.
+    """
+    words, rest = divmod(whole("line", line), bytes_of(dtype))
+    if rest or not words:
+        raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
+    return words
 
 
 def cache(
@@ -290,16 +321,12 @@ def cache(
             raise UnknownName("policy", each, POLICIES)
     if not sizes or not policies:
         raise UsageError("give at least one cache size and one policy.")
-    words = None
-    if line is not None:
-        words, rest = divmod(whole("line", line), bytes_of(dtype))
-        if rest or not words:
-            raise UsageError(f"a line of {line} bytes is not a whole number of words of {dtype}.")
+    words = None if line is None else _words_in(line, dtype)
     if ways is not None:
         whole("ways", ways)
     algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     if algorithm is None:
-        if dims or words is not None or mask is not None or among.said:
+        if dims or words is not None or mask is not None or among.is_given:
             raise UsageError(
                 "sizes, heads, lines and masks are for a schedule; a stream, a graph or a trace has its own."
             )
@@ -312,7 +339,7 @@ def cache(
     alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
     for size in sizes:
         try:
-            counted = of_heads(algorithm, among, dims, size, blocks, "chain", pattern)
+            counted = count_heads(algorithm, among, dims, size, blocks, "chain", pattern)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
@@ -323,7 +350,7 @@ def cache(
     shares = among.sharing if separate else 1
     for group in alike.values():
         first = group[0]
-        finer: Grain = "words" if words or (ways and grain == "tiles") else grain
+        finer = _finer(grain, words, ways)
         streams = [_of_counted(algorithm, part, machine, finer) for part in first.parts or (first,) * shares]
         stream = streams[0]
         if len(streams) > 1:
@@ -337,8 +364,8 @@ def cache(
             bound = counted.lower_bound
             if shares > 1:
                 together = replace(among, separate=False)
-                bound = of_heads(
-                    algorithm, together, dims, counted.M, blocks, "chain", pattern, or_smallest=True
+                bound = count_heads(
+                    algorithm, together, dims, counted.M, blocks, "chain", pattern, fallback_to_smallest=True
                 ).lower_bound
             rows.append(
                 replace(
@@ -394,10 +421,10 @@ def _rows(
     from pebblesim.cachesim.policies import compulsory, misses
 
     by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
-    fresh = compulsory(stream)
+    fresh, requested = compulsory(stream), stream.requested
     for number, M in enumerate(sizes):
         of_policy = {policy: each[number] for policy, each in by_policy.items()}
-        yield Cached(name, M, of_policy, len(stream), fresh)
+        yield Cached(name, M, of_policy, len(stream), fresh, requested)
 
 
 def _enough(stream: Stream, reads: int) -> int | None:

@@ -89,46 +89,43 @@ def lru(ids: Any, items: int, capacity: int) -> int:
 
 
 @kernel()
-def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int, young: int) -> Any:
-    """(requests missed, words fetched, words written back) of an LRU.
+def lru_sized(ids: Any, kinds: Any, sizes: Any, kept: Any, capacity: int) -> Any:
+    """(requests missed, words fetched, words written back) of an LRU, word by word, for items used whole.
 
-    A dirty item is written back when it is no longer among the last `young` words used; with `young == capacity`, when
-    it leaves the cache. An item larger than the cache evicts all others and does not stay.
+    An item of which a word has left the cache misses as a whole when it is used again: while its first words are
+    fetched, its last ones leave. If it is not used again, its last words may stay to the end.
     """
     items = len(sizes)
-    last, dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_)
-    head, held, edge, fresh = 0, 0, 0, 0  # `edge`: first young use, as `head` is the first use of all
+    last, dirty, went_dirty = np.full(items, -1, np.int32), np.zeros(items, np.bool_), np.zeros(items, np.bool_)
+    head, held = 0, 0  # items whose last use is before `head` are gone; those from there on hold so many words
     misses, fetched, written = 0, 0, 0
     for t in range(len(ids)):
         x = ids[t]
         size, kind = sizes[x], kinds[t] if len(kinds) else READ
-        there = last[x] >= head
-        if not there:
+        if last[x] < head:
             misses += 1
             if kind & READ:
                 fetched += size
             held += size
-        if last[x] < edge:
-            fresh += size
+            went_dirty[x] = False
         last[x] = t
-        while fresh > young:
-            y = ids[edge]
-            if last[y] == edge:
-                fresh -= sizes[y]
-                if dirty[y]:
-                    written += sizes[y]
-                    dirty[y] = False
-            edge += 1
+        if kind & WRITE:
+            dirty[x] = True
         while held > capacity:
             y = ids[head]
             if last[y] == head:
                 held -= sizes[y]
+                if dirty[y]:
+                    written += sizes[y]
+                    dirty[y], went_dirty[y] = False, True
             head += 1
-        if kind & WRITE:
-            if size > young:
-                written += size
-            else:
-                dirty[x] = True
+    while head > 0:  # of what has left the cache, only the last item may have words in it
+        head -= 1
+        y = ids[head]
+        if last[y] == head:
+            if went_dirty[y] and len(kept) > 0 and not kept[y]:
+                written -= capacity - held
+            break
     for x in range(items):
         if dirty[x] and (len(kept) == 0 or kept[x]):
             written += sizes[x]
@@ -246,11 +243,13 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
     """For LRU caches of increasing capacities: requests missed, words fetched, words written back.
 
     A request hits if its distance is at most the capacity. If an item is written twice, its first value was written
-    back if the item was missing at any use in between; the largest of these distances decides.
+    back if the item was missing at any use in between; the largest of these distances decides. Of an item that is not
+    used again and not kept, the first words may be written back, and the others stay to the end.
     """
     edges = len(capacities)
     every = edges > 0 and capacities[0] == 1 and capacities[-1] == edges  # all capacities from 1 on
     counts = np.zeros((3, edges + 1), np.int64)  # by how many of the capacities are too small
+    partly = np.zeros(edges, np.int64)  # words written back, by capacity, of items that are not gone as a whole
     furthest = np.full(len(sizes), -1, np.int32)
     for t in range(len(ids)):
         x = ids[t]
@@ -270,15 +269,20 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
         if kind & WRITE:
             if furthest[x] >= 0:
                 counts[2, furthest[x]] += size
-            furthest[x] = np.searchsorted(capacities, size)  # one too large for the cache never stays
+            furthest[x] = 0
     since, left = 0, len(sizes)  # words used since the last use, backwards
     for t in range(len(ids) - 1, -1, -1):
         x = ids[t]
         if furthest[x] > -2:
             since += sizes[x]
-            if furthest[x] >= 0:
-                away = max(furthest[x], np.searchsorted(capacities, since))
-                counts[2, edges if len(kept) == 0 or kept[x] else away] += sizes[x]
+            if furthest[x] >= 0 and (len(kept) == 0 or kept[x]):
+                counts[2, edges] += sizes[x]
+            elif furthest[x] >= 0:
+                away = max(furthest[x], np.searchsorted(capacities, since - sizes[x] + 1))
+                counts[2, away] += sizes[x]
+                while away < edges and capacities[away] < since:
+                    partly[away] += since - capacities[away]
+                    away += 1
             furthest[x] = -2
             left -= 1
             if left == 0:
@@ -286,6 +290,7 @@ def tally(ids: Any, kinds: Any, sizes: Any, kept: Any, distances: Any, capacitie
     for row in range(3):
         for k in range(edges, 0, -1):
             counts[row, k - 1] += counts[row, k]
+    counts[2, 1:] += partly
     return counts[:, 1:]
 
 

@@ -50,6 +50,7 @@ def misses(stream: Stream, capacities: Sequence[int], policy: str = "lru", ways:
         capacities: sizes in words; LRU needs one pass for all of them.
         policy: "lru", "opt" or "fifo".
         ways: lines in a set; the set of a line is its number modulo the number of sets. By default there is one set.
+            All items must have one size, that of a line.
 
     Raises:
         UnknownName: the policy is not known.
@@ -83,10 +84,7 @@ def _one(stream: Stream, room: int, policy: str) -> tuple[int, int, int]:
         missed = int((kernels.lru if policy == "lru" else kernels.opt)(stream.ids, len(stream.sizes), room))
         return missed, missed, 0
     requests = stream.ids, stream.kinds, stream.sizes, stream.kept, room
-    if policy == "lru":
-        counts = kernels.lru_sized(*requests, room)
-    else:
-        counts = (kernels.opt_sized if policy == "opt" else kernels.fifo)(*requests)
+    counts = {"lru": kernels.lru_sized, "opt": kernels.opt_sized, "fifo": kernels.fifo}[policy](*requests)
     return int(counts[0]), int(counts[1]), int(counts[2])
 
 
@@ -111,35 +109,41 @@ def reuse_distances(stream: Stream) -> Any:
 
 
 def _in_sets(stream: Stream, room: int, policy: str, ways: int) -> tuple[int, int, int]:
-    if (stream.sizes != 1).any():
-        raise UsageError("items of several words cannot be in sets; give a line size with --line, or leave --ways out.")
-    sets, rest = divmod(room, ways)
+    line = int(stream.sizes.max(initial=1))
+    if (stream.sizes != line).any():
+        raise UsageError(
+            "items of different sizes cannot be in sets; give a line size with --line, or leave --ways out."
+        )
+    sets, rest = divmod(room, ways * line)
     if rest or not sets:
         raise UsageError(
-            f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit} "
-            f"words; use a multiple of {ways * stream.unit:,}."
+            f"a cache of {room * stream.unit:,} words is not a whole number of sets of {ways} x {stream.unit * line} "
+            f"words; use a multiple of {ways * stream.unit * line:,}."
         )
-    totals = np.zeros(3, np.int64)
+    missed = fetched = written = 0
     for part in _sets(stream, sets):
-        totals += _one(part, ways, policy)
-    missed, fetched, written = totals.tolist()
-    return missed, fetched, written
+        counts = _one(part, ways, policy)
+        missed, fetched, written = missed + counts[0], fetched + counts[1], written + counts[2]
+    return missed, fetched * line, written * line
 
 
 def _sets(stream: Stream, sets: int) -> Iterator[Stream]:
-    """Yield the stream of each set, with items numbered from 0."""
-    home = stream.ids % sets
-    order = np.argsort(home, kind="stable")
-    edges = np.searchsorted(home[order], np.arange(sets + 1))
-    for number in range(sets):
-        mine = order[edges[number] : edges[number + 1]]
-        if len(mine):
-            yield Stream(
-                stream.ids[mine] // sets,
-                stream.kinds[mine] if len(stream.kinds) else stream.kinds,
-                stream.sizes[number::sets].copy(),
-                stream.kept[number::sets].copy(),
-            )
+    """Yield the stream of each set that has items, with items numbered from 0, each a line."""
+    numbers = np.arange(len(stream.sizes)) if stream.numbers is None else stream.numbers
+    home = np.unique(numbers % sets, return_inverse=True)[1]
+    items, requests = np.argsort(home, kind="stable"), np.argsort(home[stream.ids], kind="stable")
+    used = np.arange(home.max(initial=-1) + 2)
+    first, begin = np.searchsorted(home[items], used), np.searchsorted(home[stream.ids][requests], used)
+    place = np.empty(len(items), np.int32)
+    place[items] = np.arange(len(items)) - first[home[items]]
+    for number in used[:-1]:
+        mine, here = requests[begin[number] : begin[number + 1]], items[first[number] : first[number + 1]]
+        yield Stream(
+            place[stream.ids[mine]],
+            stream.kinds[mine] if len(stream.kinds) else stream.kinds,
+            np.ones(len(here), np.int64),
+            stream.kept[here] if len(stream.kept) else stream.kept,
+        )
 
 
 def in_lines(stream: Stream, words: int) -> Stream:

@@ -7,16 +7,22 @@ same order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pebblesim.core.errors import UsageError
 
 READ, WRITE, UPDATE, START = 1, 2, 3, 0
 """Kinds of requests: an item is read, overwritten, or both. START is not a request: an iteration of a loop begins."""
 
 MOST_REQUESTS, MOST_ITEMS = 2**27, 2**27
 """Most requests of a stream, and most items in memory; each takes some 16 bytes."""
+
+MOST_WORDS = 2**62
+"""Sums of sizes stay below, so that 64 bits hold them."""
 
 Array = NDArray[Any]
 
@@ -76,6 +82,10 @@ class Stream:
         blocks: the number of each thread block in its grid, row by row.
         work: operations done between a request and the one before it, in thread blocks; of whole tiles, also at edges.
         unit: words that a size of 1 stands for: of a line, if items are lines.
+        numbers: the number of each item, from which its set follows; None if that is its position.
+
+    Raises:
+        UsageError: all requests together are of `MOST_WORDS` words or more.
     """
 
     ids: Array
@@ -87,9 +97,23 @@ class Stream:
     blocks: Array | None = None
     work: Array | None = None
     unit: int = 1
+    numbers: Array | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.ids) * int(self.sizes.max(initial=0)) >= MOST_WORDS and self._words(self.ids) >= MOST_WORDS:
+            raise UsageError("all requests of a stream together are of less than 2^62 words; these are of more.")
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def _words(self, ids: Array) -> int:
+        times = np.bincount(ids, minlength=len(self.sizes))
+        return sum(map(mul, times.tolist(), self.sizes.tolist()))
+
+    @property
+    def requested(self) -> int:
+        """Number of words that the requests read; an item that is overwritten is not read."""
+        return self._words(self.ids[(self.kinds & READ) > 0] if len(self.kinds) else self.ids) * self.unit
 
     @property
     def plain(self) -> bool:

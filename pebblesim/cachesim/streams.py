@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pebblesim.cachesim.requests import MOST_REQUESTS, READ, WRITE, StoredMatrix, Stream
+from pebblesim.cachesim.requests import MOST_REQUESTS, MOST_WORDS, READ, UPDATE, WRITE, StoredMatrix, Stream
 from pebblesim.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,27 +26,40 @@ def of_ids(ids: Any, sizes: Any = None, kinds: Any = None) -> Stream:
         kinds: READ, WRITE or UPDATE for each; all reads by default.
 
     Raises:
-        UsageError: the ids are not whole numbers, there are too many, or a size is less than 1.
+        UsageError: the ids, sizes or kinds are not such numbers, there are too many, or a size is less than 1 or too
+            large.
     """
-    requested = np.asarray(ids)
-    if requested.ndim != 1 or (len(requested) and requested.dtype.kind not in "iu"):
-        raise UsageError("a stream must be a one-dimensional array of whole numbers, one for each request.")
+    requested = _whole_numbers(ids, "a stream")
     if any(other is not None and len(other) != len(requested) for other in (sizes, kinds)):
         raise UsageError(
             f"the stream has {len(requested):,} requests; give a size and a kind for each request, or for none."
         )
     if len(requested) > MOST_REQUESTS:
         raise UsageError(f"the stream has {len(requested):,} requests; {MOST_REQUESTS:,} is the most.")
+    numbers = None
     if len(requested) and (int(requested.min()) < 0 or int(requested.max()) >= max(2**16, 2 * len(requested))):
-        requested = np.unique(requested, return_inverse=True)[1]  # numbered anew, in their order
+        numbers, requested = np.unique(requested, return_inverse=True)  # numbered anew, in their order
     dense = np.ascontiguousarray(requested, np.int32)
     items = int(dense.max()) + 1 if len(dense) else 0
     largest = np.ones(items, np.int64)
     if sizes is not None:
-        if len(sizes) and int(np.min(sizes)) < 1:
-            raise UsageError("an object of the stream has a size of less than 1.")
-        np.maximum.at(largest, dense, np.asarray(sizes, np.int64))
-    return Stream(dense, NOTHING if kinds is None else np.asarray(kinds, np.uint8), largest, np.empty(0, bool))
+        words = _whole_numbers(sizes, "the sizes of a stream")
+        if len(words) and (int(words.min()) < 1 or int(words.max()) >= MOST_WORDS):
+            raise UsageError("an object of the stream has a size of less than 1, or of 2^62 or more.")
+        np.maximum.at(largest, dense, words.astype(np.int64))
+    made = NOTHING
+    if kinds is not None:
+        made = _whole_numbers(kinds, "the kinds of a stream")
+        if not np.isin(made, (READ, WRITE, UPDATE)).all():
+            raise UsageError(f"the kind of a request is {READ} (read), {WRITE} (overwritten) or {UPDATE} (both).")
+    return Stream(dense, made.astype(np.uint8), largest, np.empty(0, bool), numbers=numbers)
+
+
+def _whole_numbers(given: Any, what: str) -> Any:
+    array = np.asarray(given)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        raise UsageError(f"{what} must be a one-dimensional array of whole numbers of 64 bits, one for each request.")
+    return array
 
 
 def of_graph(graph: Cdag, order: Any = None) -> Stream:

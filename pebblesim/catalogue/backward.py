@@ -81,6 +81,8 @@ problem(
         "U1": ("(A ∘ q) A2", "first part of dQ, before the division by the row sums"),
         "U2": ("A A2", "second part of dQ, before the factor w / l"),
         "wU": ("diag(w / l) U2", "second part of dQ, before the division by the row sums"),
+        "dOY": ("dO Yᵀ", "gradient with respect to f A3, the mean of the inputs of the values"),
+        "A2X": ("A2 Xᵀ", "keys, already multiplied by the weights X"),
         "U": ("U1 − diag(w / l) U2", "dQ before the division by the row sums l"),
     },
 )

@@ -1,4 +1,4 @@
-"""What the literature states about the I/O of attention: each bound as text that sympy can parse, with its domain.
+"""Statements of the literature about the I/O of attention: each bound as text that sympy can parse, with its domain.
 
 Statements are data. `pebblesim.claims` judges whether they hold; `repaired` is the corrected statement. n is the
 sequence length, d the head dimension, M the cache in words. Z_… count nonzero entries: Z_A of A1 (or of A2, if that has

@@ -33,6 +33,28 @@ GLOSSARY = {
 }
 """(formula, meaning) of the tensors that projections add."""
 
+_QW = {"QW": ("Q W_Kᵀ", "queries, already multiplied by the weights of the keys")}
+
+ABSORBED = {
+    "forward": _QW
+    | {
+        "KW": ("K W_Qᵀ", "keys, already multiplied by the weights of the queries"),
+        "AV": ("A V", "the output before the division by the row sums; A A3 where W_V is absorbed"),
+        "lO": (
+            "diag(a) lO_prev + A_block V_block",
+            "running output, before the division by the row sums; of A3 for V where W_V is absorbed",
+        ),
+        "PA": ("P A3", "for each query, the mean of the inputs of the values; O = PA W_V"),
+    },
+    "backward-qkv": _QW
+    | {
+        "dOW": ("dO W_Vᵀ", "gradient with respect to P A3, the mean of the inputs of the values"),
+        "dSA2": ("dS A2", "gradient with respect to QW; dQ = dSA2 W_K"),
+    },
+}
+"""(formula, meaning) of the tensors of schedules in which weights are absorbed."""
+
+
 THEOREMS = {"forward": "Saha & Ye, Theorem 3.1", "backward-qkv": "Li et al., Theorem 1.1"}
 
 for core in (problem(name).rectangle for name in THEOREMS):
@@ -57,8 +79,10 @@ for core in (problem(name).rectangle for name in THEOREMS):
             THEOREMS[core.name],
             f"that of {core.name}, with three products by d x d weights added (for n ≥ d)",
             "d**2*n/sqrt(M) + ",
-            OF_PROJECTED,
+            OF_PROJECTED[core.name],
         ),
-        bounds=core.bounds,
-        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES} | GLOSSARY,
+        bounds=f"projected-{core.name}",
+        glossary={name: entry for name, entry in core.glossary.items() if name not in SPLIT_SCORES}
+        | GLOSSARY
+        | ABSORBED.get(core.name, {}),
     )

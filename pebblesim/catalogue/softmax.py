@@ -45,7 +45,7 @@ ONLINE = {
     "aO": ("diag(a) lO_prev", "the older running output, rescaled to the new maximum"),
     "log_l": ("log(l_m)", "logarithm of the row sums if the maxima are subtracted"),
 }
-"""The same for the online softmax, which goes through the columns block by block; prev is the previous block."""
+"""(formula, meaning) of the tensors of the online softmax, block of columns by block; prev is the previous block."""
 
 SPLIT = {
     "m_s": ("rowmax(S_block)", "row maxima over the keys of one split"),
@@ -69,14 +69,14 @@ SPLIT = {
     "WO": ("diag(fade) WO_prev + diag(w) O_s", "weighted sum of the splits' outputs so far"),
     "log_W": ("log(W)", "logarithm of the sum of the weights"),
 }
-"""The same for splits of keys, each with its own softmax, that are merged at the end."""
+"""(formula, meaning) of the tensors of splits of keys: each split has its own softmax; they are merged at the end."""
 
 SPLIT_SCORES = {
     "P_s": ("diag(l_s)⁻¹ A_block", "probabilities of each query among the keys of one split alone"),
     "down_L": ("L_s − L", "logarithm of a split's share of all row sums, ≤ 0"),
     "share": ("exp(L_s − L)", "a split's share of all row sums"),
 }
-"""The same for splits whose probabilities are weighted before the product with V."""
+"""(formula, meaning) of the tensors of splits whose probabilities are weighted before the product with V."""
 
 SPLIT_SUMS = {name: SPLIT[name] for name in ("l_s", "AV_s")}
-"""The same for splits whose sums are only added."""
+"""(formula, meaning) of the tensors of splits whose sums are only added."""

@@ -22,6 +22,15 @@ _WORDS = "d_k*n_q + d_k*n_k + d_v*n_k + d_v*n_q"
 _CORE = "Min(d_k*d_v*n_q*n_k/M, (d_k + d_v)*n_q*n_k/sqrt(M))"
 OF_QKV = f"{_WORDS} + {_CORE}"
 OF_LATENT = "(d_v + d_r)*n_q + (d_v + d_r)*n_k + d_v*n_q + Min((d_v + d_r)**2*n_q*n_k/M, (d_v + d_r)*n_q*n_k/sqrt(M))"
-OF_PROJECTED = f"d*n_q + d*n_k + {_WORDS} + d*(d_k*n_q + d_k*n_k + d_v*n_k)/sqrt(M) + {_CORE}"
 OF_BACKWARD = "d*n_q + d*n_k + Min(d**2*n_q*n_k/M, d*n_q*n_k/sqrt(M))"
-"""The same for different numbers of queries and keys, and different widths."""
+"""Expressions inside Θ for different numbers of queries and keys, and different widths."""
+
+_ABSORBED = (
+    "d*(d_k + d_v)*Min(n_q, n_k)/sqrt(M) + "
+    "Min(Min(d, d_k)*Min(d, d_v)*n_q*n_k/M, (Min(d, d_k) + Min(d, d_v))*n_q*n_k/sqrt(M))"
+)
+OF_PROJECTED = {
+    "forward": f"d*n_q + d*n_k + d_v*n_q + {_ABSORBED}",
+    "backward-qkv": f"d*n_q + d*n_k + {_WORDS} + {_ABSORBED}",
+}
+"""With projections, made for the fewer of queries and keys and absorbed for the others; K and V need not be written."""

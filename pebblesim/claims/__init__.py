@@ -146,7 +146,7 @@ def verify(
     Raises:
         UsageError: no claim has this name.
     """
-    chosen = [each for each in CLAIMS if not names or any(name in f"{each.source}, {each.name}" for name in names)]
+    chosen = [claim for claim in CLAIMS if not names or any(name in f"{claim.source}, {claim.name}" for name in names)]
     if not chosen:
         raise UsageError(f"no claim has {' or '.join(map(repr, names))} in its name; `pebblesim verify` lists all.")
     chosen = [each for each in chosen if each.erratum or not errata_only]

@@ -39,7 +39,7 @@ class Effort:
 
     def among(self, schedules: Iterable[Schedule]) -> list[Schedule]:
         """Return the schedules to try: in a quick run none that puts projections around another one."""
-        return [each for each in schedules if self.full or not each.problem.name.startswith("projected-")]
+        return [schedule for schedule in schedules if self.full or not schedule.problem.name.startswith("projected-")]
 
 
 @dataclass(frozen=True)

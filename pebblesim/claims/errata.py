@@ -70,7 +70,7 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
             UNCLEAR,
             "an entry should be written only when it is computed for the first time, and the same for entries of A1 X; "
             "otherwise this adds more than n² words if entries are recomputed",
-            "the theorem, which follows from our D1r as well",
+            "the theorem, which follows from our D4r and D1m as well",
             "no",
         ),
     ),

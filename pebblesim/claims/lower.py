@@ -8,6 +8,7 @@ bound at M, because I/O never decreases if the cache is smaller.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -54,10 +55,10 @@ _SIZES = {"n": 2**12, "d": 2**6, "m": 2**12, "k": 2**6}
 
 
 class _Form(NamedTuple):
-    """A lower bound's closed form as text, and the bound whose written proof it rests on; empty if it needs none."""
+    """A lower bound's closed form as text, and the bounds whose written proofs it rests on."""
 
     text: str
-    given: str = ""
+    given: tuple[str, ...] = ()
 
 
 def _words(of: str) -> _Form:
@@ -68,37 +69,39 @@ def _words(of: str) -> _Form:
     return _Form(first.expr)
 
 
-def _form(of: str, name: str, times: int = 1) -> _Form:
-    """Return the larger of the compulsory words and a bound at times·M, in the form that holds for M = d²."""
+def _form(of: str, *names: str, times: int = 1) -> _Form:
+    """Return the largest of the compulsory words and these bounds at times·M, in the forms that hold for M = d²."""
     solves, d = problem(of), _SIZES["d"]
     bounds = lower_bounds(solves, {dim: _SIZES[dim] for dim in solves.dims}, times * d**2)
-    form = next(each.form for each in bounds if each.name == name and not each.way)
-    assert form is not None
+    forms = [next(bound.form for bound in bounds if bound.name == name and not bound.way) for name in names]
     M = parse("M")
-    return _Form(f"Max({_words(of).text}, {parse(form.expr).xreplace({M: times * M})})", name)
+    texts = [str(parse(form.expr).xreplace({M: times * M})) for form in forms if form]
+    assert len(texts) == len(names)
+    return _Form(f"Max({', '.join([_words(of).text, *texts])})", names)
 
 
 def _follows(bound: str, *parts: tuple[_Form, str]) -> Finding:
     """PROVED, given the proofs of the forms, if on each region the form implies the bound."""
     found = decided(*(deciding(repr(form.text), "Ω", bound, region) for form, region in parts))
-    names = tuple(dict.fromkeys(form.given for form, _ in parts if form.given))
+    names = tuple(dict.fromkeys(name for form, _ in parts for name in form.given))
     return replace(found, given=Proofs(4, names) if names and found.status == PROVED else None)
 
 
 _LARGE = {"backward": ("D3", 8), "forward": ("C1", 5)}
-_SMALL = {"backward": "D1r", "forward": "C2"}
+_SMALL = {"backward": ("D4r", "D1m"), "forward": ("C2",)}
 """The bounds for large and small M that hold for every way of computing; the first hold from this multiple of d² on."""
 
 
 def _large(of: str, way: str, bound: str, region: str) -> Finding:
     """Derive the bound from the form for large M up to M = nd, and from the compulsory words above."""
-    form = _form(of, *_LARGE[way])
+    name, times = _LARGE[way]
+    form = _form(of, name, times=times)
     return _follows(bound, (form, f"{region}, M <= n*d"), (_words(of), f"{region}, M >= n*d"))
 
 
 def _small(of: str, way: str, bound: str, region: str) -> Finding:
     """Derive the bound from the form for small M up to M = n², and from the compulsory words above."""
-    form = _form(of, _SMALL[way])
+    form = _form(of, *_SMALL[way])
     return _follows(bound, (form, f"{region}, M <= n**2"), (_words(of), f"{region}, M >= n**2"))
 
 
@@ -176,7 +179,7 @@ def _product(effort: Effort) -> Finding:
     assert stated.expr and stated.repaired
     solves = problem("matmul")
     forms = [form.expr for form in lower_bounds(solves, dict.fromkeys(solves.dims, 64), 16)[1].forms]
-    form = _Form(f"Max({_words('matmul').text}, {next(form for form in forms if 'sqrt' in form)})", "B")
+    form = _Form(f"Max({_words('matmul').text}, {next(form for form in forms if 'sqrt' in form)})", ("B",))
     inner, outer = "M**3 <= m**2*k**2*n**2", "M**3 >= m**2*k**2*n**2"
     texts = [(form, inner), (_words("matmul"), outer)]
     return _both(_follows(stated.repaired, *texts), _follows(stated.expr, *texts))
@@ -236,6 +239,7 @@ class _Against:
 
     def __init__(self) -> None:
         self.number = 0
+        self.biting: Counter[str] = Counter()
         self.closest: dict[str, tuple[float, str]] = {}
 
     def below(self, schedule: Schedule, M: int, sizes: dict[str, int]) -> Finding | None:
@@ -243,19 +247,27 @@ class _Against:
         words = count(schedule, M=M, **sizes)  # type: ignore[arg-type]
         way = Formulation.of(schedule)
         text = f'ps.count("{schedule.name}", {in_sizes({**words.dims, "M": M})})'
-        bound = largest(lower_bounds(schedule.problem, words.dims, M, way))
+        bounds = lower_bounds(schedule.problem, words.dims, M, way)
+        bound = largest(bounds)
         if bound.value > words.io:
             return Finding(FAILS, f"{text}.io → {words.io}, below {bound.source}: {bound.value}")
         gap = words.io / bound.value
         self.number += 1
+        self.biting.update([bound.name] if bound.value > bounds[0].value else [])
         name = schedule.problem.name
-        self.closest[name] = min(self.closest.get(name, (inf, "")), (gap, f"{text}.gap → {gap:.4f}"))
+        self.closest[name] = min(self.closest.get(name, (inf, "")), (gap, f"{text}.gap_of_way → {gap:.4f}"))
         return None
 
     def held(self, what: str) -> Finding:
         """Return HOLDS if anything was counted."""
         least = min(self.closest.values(), default=(inf, ""))[1]
-        return tried(self.number, f"{self.number} counts of {what}\nthe closest: {least}")
+        return tried(self.number, f"{self.number} counts of {what}{_bite(self.biting)}\nthe closest: {least}")
+
+
+def _bite(biting: Counter[str]) -> str:
+    """Say in how many comparisons each theorem is the largest bound and exceeds the compulsory words."""
+    told = ", ".join(f"{name} {number}" for name, number in sorted(biting.items()))
+    return f"; above the compulsory words in {biting.total()} of them{f': {told}' if told else ''}"
 
 
 @claim("lower bounds ≤ counts", "ours", "no schedule moves fewer words than any lower bound that applies to it", HOLDS)
@@ -345,7 +357,7 @@ def _small_games(most_vertices: int) -> list[tuple[Schedule, dict[str, int]]]:
     HOLDS,
 )
 def _optimum(effort: Effort) -> Finding:
-    searched, line = 0, ""
+    searched, line, biting = 0, "", Counter[str]()
     known: dict[str, Optimum] = {}  # many schedules are played on one graph
     for schedule, sizes in _small_games(effort.some(18, 28)):
         blocks = smallest(schedule)
@@ -354,7 +366,9 @@ def _optimum(effort: Effort) -> Finding:
         least_M = peak_red(schedule.program, {**sizes, **blocks})
         for M in range(least_M, least_M + effort.some(2, 5)):
             words = count(schedule, M=M, blocks=blocks, **sizes).io  # type: ignore[arg-type]
-            above = largest(lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule)))
+            bounds = lower_bounds(schedule.problem, sizes, M, Formulation.of(schedule))
+            above = largest(bounds)
+            biting.update([above.name] if above.value > bounds[0].value else [])
             arguments = ", ".join(f"{name}={value!r}" for name, value in {**options, "M": M}.items())
             text = f'ps.optimum("{schedule.problem.name}", {arguments}).io'
             if text not in known:
@@ -364,4 +378,4 @@ def _optimum(effort: Effort) -> Finding:
             if not (above.value <= least.io and least.bound <= words):
                 return Finding(FAILS, line)
             searched += 1
-    return tried(searched, f"{len(known)} graphs searched for {searched} counts, the last\n{line}")
+    return tried(searched, f"{len(known)} graphs searched for {searched} counts{_bite(biting)}; the last\n{line}")

@@ -23,7 +23,7 @@ from pebblesim.cli.options import (
     complete_schedule,
     family,
 )
-from pebblesim.cli.printing import one_way, print_json, print_table, say, show
+from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def bounds(
     say("All lower bounds hold with recomputation, and for every summation tree. A value may exceed its closed form.")
     if m is not None:
         say("\n".join(one.summary()))
-    elif one.heads.said:
+    elif one.heads.is_given:
         say(f"{one.heads}: {one.times:,} times that")
 
 
@@ -157,7 +157,7 @@ def gaps(
     as_json: AsJson = False,
 ) -> None:
     """How far the best schedule is from the best lower bound, over the whole range of M."""
-    from pebblesim.api.bounding import gaps as gaps_of
+    from pebblesim.api.gaps import gaps as gaps_of
 
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
@@ -201,7 +201,8 @@ def crossover(
 
         check(output)
     asked: dict[str, Any] = {**heads.arguments, **sizes.dims}
-    result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), **asked)
+    with progress_bar("comparing") as progress:
+        result = find(*schedules or (), M=None if m is None else parse_words(m, dtype), progress=progress, **asked)
     if output is not None:
         from pebblesim.views.plots.crossover import io_over_M
         from pebblesim.views.plots.style import save
@@ -248,11 +249,12 @@ def theorems(
             return
         print_table("Table 1 of Li et al.", ("attention", "M ≥ d²", "source", "M ≤ d²", "source"), rows, left=5)
     elif as_json:
-        print_json({"rows": [asdict(each) for each in STATEMENTS]})
+        print_json({"rows": [asdict(statement) for statement in STATEMENTS]})
     else:
-        for each in STATEMENTS:
-            lines = [f"{each.title}: {each.about or each.note}"]
-            if each.expr:
-                lines.append(f"{bound(each.relation, each.expr)} for {region_in_words(each.domain)}; {each.assumes}")
-            lines += [each.note] if each.about and each.note else []
+        for statement in STATEMENTS:
+            lines = [f"{statement.title}: {statement.about or statement.note}"]
+            if statement.expr:
+                form = bound(statement.relation, statement.expr)
+                lines.append(f"{form} for {region_in_words(statement.domain)}; {statement.assumes}")
+            lines += [statement.note] if statement.about and statement.note else []
             say("\n  ".join(lines))

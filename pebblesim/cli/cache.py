@@ -78,14 +78,18 @@ def cache(
         raise UsageError("--save keeps the stream of one schedule for one M.")
     if save is not None and heads.arguments != HeadChoice().arguments:
         raise UsageError("--save keeps the stream of one head; leave out how many there are.")
+    if all(map(traces.is_trace, sources)) and (sizes.dims or moves or words or blocks.rule != "fit"):
+        raise UsageError("sizes, blocks, --moves and --words are of a schedule; a trace has its own requests.")
+    of_cache: dict[str, Any] = {"ways": ways, "dtype": dtype or "float32"}
+    of_cache |= {} if line is None else {"line": parse_bytes("a line", line)}
     grain: Any = "words" if words else "tiles"
     rows: list[Any] = []
+    notes: list[str] = []
     small: dict[tuple[str, int], int] = {}
     for source in dict.fromkeys(sources):
         options: dict[str, Any] = heads.arguments | ({} if mask is None else {"mask": mask})
         options |= {} if traces.is_trace(source) else sizes.dims
-        if line is not None:
-            options["line"] = parse_bytes("a line", line)
+        options |= of_cache
         replayed = ps.cache(
             source,
             M=capacities,
@@ -93,8 +97,6 @@ def cache(
             machine="moves" if moves else "uses",
             grain=grain,
             blocks=blocks.rule,
-            ways=ways,
-            dtype=dtype or "float32",
             **options,
         )
         rows += replayed.rows
@@ -111,10 +113,11 @@ def cache(
                 grain=grain,
                 blocks=blocks.rule,
                 mask=mask,
-                **sizes.dims,
+                **sizes.dims,  # type: ignore[arg-type] # sizes, and what the cache is
+                **of_cache,
             )
         )
-        traces.save(stream, save)
+        notes.append(traces.save(stream, save))
     if output is not None:
         from pebblesim.views.plots.caches import figure
         from pebblesim.views.plots.style import save as keep
@@ -131,7 +134,7 @@ def cache(
         shown,
         first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].by_policy)),
     )
-    if result.heads.said:
+    if result.heads.is_given:
         head, lines = result.totals(dtype)
         print_table(result.title, head, [[_shown(cell) for cell in each] for each in lines])
     for (name, M), least in result.notes():
@@ -139,6 +142,7 @@ def cache(
     for path in (save, output):
         if path is not None:
             say(f"written {path}")
+    say(*filter(None, notes))
 
 
 def _shown(value: Any) -> str:

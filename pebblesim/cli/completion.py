@@ -124,4 +124,4 @@ BY_NAME: Final[dict[str, Values]] = {
     "--target": lambda: ("cuda", "triton"),
     "--what": results,
 }
-"""What an option of that name takes, unless a command says otherwise."""
+"""The values that an option of this name takes, unless a command says otherwise."""

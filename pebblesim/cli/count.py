@@ -96,6 +96,7 @@ def count(
 ) -> None:
     """Count reads, writes and peak occupancy of schedules, exactly, for any sizes."""
     import pebblesim as ps
+    from pebblesim.counting.count import OF_WAY
     from pebblesim.counting.totals import Totals
     from pebblesim.language import masks
     from pebblesim.language.registry import get
@@ -113,7 +114,7 @@ def count(
         rows = ps.compare(problem, schedules=names, **asked)
     first = rows[0]
     nothing_fits = rule in ("fit", "best") and not any(row.feasible for row in rows)
-    behind = _behind(rows, shared.options, shape, cache.dtype)
+    behind = _behind_l2(rows, shared.options, shape, cache.dtype)
     if as_json:
         result = rows.to_dict(cache.dtype)
         for row, each in zip(result["rows"], behind, strict=False):  # none without --l2
@@ -125,12 +126,12 @@ def count(
     per_byte = (f"ops/byte {cache.dtype}",) if cache.dtype else ()
     print_table(
         f"{first.problem}: {title} words{under}",
-        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap"),
+        ("schedule", "blocks", "reads", "writes", "I/O", "peak red", *per_byte, "I/O ÷ Θ", "gap", OF_WAY),
         [_row(row, cache.dtype) for row in rows],
         left=2,
         first=("schedule", "I/O", "gap", "blocks"),
     )
-    if first.heads.said and not behind:  # behind an L2 there is a table of all heads
+    if first.heads.is_given and not behind:  # behind an L2 there is a table of all heads
         totals = Totals(rows, cache.dtype)
         print_table(
             totals.title,
@@ -188,7 +189,7 @@ def _cell(value: str | int | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
-def _behind(
+def _behind_l2(
     rows: Sequence[Counted], options: dict[str, Any] | None, shape: dict[str, Any], dtype: str | None
 ) -> list[L2 | None]:
     """Return the traffic of each feasible schedule behind an L2; nothing without an L2."""
@@ -206,14 +207,18 @@ def _behind(
 
 def _print_lower_bounds(rows: Sequence[Counted]) -> None:
     """List the bounds of the gaps: schedules that keep other values, or compute in another way, have other bounds."""
+    from pebblesim.counting.count import OF_WAY
+
+    common: dict[str, None] = {}  # several if some have more pebbles, or if nothing fits
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.least_M is None or len(rows) == 1:
+            common[str(row.every_way)] = None
             names.setdefault(str(row.lower_bound), []).append(row.schedule)
-    if len(names) == 1:
-        say(f"gap: I/O ÷ {next(iter(names))}")
-    elif names:
-        say("gap: I/O ÷ the largest lower bound for its way of computing:")
+    for bound in common:
+        say(f"gap: I/O ÷ {bound}")
+    if any(bound not in common for bound in names):
+        say(f"{OF_WAY}: I/O ÷ the largest lower bound for its way of computing:")
         for bound, schedules in names.items():
             say(f"  {bound}: {', '.join(schedules)}")
     if rows[0].on_bounds:
@@ -223,7 +228,7 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
 def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
     fits = "" if row.feasible else " > M"
     if row.least_M is not None:
-        blank = ("",) * (3 if dtype else 2)
+        blank = ("",) * (4 if dtype else 3)
         return (row.schedule, f"needs M ≥ {row.least_M:,}", "", "", "", f"{row.least_M:,} > M", *blank)
     return (
         row.schedule,
@@ -235,6 +240,7 @@ def _row(row: Counted, dtype: str | None) -> tuple[str, ...]:
         *((f"{row.arithmetic_intensity(dtype):.1f}",) if dtype else ()),
         _ratio(row.bound_ratio),
         _ratio(row.gap),
+        _ratio(row.gap_of_way),
     )
 
 
@@ -251,7 +257,7 @@ def list_schedules(as_json: AsJson = False) -> None:
 
     listed = listing()
     if as_json:
-        print_json({name: [each.name for each in schedules] for name, schedules in listed.items()})
+        print_json({name: [schedule.name for schedule in schedules] for name, schedules in listed.items()})
     else:
         say(listed)
 

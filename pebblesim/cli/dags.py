@@ -157,6 +157,12 @@ def pebble(
     seconds: Annotated[
         str, typer.Option("--seconds", help="How long to search for a better game.", metavar="S")
     ] = "10",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", help="Search for so many steps instead: the same seed then gives the same game.", metavar="K"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the random choices.")] = 0,
     save: Save = None,
     as_json: AsJson = False,
@@ -167,12 +173,14 @@ def pebble(
     name, graph = made.graph(source)
     with progress_line("pebbling") as line:
 
-        def tell(done: float, io: int, bound: int) -> None:
+        def on_progress(done: float, io: int, bound: int) -> None:
             if line is not None:
                 line(done, f"I/O {io:,}, bound {bound:,}")
 
         limit = _seconds(seconds)
-        pebbling = ps.pebble(graph, M=cache.words, rules=rules, seconds=limit or 0.0, seed=seed, progress=tell)
+        pebbling = ps.pebble(
+            graph, M=cache.words, rules=rules, seconds=limit or 0.0, steps=steps, seed=seed, progress=on_progress
+        )
     _save(save, graph, pebbling.moves, rules)
     if as_json:
         bounds = [bound.to_dict() for bound in pebbling.bounds]
@@ -220,12 +228,14 @@ def optimum(
     room = parse_words(memory, "float8") if memory[-1:] == "B" else parse_size("--memory", memory)  # a byte each
     with progress_line("searching") as line:
 
-        def tell(done: float, bound: int, io: int, kept: int) -> None:
+        def on_progress(done: float, bound: int, io: int, kept: int) -> None:
             if line is not None:
                 line(done, f"{bound:,} to {io:,} words, {kept:,} states")
 
         limit = _seconds(seconds)
-        result = ps.optimum(graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=number, progress=tell)
+        result = ps.optimum(
+            graph, M=cache.words, rules=rules, seconds=limit, memory=room, states=number, progress=on_progress
+        )
     _save(save, graph, result.moves, rules)
     game = referee(graph, result.M, [result.moves], rules)
     if as_json:

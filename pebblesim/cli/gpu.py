@@ -28,7 +28,7 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.core.files import whole_file
-from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words
+from pebblesim.core.sizes import dtype_of, listed, parse_size, parse_words, separated
 
 if TYPE_CHECKING:
     from pebblesim.gpu.cases import Case
@@ -278,7 +278,7 @@ def crossover(
     names = tuple(schedules or ("small-cache", "flash"))
     if len(names) != 2:
         raise UsageError(f"crossover needs two schedules, but got {len(names)}.")
-    dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in at.split(",")})
+    dims, sizes = Sizes(n, d).dims, sorted({parse_size("M", text) for text in separated("M", at)})
     cases = [_case(name, dims, words, "fit", workers, None) for words in sizes for name in names]
     rows = harness.measure(cases, output)
     measured = points(rows, names)

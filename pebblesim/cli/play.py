@@ -121,8 +121,8 @@ def _recorded(
         import pebblesim as ps
 
         with progress_line("pebbling") as line:
-            tell = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
-            played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=tell).moves
+            on_progress = None if line is None else lambda done, io, bound: line(done, f"I/O {io:,}, bound {bound:,}")
+            played = ps.pebble(graph, M=game.words, rules=game.rules, seconds=SEARCH, progress=on_progress).moves
     else:
         from pebblesim.dags.judging import saved
 

@@ -89,7 +89,7 @@ def gaps(
 ) -> None:
     """Draw the gap between the best schedule and the best lower bound over M, optionally also without some of them."""
     check(output)
-    from pebblesim.api.bounding import gaps as gaps_of
+    from pebblesim.api.gaps import gaps as gaps_of
     from pebblesim.language.registry import of_problem
     from pebblesim.views.plots.gaps import figure, names_of_bounds
 

@@ -33,3 +33,29 @@ def first_that(holds: Callable[[int], bool], low: int) -> int:
     while not holds(before + step):
         before, step = before + step, 2 * step
     return last_that(lambda number: not holds(number), before, before + step - 1) + 1
+
+
+def first_beyond(value: Callable[[int], int], limit: int) -> int:
+    """Return the smallest number ≥ 1 with a value above `limit`; values never fall, and exceed it somewhere.
+
+    If they grow like a power, some dozens of steps are enough, however many digits the result has: the first steps find
+    it within a factor of 4, and the others interpolate (by the rule called Illinois), with a bisection in between.
+    """
+    low, high, step = 0, 1, 1
+    while value(high) <= limit:
+        low, high, step = high, high << step, 2 * step
+    while high > 4 * max(low, 1):
+        middle = 1 << (low.bit_length() + high.bit_length()) // 2
+        low, high = (low, middle) if value(middle) > limit else (middle, high)
+    below, above = 2 * (limit - value(low)) + 1 if low else 1, 2 * (value(high) - limit) - 1  # both are more than 0
+    steps, moved = 0, 0
+    while high - low > 1:
+        steps += 1
+        share = (high - low) * below // (below + above) if steps % 4 else (high - low) // 2
+        middle = low + min(max(share, 1), high - low - 1)
+        over = 2 * (value(middle) - limit) - 1
+        if over > 0:  # an end that stays twice is drawn nearer
+            high, above, below, moved = middle, over, max(1, below // 2) if moved == 1 else below, 1
+        else:
+            low, below, above, moved = middle, -over, max(1, above // 2) if moved == -1 else above, -1
+    return high

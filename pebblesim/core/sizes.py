@@ -57,19 +57,44 @@ def whole(what: str, value: Any) -> int:
     return int(value)
 
 
+_NUMBER = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)(?:\^([0-9]{1,4})|([kKMG]))?")
+"""Commas group thousands, as in 1,048,576; underscores stand between any digits."""
+
+MOST_LETTERS = 1000
+"""A longer text is not a size."""
+
+
 def parse_size(what: str, text: str) -> int:
-    """Parse a number such as 4096, 64k, 1M or 2^20 (k, M, G are powers of 1024).
+    """Parse a number such as 4096, 4,096, 64k, 1M or 2^20 (k, M, G are powers of 1024).
 
     Raises:
         UsageError: the text is not such a number, or the number is less than 1.
     """
-    match = re.fullmatch(r"(\d{1,1000})(?:\^(\d+)|([kKMG]))?", text.strip().replace("_", "").replace(",", ""))
-    if not match or int(match[1]) < 1 or (match[2] and int(match[2]) > 4096):
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_LETTERS else None
+    base = int(re.sub("[,_]", "", match[1])) if match else 0
+    if not match or base < 1 or int(match[2] or 0) > 4096:
+        shown = text if len(text) <= 60 else f"{text[:60]}…"
+        why = f"{what} = {shown!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20"
+        commas = re.fullmatch(r"\s*[0-9,]*[0-9],[0-9][0-9,]*[kKMG]?\s*", text)
         raise UsageError(
-            f"{what} = {text!r} was given; {what} must be a whole number, 1 or more, such as 4096, 64k, 1M or 2^20."
+            f"{why}; commas group thousands, as in 4,096, and do not separate sizes." if commas else f"{why}."
         )
-    base, power, suffix = int(match[1]), match[2], match[3]
+    power, suffix = match[2], match[3]
     return whole(what, base ** int(power) if power else base * 1024 ** (" KMG".index(suffix.upper()) if suffix else 0))
+
+
+def separated(what: str, text: str) -> list[str]:
+    """Return the parts of a text between commas, where commas separate sizes.
+
+    Raises:
+        UsageError: a part begins with a 0 that another digit follows, so that a comma was meant to group thousands.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if grouped := next((part for part in parts if re.match("0[0-9]", part)), None):
+        raise UsageError(
+            f"{what} = {text!r} was given; here commas separate sizes, and {grouped!r} is none; write 4096, not 4,096."
+        )
+    return parts
 
 
 def parse_words(text: str, dtype: str | None) -> int:
@@ -95,10 +120,15 @@ def parse_bytes(what: str, text: str) -> int:
     Raises:
         UsageError: the text is not such a size.
     """
-    match = re.fullmatch(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([KMG]i)?B", text.strip())
+    number = r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?"
+    match = re.fullmatch(rf"{number}\s*([KMG]i)?B", text.strip()) if len(text) <= MOST_LETTERS else None
     if not match:
-        raise UsageError(f"{what} = {text!r} is not a size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
-    return int(Fraction(match[1]) * 1024 ** (" KMG".index(match[2][0]) if match[2] else 0))
+        raise UsageError(f"{what} = {text[:60]!r} is not a size in bytes; write e.g. 192KiB, 1.5MiB or 4096B.")
+    figure = Fraction(match[1].replace(",", "") + (match[2] or ""))
+    size = figure * 1024 ** (" KMG".index(match[3][0]) if match[3] else 0)
+    if size.denominator > 1:
+        raise UsageError(f"{what} = {text!r} is not a whole number of bytes; write e.g. {int(size)}B.")
+    return int(size)
 
 
 def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tuple[int, ...]:
@@ -120,24 +150,24 @@ def several(what: str, text: str, one: Callable[[str], int] | None = None) -> tu
     """
     read = one or (lambda size: parse_size(what, size))
     sizes: dict[int, None] = {}
-    for part in text.split(","):
-        ends = part.strip().split(":")
+    for part in separated(what, text):
+        ends = part.split(":")
         if len(ends) == 1:
-            sizes[read(part.strip())] = None
+            sizes[read(part)] = None
             continue
         if len(ends) != 3 or ends[2][:1] not in ("x", "+"):
             raise UsageError(
-                f"{what} = {part.strip()!r} was given; a range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, such as "
+                f"{what} = {part!r} was given; a range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, such as "
                 "256:1M:x2 or 64:512:+64."
             )
         first, last = read(ends[0]), read(ends[1])
         step = parse_size(f"the factor of {what}", ends[2][1:]) if ends[2][0] == "x" else read(ends[2][1:])
         if first > last or (ends[2][0] == "x" and step == 1):
             raise UsageError(
-                f"{what} = {part.strip()!r} never grows; a range needs a factor of 2 or more, or a step of 1 or more."
+                f"{what} = {part!r} never grows; a range needs a factor of 2 or more, or a step of 1 or more."
             )
         if ends[2][0] == "+" and (last - first) // step >= MOST_SIZES:
-            raise UsageError(f"{what} = {part.strip()!r} has more than {MOST_SIZES:,} sizes; use larger steps.")
+            raise UsageError(f"{what} = {part!r} has more than {MOST_SIZES:,} sizes; use larger steps.")
         size = first
         while size <= last:
             sizes[size] = None

@@ -100,7 +100,7 @@ class Table(Result):
             yield [part.tolist() if hasattr(part, "tolist") else list(part) for part in parts]
 
     def parts(self, first: Sequence[str] = ()) -> list[str | Sheet]:
-        """What is printed: what all rows have in common, the first rows, and how many there are more.
+        """Return the parts to print: the values that all rows have in common, the first rows, and the number of others.
 
         Columns named in `first` matter most.
         """

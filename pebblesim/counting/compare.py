@@ -12,8 +12,9 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import listed, whole
 from pebblesim.core.tables import aligned
 from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import Counted, of_heads
+from pebblesim.counting.count import OF_WAY, Counted, count_heads
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
@@ -70,19 +71,20 @@ class Comparison(Result, Sequence[Counted]):
         head |= {"lower_bound": self.lower_bound.to_dict()}
         head |= {} if self.mask is None else {"mask": str(self.mask), "pairs": first.pairs}
         head |= {"rows": [row.to_dict(dtype) for row in self.rows]}
-        return head | (Totals(self.rows, dtype).to_dict() if first.heads.said else {})
+        return head | (Totals(self.rows, dtype).to_dict() if first.heads.is_given else {})
 
     def __str__(self) -> str:
         sizes = listed({**self.dims, "M": self.M})
         under = "" if self.mask is None else f", mask {self.mask}"
         lines = [
-            (row.schedule, row.blocks_in_words, row.io, row.gap)
+            (row.schedule, row.blocks_in_words, row.io, row.gap, row.gap_of_way)
             if row.least_M is None
-            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None)
+            else (row.schedule, f"needs M ≥ {row.least_M:,}", None, None, None)
             for row in self.rows
         ]
-        table = f"{self.problem}: {sizes} words{under}\n{aligned(('schedule', 'blocks', 'I/O', 'gap'), lines)}"
-        return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.said else "")
+        columns = ("schedule", "blocks", "I/O", "gap", OF_WAY)
+        table = f"{self.problem}: {sizes} words{under}\n{aligned(columns, lines)}"
+        return table + (f"\n\n{Totals(self.rows, None)}" if self.rows[0].heads.is_given else "")
 
 
 def compare(
@@ -124,6 +126,7 @@ def compare(
         schedules = [schedules]
     algorithms = list({get(each).name: get(each) for each in schedules or ()}.values())
     solves = problem(problem_name or (algorithms[0].problem.name if algorithms else "backward"))
+    hold_theta(solves)
     if not algorithms:
         algorithms = of_problem(solves.name, mask is not None)
         algorithms = [algorithm for algorithm in algorithms if _follows(algorithm, blocks)]
@@ -137,7 +140,9 @@ def compare(
             )
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
     M = whole("M", M)
-    rows = [of_heads(each, among, dims, M, blocks, summation, pattern, or_smallest=True) for each in algorithms]
+    rows = [
+        count_heads(each, among, dims, M, blocks, summation, pattern, fallback_to_smallest=True) for each in algorithms
+    ]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
     return Comparison(solves.name, rows[0].dims, M, blocks, rows[0].mask, tuple(rows))
 

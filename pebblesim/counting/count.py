@@ -19,12 +19,16 @@ from pebblesim.core.sizes import whole
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.held import hold_theta
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
 from pebblesim.launches.path import Stage, path
 from pebblesim.lower_bounds.bounds import Formulation, LowerBound, added_up, best
+
+OF_WAY = "of its way"
+"""Head of the column, behind that of the gap, for I/O ÷ the lower bound for a schedule's own way of computing."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Counted(Result):
             keys and values, whose sizes `dims` then are; or, under a mask for each head, of all heads of a sequence.
         parts: where each head has its own mask, the figures of each; else empty.
         times: how often all this is done; see `total`.
-        each_for_itself: words moved for all where heads share keys and values and each is counted for itself; None
+        io_without_sharing: words moved for all where heads share keys and values and each is counted for itself; None
             where nothing is shared.
     """
 
@@ -76,7 +80,7 @@ class Counted(Result):
     heads: Heads = field(default_factory=Heads)
     parts: tuple[Counted, ...] = ()
     times: int = 1
-    each_for_itself: int | None = None
+    io_without_sharing: int | None = None
 
     @property
     def blocks_in_words(self) -> str:
@@ -175,6 +179,11 @@ class Counted(Result):
         """The lower bound for all ways of computing, with the same number of pebbles."""
         return self._bounded(None)
 
+    @property
+    def has_way(self) -> bool:
+        """Whether the bound for this way of computing is above that for every way."""
+        return self.lower_bound.value > self.every_way.value
+
     def _bounded(self, formulation: Formulation | None) -> LowerBound:
         if self.parts:
             return added_up([part._bounded(formulation) for part in self.parts])
@@ -194,11 +203,25 @@ class Counted(Result):
 
     @property
     def gap(self) -> float:
-        """I/O ÷ `lower_bound`.
+        """I/O ÷ `every_way`, one bound for all schedules, so that their gaps compare.
+
+        Raises:
+            BelowBound: as for `gap_of_way`.
+        """
+        self._refuse_below_bound()
+        return float(Fraction(self.io, self.every_way.value))
+
+    @property
+    def gap_of_way(self) -> float:
+        """I/O ÷ `lower_bound`, the bound for this way of computing; no more than `gap`.
 
         Raises:
             BelowBound: the gap is below 1, so the schedule does not compute what it states.
         """
+        self._refuse_below_bound()
+        return float(Fraction(self.io, self.lower_bound.value))
+
+    def _refuse_below_bound(self) -> None:
         least = self.lower_bound
         if self.io < least.value:
             raise BelowBound(
@@ -206,7 +229,6 @@ class Counted(Result):
                 f"({least.of_way}) moves {least.value:,} at least, by {least.source}: it computes something else; "
                 "`play` shows what, and graph= says in which other way it computes."
             )
-        return float(Fraction(self.io, least.value))
 
     def to_dict(self, dtype: str | None = None) -> dict[str, Any]:
         """Return a row of `pebblesim count --json`; with a data type, also its arithmetic intensity.
@@ -226,8 +248,10 @@ class Counted(Result):
             "feasible": self.feasible,
             "least_M": self.least_M,
             "bound_ratio": self.bound_ratio,
-            "lower_bound": self.lower_bound.to_dict(),
             "gap": self.gap,
+            "every_way": self.every_way.to_dict(),
+            "gap_of_way": self.gap_of_way,
+            "lower_bound": self.lower_bound.to_dict(),
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
             "path": [{"name": stage.name, "workers": stage.workers, "words": stage.words} for stage in self.path],
@@ -248,8 +272,9 @@ class Counted(Result):
             "peak words": f"{self.peak_words:,} words",
             "peak red": f"{self.peak_red:,} of M = {self.M:,} words" + ("" if self.feasible else ": does not fit"),
             "work": f"{self.operations:,} operations, {self.intensity:.3g} per word",
-            "gap": f"{self.gap:.3g} x the lower bound of {self.lower_bound}",
-            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.said else {}),
+            "gap": f"{self.gap:.3g} x the lower bound of {self.every_way}",
+            **({OF_WAY: f"{self.gap_of_way:.3g} x the lower bound of {self.lower_bound}"} if self.has_way else {}),
+            **({"in all": f"{self.heads}: {self.total.io:,} words"} if self.heads.is_given else {}),
         }
         return "\n".join(f"{label:<12}{value}" for label, value in lines.items())
 
@@ -306,10 +331,11 @@ def count(
         UsageError: a name or size that is not allowed.
     """
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
-    return of_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
+    hold_theta(get(schedule).problem)
+    return count_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
 
 
-def of_heads(
+def count_heads(
     algorithm: Schedule,
     among: Heads,
     dims: Mapping[str, int],
@@ -317,9 +343,12 @@ def of_heads(
     blocks: BlockRule,
     summation: str,
     mask: AnyHeads | None,
-    or_smallest: bool = False,
+    fallback_to_smallest: bool = False,
 ) -> Counted:
-    """The same, of arguments that are checked; what does not fit is counted with its smallest blocks `or_smallest`."""
+    """Count a schedule for heads and arguments that are checked.
+
+    `fallback_to_smallest`: a schedule that does not fit is counted with its smallest blocks, instead of an error.
+    """
     cases = among.cases(algorithm.problem, dims, mask)
     view = algorithm.in_dims(cases.sizes)
 
@@ -328,7 +357,7 @@ def of_heads(
         try:
             sides = block_rules.choose(view, cases.sizes, M, blocks, summation, mask)
         except Infeasible as error:
-            if not or_smallest:
+            if not fallback_to_smallest:
                 raise
             sides = block_rules.smallest(view) | ({} if isinstance(blocks, str) else dict(blocks))
             least_M = error.least_M
@@ -336,20 +365,20 @@ def of_heads(
 
     parts = [of_one(each) for each in cases.masks]
     alone = None
-    if among.together > 1 and parts[0].least_M is None:
-        alone = of_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, or_smallest=True)
+    if among.heads_per_problem > 1 and parts[0].least_M is None:
+        alone = count_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, fallback_to_smallest=True)
     return replace(
         parts[0] if len(parts) == 1 else _together(parts),
         heads=among,
         mask=cases.masks[0] if len(parts) == 1 else mask,
         times=cases.times,
-        each_for_itself=None if alone is None or alone.least_M is not None else alone.total.io,
+        io_without_sharing=None if alone is None or alone.least_M is not None else alone.total.io,
     )
 
 
 def _together(parts: Sequence[Counted]) -> Counted:
     """All heads of a sequence, one after the other in the same cache."""
-    first = parts[0]
+    first, *_ = parts
 
     def traffic(of: Callable[[Counted], Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
         names = dict.fromkeys(name for part in parts for name in of(part))

@@ -61,22 +61,22 @@ class Heads:
         return self.heads // (self.kv_heads or self.heads)
 
     @property
-    def together(self) -> int:
+    def heads_per_problem(self) -> int:
         """Number of heads that are counted as one."""
         return 1 if self.separate else self.sharing
 
     @property
     def times(self) -> int:
         """Number of problems that share nothing."""
-        return self.heads // self.together * self.batch
+        return self.heads // self.heads_per_problem * self.batch
 
     @property
-    def said(self) -> bool:
+    def is_given(self) -> bool:
         """Whether heads or sequences were given."""
         return (self.heads, self.kv_heads, self.batch) != (1, None, 1)
 
     def alone(self) -> Heads:
-        """The same heads, each counted separately."""
+        """Return these heads with each counted separately."""
         return Heads(self.heads, self.kv_heads, self.batch, separate=True)
 
     def cases(self, solves: Problem, dims: Mapping[str, int], mask: AnyHeads | None) -> Cases:
@@ -89,22 +89,22 @@ class Heads:
         sizes = problem_dims(solves, dims)
         if isinstance(mask, HeadMasks) and not solves.maskable:
             raise UsageError(f"problem {solves.name!r} has no pairs of queries and keys; leave the mask out.")
-        counted = sizes if self.together == 1 else self._grouped(solves, sizes)
+        counted = sizes if self.heads_per_problem == 1 else self._grouped(solves, sizes)
         if mask is None:
             return Cases(counted, (None,), self.times)
-        if self.together == 1 and not isinstance(mask, HeadMasks):
+        if self.heads_per_problem == 1 and not isinstance(mask, HeadMasks):
             return Cases(counted, (mask,), self.times)
         grid = solves.in_dims(sizes).grid(sizes)
         if isinstance(mask, HeadMasks):
             mask.check(grid, self.heads)
-            return Cases(counted, mask.among(self.together, grid), self.batch)
-        return Cases(counted, (mask.grouped(self.together, grid),), self.times)
+            return Cases(counted, mask.among(self.heads_per_problem, grid), self.batch)
+        return Cases(counted, (mask.grouped(self.heads_per_problem, grid),), self.times)
 
     def _grouped(self, solves: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
         own = shared(solves)
         assert own.pairs is not None
         grouped = {dim: sizes[dim if dim in sizes else own.from_nd[dim]] for dim in own.dims}
-        grouped[own.pairs[0]] *= self.together
+        grouped[own.pairs[0]] *= self.heads_per_problem
         return grouped
 
     def to_dict(self) -> dict[str, Any]:

@@ -39,21 +39,22 @@ class Totals:
         first = self.counted[0]
         if first.parts:
             return f"{self.heads}, each under its own mask: {first.times:,} times the above, which is all of a sequence"
-        one = "" if self.heads.together == 1 else f", {self.heads.together:,} that share keys and values counted as one"
+        shared = self.heads.heads_per_problem
+        one = "" if shared == 1 else f", {shared:,} that share keys and values counted as one"
         return f"{self.heads}{one}: {first.times:,} times the above"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the table."""
+        """The headings of the table of totals."""
         in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
         return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
 
     @property
     def lines(self) -> list[tuple[str | int | None, ...]]:
-        """Of the table."""
+        """The lines of the table of totals."""
         texts = []
         for row in self.rows:
-            words, alone = row.total, row.each_for_itself
+            words, alone = row.total, row.io_without_sharing
             cells = [row.schedule, words.reads, words.writes, words.io]
             cells += [words.in_bytes(self.dtype).io] if self.dtype else []
             if self._compares:
@@ -63,7 +64,7 @@ class Totals:
 
     @property
     def _compares(self) -> bool:
-        return any(row.each_for_itself is not None for row in self.rows)
+        return any(row.io_without_sharing is not None for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As printed with `--json`."""
@@ -77,7 +78,7 @@ class Totals:
                     "writes": row.total.writes,
                     "io": row.total.io,
                     "bytes": row.total.in_bytes(self.dtype).io if self.dtype else None,
-                    "each_for_itself": row.each_for_itself,
+                    "io_without_sharing": row.io_without_sharing,
                 }
                 for row in self.rows
             ],

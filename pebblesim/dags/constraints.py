@@ -22,7 +22,7 @@ MOST_STEPS = 150
 """Most vertices to compute in a graph for the solver."""
 
 
-def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
+def solve(run: Interval, end: float, on_progress: Callable[[], None]) -> None:
     """Narrow the interval of a run until the optimum is proven or the time is over."""
     task = run.task
     if task.steps > MOST_STEPS:
@@ -38,11 +38,11 @@ def solve(run: Interval, end: float, tell: Callable[[], None]) -> None:
     class Watch(cp_model.CpSolverSolutionCallback):  # stores the solutions found so far
         def on_solution_callback(self) -> None:
             _keep(run, variables, self.value)
-            tell()
+            on_progress()
 
     def bounded(value: float) -> None:
         run.raise_to(int(np.ceil(value - 1e-6)), "CP-SAT, a constraint program with order and kept values")
-        tell()
+        on_progress()
 
     solver.best_bound_callback = bounded
     status = solver.solve(model, Watch())

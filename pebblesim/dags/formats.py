@@ -7,6 +7,7 @@ seconds. Files with named vertices are meant for smaller graphs.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -83,7 +84,7 @@ def load_graph(path: str | Path, format: str | None = None) -> Cdag:
                 f"{path} has {path.stat().st_size:,} bytes; files with named vertices may have at most "
                 f"{MOST_BYTES_WITH_NAMES:,}; convert it to HyperDAG (.hdag) or an edge list."
             )
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(BOM_UTF8)
         return known.read(data)
     except (OSError, UnicodeDecodeError, MemoryError) as error:
         why = getattr(error, "strerror", None) or ("it is too large" if isinstance(error, MemoryError) else error)

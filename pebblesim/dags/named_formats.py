@@ -166,7 +166,8 @@ def meaning(name: Any, node: dict[str, Any], weight: str = "words") -> dict[str,
         text = str(words).strip()
         if isinstance(words, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text[:18]) < 2**31):
             raise UsageError(
-                f"vertex {str(name)[:40]!r} has {text[:40]!r} words; the number must be a whole number, 1 or more."
+                f"vertex {str(name)[:40]!r} has {text[:40]!r} words; the number must be a whole number, 1 or more, "
+                "below 2^31."
             )
         kept["words"] = int(text)
     for end in ("input", "output"):
@@ -202,7 +203,7 @@ def node_link(data: bytes) -> Cdag:
     for number, edge in enumerate(edges):
         pair = (edge.get("source"), edge.get("target")) if isinstance(edge, dict) else (None, None)
         for key in pair:
-            if not isinstance(key, str | int) or key not in nodes:
+            if not isinstance(key, str | int) or isinstance(key, bool) or key not in nodes:
                 raise UsageError(f'entry {number} of "edges" names {str(key)[:40]!r}, which is not a vertex.')
         pairs.append(pair)
     if not nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,6 +85,7 @@ def edge_list(data: bytes) -> Cdag:
 
     Vertices may be numbers or names. Numbers that are not 0 ... n-1 are treated as names.
     """
+    data = re.sub(rb"(?m)^[ \t]*//.*$", b"", data)
     rows = TokenRows.of(data, b"#%")
     first = rows.start[:-1]
     if len(rows) and (rows.lengths < 2).any():
@@ -93,8 +95,10 @@ def edge_list(data: bytes) -> Cdag:
         raise UsageError("it has no edges; a line of an edge list is 'from to'.")
     if (source < 0).any() or (target < 0).any():
         return _named_edges(data)
+    if (rows.values < 0).any() and (wrong := re.search(rb"(?m)^[^#%\n]*?[0-9]\s+[0-9]+[ \t]+([A-Za-z_]\w*)", data)):
+        _refuse_third(data.count(b"\n", 0, wrong.start(1)) + 1, wrong[1].decode())
     ids, places = np.unique(np.concatenate([source, target]), return_inverse=True)
-    pairs = places.reshape(2, -1).T
+    pairs = places.reshape(2, len(source)).T
     names = None if ids[-1] == len(ids) - 1 else [str(v) for v in ids.tolist()]
     return Cdag.from_edges(len(ids), pairs, names=names)
 
@@ -106,12 +110,16 @@ def _named_edges(data: bytes) -> Cdag:
         words = line.split("#", 1)[0].split("%", 1)[0].split()
         if words:
             if words[2:] and words[2].isidentifier():  # data of an edge are numbers, or start with {
-                raise UsageError(
-                    f"line {number_of_line}: an edge has two vertices, 'from to'; found a third word, {words[2]!r}; "
-                    "give each edge a line of its own."
-                )
+                _refuse_third(number_of_line, words[2])
             pairs.append(tuple(number.setdefault(word, len(number)) for word in words[:2]))
     return Cdag.from_edges(len(number), pairs, names=list(number))
+
+
+def _refuse_third(line: int, word: str) -> None:
+    raise UsageError(
+        f"line {line}: an edge has two vertices, 'from to'; found a third word, {word!r}; give each edge a line of its "
+        "own."
+    )
 
 
 def matrix_market(data: bytes) -> Cdag:

@@ -236,7 +236,7 @@ def _sum(
 def narrow(run: Interval, states: int | None, memory: int, began: float, end: float, progress: Progress | None) -> None:
     """Search until the optimum is proven, the time is over or the memory is full; arguments as for `optimum`."""
 
-    def tell() -> None:
+    def on_progress() -> None:
         if progress is not None:
             part = 0.0 if end == float("inf") else min(1.0, (time.monotonic() - began) / (end - began))
             progress(part, run.bound, run.io, run.states)
@@ -244,13 +244,13 @@ def narrow(run: Interval, states: int | None, memory: int, began: float, end: fl
     if run.task.rules == "partial":
         from pebblesim.dags.optimum_partial import search_partial
 
-        search_partial(run, memory // 400 if states is None else states, end, tell)
+        search_partial(run, memory // 400 if states is None else states, end, on_progress)
         return
 
     program = run.task.rules == "no-recompute" and find_spec("ortools") is not None
     half = began + (end - began) / 2
-    search_states(run, states, memory, half if program and end < float("inf") else end, tell)
+    search_states(run, states, memory, half if program and end < float("inf") else end, on_progress)
     if program and not run.proven and time.monotonic() < end:
         from pebblesim.dags.constraints import solve
 
-        solve(run, end, tell)
+        solve(run, end, on_progress)

@@ -102,7 +102,7 @@ class _Terms:
         return -1
 
 
-def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], None]) -> None:
+def search_partial(run: Interval, limit: int, end: float, on_progress: Callable[[], None]) -> None:
     """Narrow the interval of a run; `limit` is the largest number of states."""
     board = _Terms(run)
     first = _State(0, 0, 0)
@@ -126,7 +126,7 @@ def search_partial(run: Interval, limit: int, end: float, tell: Callable[[], Non
             run.proof = f"search: no state of less I/O is left, of {run.states:,}"
             return
         if len(done) % 256 == 0:
-            tell()
+            on_progress()
         if time.monotonic() > end:
             return
         if len(costs) > limit:

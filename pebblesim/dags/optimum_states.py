@@ -35,7 +35,7 @@ LONG: Final = 0.2
 """Seconds after which the clock should be looked at."""
 
 
-def search_states(run: Interval, states: int | None, memory: int, end: float, tell: Callable[[], None]) -> None:
+def search_states(run: Interval, states: int | None, memory: int, end: float, on_progress: Callable[[], None]) -> None:
     """Narrow an interval by a search of states, in the order of the I/O so far and to come (A*).
 
     A graph of more than `MOST_VERTICES` is not searched.
@@ -62,7 +62,7 @@ def search_states(run: Interval, states: int | None, memory: int, end: float, te
         some = min(AT_ONCE, 2 * some) if time.monotonic() - began < LONG else max(2, some // 2)
         run.states = int(tree.count[0])
         run.raise_to(int(tree.count[2]), f"search: every game begins in one of {run.states:,} states")
-        tell()
+        on_progress()
         if how == kernel.FOUND:
             run.bound = run.io = int(tree.costs[last])
             run.proof = f"search: no state of less I/O is left, of {run.states:,}"

@@ -1,4 +1,8 @@
-"""Lower bounds defined by users, for any DAG or for one problem; they are tested on proven optima before use."""
+"""Lower bounds defined by users, for any DAG or for one problem.
+
+They are tested before use: on proven optima of small graphs, and, if they are for a problem, on counts of its schedules
+at sizes that no search reaches.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,31 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
+from pebblesim.analysis.equal_blocks import counts_of_equal_blocks
 from pebblesim.core.errors import UnknownName, UsageError
+from pebblesim.core.sizes import listed
 from pebblesim.dags.optimum import RULES, optimum
 from pebblesim.dags.orders import Task
 from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.dags.samples import small_graphs
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.language.problems import Problem, problem as find
+from pebblesim.language.registry import of_problem
 
 MOST_STEPS: Final = 14
 """Most vertices to compute in a graph on which a bound for a problem is tested."""
+
+COUNTED: Final = ((64, 8), (64, 64), (4096, 64), (2**20, 128))
+"""Sizes n and d at which a bound for a problem is compared with counts."""
 
 
 def bound(
     function: Callable[..., Any] | None = None, *, problem: str | None = None, rules: tuple[str, ...] = RULES[:2]
 ) -> Any:
     """Register a lower bound of your own. It is immediately compared with proven optima of small graphs.
+
+    A bound for a problem that is claimed with recomputation is also compared with counts of all its schedules, for n up
+    to a million.
 
     Use it as a decorator: `@bound` for a function of a `Cdag` and M (any DAG), or `@bound(problem="matmul")` for a
     function of the problem's sizes and M, given by name. `pebble` and `optimum` use bounds for any DAG that pass;
@@ -44,7 +58,8 @@ def bound(
 
     Raises:
         UnknownName: the problem or rule set is not known.
-        UsageError: the bound exceeds an optimum, or is not a whole number; the message names the graph and M.
+        UsageError: the bound exceeds an optimum or a count, or is not a whole number; the message names the graph, or
+            the schedule and its sizes, and M.
     """
     if function is None:
         return lambda decorated: bound(decorated, problem=problem, rules=rules)
@@ -65,6 +80,8 @@ def bound(
                     f"{least:,} words exists; it is not a lower bound."
                 )
             optima, tight = optima + 1, tight + (value == least)
+    if own.problem is not None and "hong-kung" in rules:
+        _refuse_what_a_schedule_undercuts(own, find(own.problem))
     OWN[own.name] = own = replace(own, optima=optima, tight=tight)
     return own
 
@@ -89,7 +106,6 @@ def _trials(own: OwnBound) -> Iterator[tuple[str, Cdag, int, Callable[[], int]]]
             yield name, graph, M, partial(own.words, f"{name} at M = {M}", graph, M)
         return
     from pebblesim import graphs
-    from pebblesim.language.problems import problem as find
 
     solves = find(own.problem)
     for sizes in product((1, 2, 3), repeat=len(solves.dims)):
@@ -101,3 +117,23 @@ def _trials(own: OwnBound) -> Iterator[tuple[str, Cdag, int, Callable[[], int]]]
         where = f"{own.problem} with " + ", ".join(f"{name} = {size}" for name, size in dims.items())
         for M in (task.least_M, task.least_M + 1, task.least_M + 3):
             yield where, graph, M, partial(own.words, f"{where} at M = {M}", **dims, M=M)
+
+
+def _refuse_what_a_schedule_undercuts(own: OwnBound, solves: Problem) -> None:
+    """Refuse a bound above the words of a schedule, at the smallest M in which its game fits.
+
+    Raises:
+        UsageError: the bound exceeds a count.
+    """
+    for n, d in COUNTED:
+        dims = {dim: {"n": n, "d": d}[kind] for dim, kind in solves.from_nd.items()}
+        for schedule, blocks, counted in counts_of_equal_blocks(of_problem(solves.name), dims, (1, 8, d, n)):
+            M, words = counted.peak_red, counted.total.io
+            where = f"{solves.name} with {listed(dims)} at M = {M:,}"
+            value = own.words(where, **dims, M=M)
+            if value > words:
+                sides = f" with {listed(blocks)}" if blocks else ""
+                raise UsageError(
+                    f"{own.name} gives {value:,} words for {where}, where the schedule {schedule.name}{sides} moves "
+                    f"{words:,} words; it is not a lower bound."
+                )

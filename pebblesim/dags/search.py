@@ -31,6 +31,9 @@ NONE: Final = np.empty(0, dtype=np.int64)
 WHOLE: Final = 500
 """Orders of at most this many steps are searched as a whole; longer ones in segments of 50 to 400 steps."""
 
+MOST_EVENTS: Final = 10**8
+"""So many uses of values are played in one round on an order searched as a whole, which takes about a second."""
+
 ROUNDS: Final = 100
 """On an order searched as a whole, the search ends after this many rounds in a row without a better game."""
 
@@ -131,6 +134,7 @@ def pebble(
     M: int,
     rules: str = "hong-kung",
     seconds: float = 10.0,
+    steps: int | None = None,
     seed: int = 0,
     rounds: int = ROUNDS,
     progress: Progress | None = None,
@@ -142,8 +146,10 @@ def pebble(
         M: red pebbles, in words.
         rules: "hong-kung", "no-recompute", "replace" or "partial".
         seconds: time limit of the search for a better order. It ends earlier if the game meets a bound or nothing
-            improves.
-        seed: seed of the random choices; with enough time the same seed gives the same game.
+            improves. How far it comes depends on the machine, and on what else it does.
+        steps: instead of that limit, this many steps of the search, each of which changes a part of the order; the same
+            seed then always gives the same game. The limit is then for bounds alone.
+        seed: seed of the random choices.
         rounds: on graphs of up to 500 steps, stop after this many rounds in a row without a better game.
         progress: called now and then.
 
@@ -159,7 +165,7 @@ def pebble(
     Raises:
         Infeasible: M is too small for any game.
         UnknownName: there is no such rule set.
-        UsageError: M is not a positive whole number, or `seconds` is negative.
+        UsageError: M is not a positive whole number, `seconds` is negative, or `steps` is none.
     """
     graph = as_cdag(graph)
     if rules not in RULES:
@@ -167,6 +173,8 @@ def pebble(
     M = whole("M", M)
     if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise UsageError(f"seconds = {seconds!r} was given; give a number, 0 or more.")
+    if steps is not None:
+        steps = whole("steps", steps)
     task = Task(graph, M, rules)
     _compile()
     began = time.monotonic()
@@ -174,11 +182,22 @@ def pebble(
     data = TaskData(task, M)
     bounds = at_once(data)
     end, interrupted = began + seconds, False
+
+    def done(made: int) -> float:
+        """The share of the search that is over after this many steps."""
+        if steps is not None:
+            return made / steps
+        return (time.monotonic() - began) / seconds if seconds else 1.0
+
     try:
-        search.begin(end)
+        search.begin(end if steps is None else float("inf"))
+        if steps is not None:  # bounds that take time must not decide when it ends
+            search.improve(largest(bounds).value, rounds, done, progress)
+            end = time.monotonic() + seconds
         if not search.meets(bounds):
             bounds += slowly(data, end=time.monotonic() + (end - time.monotonic()) / 4)
-        search.improve(largest(bounds).value, rounds, began, end, progress)
+        if steps is None:
+            search.improve(largest(bounds).value, rounds, done, progress)
     except KeyboardInterrupt:
         if search.order is None:
             raise
@@ -230,28 +249,37 @@ class _BestOrder:
 
     def begin(self, end: float) -> None:
         """Choose the best start order; try at least the first ones even if the time is over."""
+        last, longest = time.monotonic(), 0.0
         for name, vertices in starts(self.task):
-            if self.order is not None and time.monotonic() > end:
+            now = time.monotonic()
+            last, longest = now, max(longest, now - last)
+            if self.order is not None and now + longest > end:  # the next may take as long
                 return
             for kind, order in self.task.steps_of(vertices):
                 io, which, _ = kernel.play(self.task.board, self.desk, order, FACTORS, NONE)
                 if io < self.io:
                     self.io, self.order, self.factor, self.start = int(io), order, float(FACTORS[which]), name + kind
 
-    def improve(self, bound: int, rounds: int, began: float, end: float, progress: Progress | None) -> None:
-        """Anneal segments of the order until the bound is met or the time is over."""
-        stale = 0
+    def improve(self, bound: int, rounds: int, done: Callable[[int], float], progress: Progress | None) -> None:
+        """Anneal segments of the order until the bound is met, or all is done that was asked for.
+
+        Args:
+            done: the share of this that is done after a number of segments.
+        """
+        stale = made = 0
         assert self.order is not None
         if self.task.steps < 2:
             return
         whole = len(self.order) <= WHOLE
-        while self.io > bound and time.monotonic() < end and not (whole and stale >= rounds):
+        before = done(0)
+        while self.io > bound and before < 1 and not (whole and stale >= rounds):
             if progress is not None:
-                progress(min(1.0, (time.monotonic() - began) / max(1e-9, end - began)), self.io, bound)
-            left = max(0.0, end - time.monotonic())
+                progress(before, self.io, bound)
             # Recomputation is tried only on orders that are already good.
-            again = (left < (end - began) / 2 or stale > rounds / 2) and self.rng.random() < 0.7
+            again = (before > 1 / 2 or stale > rounds / 2) and self.rng.random() < 0.7
             stale = 0 if self.round(whole, again) else stale + 1
+            made += 1
+            before = done(made)
 
     def round(self, whole: bool, compute_again: bool) -> bool:
         """Anneal one segment; return whether the I/O decreased."""
@@ -262,9 +290,9 @@ class _BestOrder:
         tail = 0 if whole else min(2 * task.M, 200)
         factor = float(rng.choice(FACTORS)) if rng.random() < 0.3 else self.factor
         again = self.again if compute_again else self.again[:0]
-        tries = min(20_000, 100 * length) if whole else 600
         hot = float(rng.choice([0.5, 1.0, 2.0] if whole else [0.5, 1.0])) * self.scale
         events = int(np.diff(task.board.start)[order].sum()) + len(order)
+        tries = min(20_000, 100 * length, max(600, MOST_EVENTS // events)) if whole else 600
         slack = 8 * (int(np.diff(task.board.start).max()) + 1) if len(again) else 0
         if self.desk.events.size < events + slack:
             self.desk = task.desk(events + 4 * slack + events // 8 - len(task.board.operands) - task.steps)

@@ -111,3 +111,83 @@ def members(indptr: Any, preds: Any, is_input: Any, height: Any, uses: Any, sink
                 found[first], group[first] = found[k], number
                 first += 1
     return found[:first], group[:first]
+
+
+@kernel()
+def greedy(indptr: Any, preds: Any, succ_start: Any, succs: Any, needed: Any, words: Any, M: int) -> Any:
+    """Order vertices so that the next one frees most words and loads fewest, of those that are ready.
+
+    Operands that a vertex uses last are freed; those that are not among the last M words used are loaded. Of equals,
+    the vertex with the latest operand comes first.
+
+    Args:
+        succ_start, succs: the successors of each vertex.
+        needed: the vertices to compute.
+        words: the words of each vertex.
+    """
+    n = indptr.size - 1
+    uses, waits, used = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64)
+    there, kept = np.zeros(n, np.uint8), np.empty(n, np.int64)  # whether it is in the cache; the vertices there
+    ready, out = np.empty(n, np.int64), np.empty(n, np.int64)
+    many, count, inside, held = 0, 0, 0, 0
+    for v in range(n):
+        if needed[v]:
+            for e in range(indptr[v], indptr[v + 1]):
+                uses[preds[e]] += 1
+                waits[v] += needed[preds[e]]
+            if waits[v] == 0:
+                ready[many] = v
+                many += 1
+    while many:
+        best, most, latest = -1, 0, -1
+        for k in range(many):
+            v = ready[k]
+            worth, late = 0, -1
+            for e in range(indptr[v], indptr[v + 1]):
+                u = preds[e]
+                worth += words[u] * ((uses[u] == 1) - (there[u] == 0))
+                late = max(late, used[u])
+            if best < 0 or worth > most or (worth == most and late > latest):
+                best, most, latest = k, worth, late
+        v = ready[best]
+        many -= 1
+        ready[best] = ready[many]
+        out[count] = v
+        for e in range(indptr[v], indptr[v + 1] + 1):
+            u = preds[e] if e < indptr[v + 1] else v
+            uses[u] -= u != v
+            used[u] = count
+            if not there[u]:
+                there[u] = 1
+                kept[inside] = u
+                inside += 1
+                held += words[u]
+        count += 1
+        k = 0
+        while k < inside:  # what is not used again leaves the cache
+            u = kept[k]
+            if uses[u] > 0:
+                k += 1
+                continue
+            there[u] = 0
+            held -= words[u]
+            inside -= 1
+            kept[k] = kept[inside]
+        while held > M:
+            oldest = 0
+            for k in range(inside):
+                if used[kept[k]] < used[kept[oldest]]:
+                    oldest = k
+            u = kept[oldest]
+            there[u] = 0
+            held -= words[u]
+            inside -= 1
+            kept[oldest] = kept[inside]
+        for e in range(succ_start[v], succ_start[v + 1]):
+            w = succs[e]
+            if needed[w]:
+                waits[w] -= 1
+                if waits[w] == 0:
+                    ready[many] = w
+                    many += 1
+    return out[:count]

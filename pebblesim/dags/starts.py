@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from pebblesim.dags import start_kernel as kernel
 from pebblesim.dags.orders import Ints, Task
+
+SMALL: Final = 20_000
+"""On graphs of at most this many vertices all that are ready are looked at before each choice."""
 
 
 def starts(task: Task) -> Iterator[tuple[str, Ints]]:
@@ -46,6 +50,8 @@ def starts(task: Task) -> Iterator[tuple[str, Ints]]:
 
     yield walk(*first)
     yield "in halves of halves", _halved(task, (high, -low, height))
+    if n <= SMALL:
+        yield "greedily", kernel.greedy(indptr, preds, task.succ_start, task.succs, task.needed, task.words, task.M)
     # A group shares the cache with its operands; how much they take depends on the graph. These come early, for on a
     # large graph the time may not suffice for all.
     for size in (task.M * parts // 20 for parts in (18, 17, 16)):

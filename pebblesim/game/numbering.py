@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+CONSTANTS = {0.0: 1, float("-inf"): 2}
+"""The constants that an element may be under a mask, and how a `VertexTable` writes them; 0 there means no constant."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VertexTable:
     """Vertices of the elements of a family under a mask.
@@ -80,6 +84,7 @@ class VertexTable:
         roots: the vertex that holds the element's final value, in the same shape; -1 if there is none. For a sum
             without terms that is added to a value, it is the vertex of that value, in another family.
         terms: number of terms of each element, in the same shape; 0 for constants and for elements that are not sums.
+        constant: which of `CONSTANTS` an element is, uint8 in the same shape; 0 for any other element.
         before: None, or for a sum that leaves out terms, the number of terms before each index of the summed dimension:
             int64 of shape (lines, K + 1), where K is the number of indices (blocks·K' over a regrouped operand). Index
             u is a term of a line if before[line, u + 1] > before[line, u]. For a regrouped sum the count runs through
@@ -90,6 +95,7 @@ class VertexTable:
     first: NDArray[Any]
     roots: NDArray[Any]
     terms: NDArray[Any]
+    constant: NDArray[Any]
     before: NDArray[Any] | None = None
     line: Literal[0, 1] | None = None
 

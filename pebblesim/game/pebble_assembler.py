@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pebblesim.core.errors import UsageError
 from pebblesim.game import pebble_machine as vm
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE
-from pebblesim.game.numbering import Family
+from pebblesim.game.numbering import CONSTANTS, Family
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.source import where_is
@@ -73,12 +73,13 @@ class Assembler:
     def tables(self) -> Any:
         """Return new tables for `pebble_machine.run`, as they are at the start of a game."""
         rows = []
-        elements, before = [np.zeros((1, 2), np.int64)], [np.zeros(1, np.int64)]
+        elements, before = [np.zeros((1, 3), np.int64)], [np.zeros(1, np.int64)]
         for f in self.table:
             masked = (-1, -1, -1, -1)
             if f.table is not None:
                 first = np.where(f.table.first < 0, f.table.roots, f.table.first)
-                own = np.stack([first.ravel(), f.table.terms.ravel()], axis=1).astype(np.int64)
+                columns = first, f.table.terms, f.table.constant
+                own = np.stack([column.ravel() for column in columns], axis=1).astype(np.int64)
                 masked = (sum(map(len, elements)), -1, -1, -1)
                 elements.append(own)
                 if f.table.before is not None:
@@ -121,6 +122,8 @@ class Assembler:
                 "sums; choose summation 'chain', or blocks of terms that end where the tiles end."
             )
         i, j, holds, meant = (int(state[at]) for at in (vm.AT_ROW, vm.AT_COLUMN, vm.HOLDS, vm.MEANT))
+        if isinstance(node, ir.Init):
+            raise UsageError(self._wrong_constant(node, family, holds, i, j))
         held = self._value(holds, i, j)
         area = next(area for area, number in self.areas.items() if number == row[vm.AREA])
         if node is None:
@@ -298,11 +301,9 @@ class Assembler:
                     family = self.table[number]
                     starts = family.start or family.initial is not None or family.table is None
                     if starts and value != (0 if family.start else family.initial):
-                        raise UsageError(
-                            f"{self.program.name} writes the constant {value:g} to {tensor.name}, which does not start "
-                            "from that constant in its graph."
-                        )
-                    self._emit(vm.INIT, AREA=self._tensor(tensor.name), FAMILY=number, **self._where(ranges))
+                        raise UsageError(self._wrong_constant(node, family))
+                    where = {"KIND": -1 if starts else CONSTANTS[value], **self._where(ranges)}
+                    self._emit(vm.INIT, AREA=self._tensor(tensor.name), FAMILY=number, **where)
                 case ir.Constant(tile=tile):
                     self.family[tile] = self._constant(node)
                     self._emit(vm.CONSTANT, FAMILY=self.family[tile], **self._tile(tile))
@@ -319,6 +320,16 @@ class Assembler:
                     self._elementwise(node)
                 case ir.Compute():
                     self._sum(node)
+
+    def _wrong_constant(self, node: ir.Init, family: Family, constant: int = 0, i: int = 0, j: int = 0) -> str:
+        """Say that a tensor in memory does not start from a constant; `constant`: what the entry [i, j] is instead."""
+        what = f"{self._at(node)}: writes the constant {node.value:g} to {family.name}"
+        for value, code in CONSTANTS.items():
+            if code == constant:
+                return f"{what}, where {_entry(family, i, j)}, which has no allowed pair, is the constant {value:g}."
+        return (
+            f"{what}, which does not start from that constant in its graph; @schedule(graph=...) selects another graph."
+        )
 
     def _condition(self, when: ir.MaskCondition | None) -> dict[str, int]:
         if when is None:

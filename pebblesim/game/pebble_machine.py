@@ -31,7 +31,7 @@ LOOP, NEXT, EACH, INIT, CONSTANT, MOVE, SCRIPT, SUM, HALT, START, FILL, CHECK = 
     ROWS,  # its row range
     COLUMNS,  # its column range, -1 for a vector
     PART,  # the range that gives the block: the block that contains its tile; -1 if the family has one block
-    KIND,  # EACH: which move; CHECK: which block
+    KIND,  # EACH: which move; CHECK: which block; INIT: the constant that elements must be, -1 if they start from it
     SURE,  # READ: 1 if the tensor must hold finished values of the family; SCRIPT: 1 if it changes a tile in place
     JUMP,  # LOOP: the instruction after its NEXT; NEXT: the instruction after its LOOP
     FIRST,  # SCRIPT, SUM: first step of the script
@@ -303,8 +303,8 @@ def run(
 
     Args:
         code, scripts, families, areas: tables, not changed.
-        elements, before, pairs: tables of a mask, not changed: (first vertex, terms) of each element, number of terms
-            before each index, and number of allowed pairs before each row and column.
+        elements, before, pairs: tables of a mask, not changed: (first vertex, terms, constant) of each element,
+            number of terms before each index, and number of allowed pairs before each row and column.
         ranges: table of ranges, with their current offset and length.
         cells: the cell of each word of each area.
         state: next instruction, number of its elements that are done, status; and after a mismatch the row and column,
@@ -409,6 +409,9 @@ def run(
                 cells[place + beyond] = EMPTY
             elif op == INIT:
                 first, k = _element(family, elements, 0, element)
+                if ins[KIND] >= 0 and elements[family[TABLE] + element, 2] != ins[KIND]:
+                    _mismatch(state, i, j, elements[family[TABLE] + element, 2], EMPTY)
+                    return used
                 vertex = first + k if zero else family[INITIAL] + element if family[INITIAL] >= 0 else first
                 out[used] = vertex * 4 + COMPUTE
                 out[used + 1] = vertex * 4 + WRITE

@@ -92,7 +92,7 @@ BY_TERM: Final = ("partial",)
 
 
 def _without_idle(rules: dict[int, Rule]) -> dict[int, Rule]:
-    """The same rules, except that a vertex with a red pebble must not get another one."""
+    """Return these rules, except that a vertex with a red pebble must not get another one."""
     return {kind: rule._replace(forbids=rule.forbids | (rule.sets & RED)) for kind, rule in rules.items()}
 
 

@@ -1,1 +1,1 @@
-"""What the GPU harness is made of; `pebblesim gpu` is its command line. Importing it needs no GPU."""
+"""Code for GPUs: kernels of schedules, advice, the operator for PyTorch, measurements. Importing it needs no GPU."""

@@ -138,7 +138,7 @@ def _rounds(launch: Launch, sizes: ir.Sizes, program: ir.Program, mask: Mask | N
     Where a block has one tile, those that the mask leaves are alike.
     """
     launched, grid, block = times(launch, sizes), {loop.range for loop in launch.grid}, launch.block
-    inner = [each for each in _conditions(block) if grid & {each.rows, each.columns}]
+    inner = [condition for condition in _conditions(block) if grid & {condition.rows, condition.columns}]
     outer = [loop.when for loop in launch.grid if loop.when]
     if mask is None or not (inner or outer):
         return (((1.0, blocks(launch, sizes, 1) * heads // launched),),) * launched

@@ -31,7 +31,7 @@ from pebblesim.language.registry import get
 Row = dict[str, Any]
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""What each way computes."""
+"""The problem of each direction."""
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 """PyTorch's attention kernels, with PyTorch's names for them."""
@@ -92,7 +92,7 @@ def contenders(way: str) -> tuple[str, ...]:
 def race(
     track: Track,
     output: Path | None = None,
-    tell: Callable[[Row], None] | None = None,
+    on_progress: Callable[[Row], None] | None = None,
     only: Sequence[str] | None = None,
 ) -> list[Row]:
     """Run every contender that is not in `output` yet; return the rows, as they are stored there.
@@ -101,7 +101,7 @@ def race(
         track: the task.
         only: these contenders; all if None.
         output: a file of JSON lines, updated after each contender, so that a stopped race can be resumed.
-        tell: called with each new row.
+        on_progress: called with each new row.
 
     Raises:
         UsageError: there is no PyTorch with a GPU, or no Triton.
@@ -116,8 +116,8 @@ def race(
             known[key] = {"id": key, **asdict(track), "contender": contender, **_run(torch, arrays, contender)}
             if output:
                 save(output, known.values())
-            if tell:
-                tell(known[key])
+            if on_progress:
+                on_progress(known[key])
         rows.append(known[key])
     return rows
 
@@ -154,7 +154,7 @@ class Arrays:
         return ("O",) if self.track.way == "forward" else ("dQ", "dK", "dV")
 
     def _head(self, head: int, rows: int = 1024) -> None:
-        """What the forward pass keeps of a head; of the first one, all outputs in float64."""
+        """Compute the arrays that the forward pass keeps of a head; for the first head, all outputs in float64."""
         torch, n = self.torch, self.track.n
         kind = torch.float64 if head == 0 else torch.float32
         Q, K, V, dO = (self.of[name][head].to(kind) for name in ("Q", "K", "V", "dO"))
@@ -184,7 +184,7 @@ class Arrays:
 
 
 def _run(torch: Any, arrays: Arrays, contender: str) -> Row:
-    """What a contender gives; of ours, its fastest kernels, and all that were `tried`."""
+    """Time a contender. The row of a schedule has its fastest kernels, and all that were `tried`."""
     try:
         if contender.startswith("torch-"):
             return _of_torch(torch, arrays, contender.removeprefix("torch-"))
@@ -220,7 +220,7 @@ def source_of(track: Track, tiling: Tiling) -> Source:
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
     """Return the storage of a block of each kernel, by name."""
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return [(each.name, storage(each.launch, sizes, track.dtype, tiling.stages)) for each in source.kernels]
+    return [(kernel.name, storage(kernel.launch, sizes, track.dtype, tiling.stages)) for kernel in source.kernels]
 
 
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:

@@ -72,7 +72,7 @@ IN_ROWS = {
     "scores-stored-blocked": "scores-stored-in-rows",
     "small-cache-backward-blocked": "small-cache-backward-in-rows",
 }
-"""The same kernels for some rows after the others."""
+"""Schedules whose kernels go through all rows at once, with those that go through some rows after the others."""
 
 FEWEST_ROWS = 256
 """Rows are cut at multiples of this: longest side of the tiles."""

@@ -30,10 +30,10 @@ MOST_HEADS = 65535
 """Largest number of heads of all sequences together: a launch can have this number of rows of thread blocks."""
 
 PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
-"""What each pass computes."""
+"""The problem of each pass."""
 
 RESULTS = {"forward": ("O", "L"), "backward": ("dQ", "dK", "dV")}
-"""What of it is kept."""
+"""The outputs of each pass that are kept."""
 
 Dims = tuple[tuple[str, int], ...]
 """Sizes by name, as a key of a table."""
@@ -212,7 +212,7 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
     if query.shape[-1] != key.shape[-1]:
         raise UsageError(f"query and key have head dimensions {query.shape[-1]} and {key.shape[-1]}; give the same.")
     if key.shape[:-2] != value.shape[:-2] or query.shape[:-3] != key.shape[:-3]:
-        shapes = ", ".join(str(tuple(each.shape)) for each in arguments.values())
+        shapes = ", ".join(str(tuple(argument.shape)) for argument in arguments.values())
         raise UsageError(f"query, key and value have shapes {shapes}; all but heads and head dimension must agree.")
     heads, shared = query.shape[-3], key.shape[-3]
     if heads != shared and not (enable_gqa and heads % shared == 0):
@@ -248,7 +248,7 @@ def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, worksp
     for start in range(0, heads, at_once):
         part = slice(start, start + at_once)
         results = module.run(*(tensors[each][part] for each in names))
-        for name, made in ((each, results[each]) for each in RESULTS[way]):
+        for name, made in ((result, results[result]) for result in RESULTS[way]):
             kind = torch.float32 if name == "L" else Q.dtype  # sums of dK and dV may be in float32
             if best.rounds == 1:
                 whole[name] = made.to(kind)

@@ -1,18 +1,19 @@
 """The objects of a schedule: tensors in memory, tiles in the cache, indices, and expressions over tiles.
 
-They are symbols: each represents all its values at once. `pebblesim.language.machine` creates and checks them.
+They are symbols: each represents all its values at once. A `Tracer` creates and checks them; `Machine` is the one that
+schedules get.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from pebblesim.core.errors import TraceError
 from pebblesim.language import program as ir
 from pebblesim.language.source import where
 
 if TYPE_CHECKING:
-    from pebblesim.language.machine import Machine
+    from pebblesim.language.problems import Problem
 
 CONSTANTS = (0, float("-inf"))
 
@@ -85,10 +86,32 @@ class Part(_InMemory):
         self._tensor, self._ranges, self._at = tensor, ranges, at
 
 
+class Tracer(Protocol):
+    """The machine that symbols belong to, as far as they use it."""
+
+    _problem: Problem
+    _whole: dict[str, Index]
+    _indices: dict[ir.Range, Index]
+    _unused: dict[int, Value]
+    _updated: Tile | None
+
+    def _name_things(self) -> None: ...
+
+    def _check_resident(self, tile: ir.Tile) -> None: ...
+
+    def _elementwise(self, op: str, *values: Value) -> Value: ...
+
+    def _matmul(self, left: Value, right: Value) -> Value: ...
+
+    def _assign(self, target: Tile, value: Value) -> None: ...
+
+    def _add(self, target: Tile, value: Value) -> None: ...
+
+
 class Tensor(_InMemory):
     """A tensor in memory; `T[i, k]` is a part of it, `T` the whole tensor."""
 
-    def __init__(self, m: Machine, tensor: ir.Tensor) -> None:
+    def __init__(self, m: Tracer, tensor: ir.Tensor) -> None:
         self._m, self._tensor = m, tensor
 
     @property
@@ -122,7 +145,7 @@ class Value(_Symbol):
 
     _what = "a tile"
 
-    def __init__(self, m: Machine, expr: ir.Expr) -> None:
+    def __init__(self, m: Tracer, expr: ir.Expr) -> None:
         self._m, self._expr, self._line = m, expr, where()
         if not isinstance(expr, ir.Ref):
             m._unused[id(self)] = self

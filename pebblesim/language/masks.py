@@ -16,7 +16,7 @@ from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.files import load_numpy
-from pebblesim.core.sizes import parse_size
+from pebblesim.core.sizes import parse_size, separated
 from pebblesim.language.tile_ranges import (
     Copies,
     Grid,
@@ -301,7 +301,7 @@ class Packed(Mask):
     def _sequences(self, grid: Grid) -> list[tuple[Grid, Grid]]:
         """Return the start and end of each sequence, among the queries and among the keys."""
         ends = [[0, *accumulate(lengths)] for lengths in self._lengths(grid)]
-        return list(zip(*(list(pairwise(each)) for each in ends), strict=True))
+        return list(zip(*(list(pairwise(end)) for end in ends), strict=True))
 
 
 @lru_cache(maxsize=2**15)  # the schedules of a problem ask for the same tiles
@@ -472,7 +472,7 @@ def _number(text: str, number: str) -> int:
 
 
 def _packed(text: str, lengths: str, within: list[str]) -> Packed:
-    sides = [tuple(_number(text, each) for each in side.split(",")) for side in lengths.split("/")]
+    sides = [tuple(_number(text, each) for each in separated("lengths", side)) for side in lengths.split("/")]
     band = from_text(":".join(within)) if within else None
     if len(sides) > 2 or len(sides[0]) != len(sides[-1]) or not isinstance(band, Band | None):
         raise UsageError(
@@ -517,10 +517,16 @@ def _bigbird(blocks: int, window: int, globals_: int, random: int, seed: int) ->
 
     if blocks > LARGEST_TABLE:
         raise UsageError(f"a bigbird mask of {blocks:,} x {blocks:,} blocks is too large; take larger blocks.")
+    for what, number in (("global", globals_), ("random", random)):
+        if number > blocks:
+            raise UsageError(
+                f"a bigbird mask with {number:,} {what} blocks in a row was given, but a row has {blocks:,} blocks; "
+                "take fewer, or smaller ones."
+            )
     index = np.arange(blocks)
     table = abs(index[:, None] - index[None, :]) <= window // 2 if window else np.zeros((blocks, blocks), bool)
     table[:globals_], table[:, :globals_] = True, True
     rng = np.random.default_rng(seed)
     for row in table:
-        row[rng.choice(blocks, size=min(random, blocks), replace=False)] = True
+        row[rng.choice(blocks, size=random, replace=False)] = True
     return table

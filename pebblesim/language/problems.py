@@ -316,7 +316,7 @@ def problem(name: str, **declared: Any) -> Problem:
     try:
         made = Problem(name, **declared)
     except TypeError as error:
-        takes = ", ".join(each.name for each in fields(Problem)[1:-1])
+        takes = ", ".join(entry.name for entry in fields(Problem)[1:-1])
         why = (str(error).partition(") ")[2] or str(error)).partition(". Did you mean")[0]  # a guess of Python 3.13
         raise UsageError(f"problem {name!r}: {why}; it takes {takes}.") from None
     if name in PROBLEMS and place(PROBLEMS[name].values) != place(made.values):

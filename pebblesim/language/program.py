@@ -309,7 +309,7 @@ def fingerprint(program: Program) -> str:
         if id(part) in numbers:
             return numbers[id(part)]
         numbers[id(part)] = len(numbers)
-        values = [described(getattr(part, each.name)) for each in fields(part) if each.name != "line"]
+        values = [described(getattr(part, entry.name)) for entry in fields(part) if entry.name != "line"]
         return [type(part).__name__, *values]
 
     return sha256(repr(described(program)).encode()).hexdigest()

@@ -33,7 +33,7 @@ class TileRange(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """The same tiles in several places: `number` times, each `step` indices further on than the one before."""
+    """Tiles that stand in several places: `number` times, each `step` indices further on than the one before."""
 
     tiles: TileRange
     step: int = 0

@@ -44,6 +44,8 @@ BOUNDS = {
     "forward-latent": bounds_forward.LATENT,
     "backward": bounds_backward.BACKWARD,
     "backward-qkv": bounds_backward_qkv.BACKWARD_QKV,
+    "projected-forward": bounds_forward.PROJECTED_FORWARD,
+    "projected-backward-qkv": bounds_backward_qkv.PROJECTED_BACKWARD_QKV,
 }
 """The proved bounds, by the names that `Problem.bounds` uses; other problems have only the compulsory bound."""
 
@@ -261,7 +263,12 @@ def _of_way(
     made = {name: source for name, source in bounding.made.items() if name not in problem.inputs}
     case = Cutting(problem, dims, formulation, None if pairs is None else Pairs.of(pairs, *problem.grid(dims)), made)
     yield _compulsory(case, of_way), True
-    for claim in bounding.claims(case):
+    claims = bounding.claims(case)
+    if isinstance(claims, CuttingBound):
+        raise UsageError(
+            f"the bounds of problem {problem.name!r} are one claim; `yield` it, since there may be several."
+        )
+    for claim in claims:
         yield _bound(case, claim, M, of_way, bounding.proofs), not claim.why_not
 
 

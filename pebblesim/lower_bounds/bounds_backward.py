@@ -1,11 +1,12 @@
-"""Lower bounds on dL/dX: S = A1 X and h = A3 Y, scores and q, and g = A1ᵀ p A2 in either order."""
+"""Lower bounds on dL/dX: S = A1 X and h = A3 Y, scores and q, and g = A1ᵀ p A2, in these and in other orders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.lower_bounds.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
+from pebblesim.lower_bounds.words_at_once import words_at_once
 
 IN_FULL = [
     Product("S", "A1", "X", ("queries", "d", "d")),
@@ -13,11 +14,14 @@ IN_FULL = [
     Product("Σ", "S", "A2", ("queries", "d", "keys")),
     Product("Θ", "dO", "h", ("queries", "d", "keys")),
 ]
-"""The products that all ways of computing have."""
+"""The products that all ways of computing with S = A1 X and h = A3 Y have."""
 
 DQ = Product("dQ", "Θ", "A2", ("queries", "keys", "d"))
 G = Product("g", "A1", "dQ", ("d", "fewer", "d"))
 """The products in the order U. In the order T = A1ᵀ p, queries and keys are exchanged; g has n_k d² products then."""
+
+WITH_WEIGHTS = [Product("S", "A1", "X", ("cover", "d", "d")), Product("h", "A3", "Y", ("cover", "d", "d"))]
+"""Rows of S or of A2 Xᵀ, and of h or of dO Yᵀ: of each allowed pair, its query has such a row or its key."""
 
 LINES = Lines(("S", "dO"), ("A2", "h"))
 
@@ -33,37 +37,51 @@ DIRECT, REGROUPED = "g = A1ᵀ p A2", "g regrouped by rows"
 
 def _backward(case: Cutting) -> Iterator[CuttingBound]:
     """Under a mask D1 does not count the products of g, because a row or column with few pairs is cheap to compute."""
-    regrouped = _which(case.formulation) == REGROUPED
-    why_not = (
-        "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products" if regrouped else ""
-    )
+    which = _which(case.formulation)
+    in_order = "" if which != ANY_ORDER else "rows of A2 Xᵀ or of dO Yᵀ may be made, in the place of S or h"
+    why_not = in_order
+    if which == REGROUPED:
+        why_not = "the graph has g as a sum over blocks of rows, which is not A1ᵀ p A2 with n²d products"
     what = "all products but those of g" if case.masked else "all products"
-    yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
-    yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
-    yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
+    if not in_order:
+        yield case.of_products("D1", what, [*IN_FULL, DQ, G], why_not)
+        yield case.of_products("D1r", "products of S, h, scores and q", IN_FULL)
+        yield case.of_one_product("D2", "products of p with A2 or A1", LINES, DQ, why_not)
+    yield case.of_products("D1m", "products with X and with Y", WITH_WEIGHTS, within=("A2", "dO"))
     yield case.of_pairs("D3", "pairs", LINES)
-    yield from _merged(case, why_not)
-    yield case.of_words_at_once("D5", LINES, 2, (4, 2))
+    yield from _merged(case, why_not, bool(in_order))
+    sides = {"S": "d", "dO": "d"}, {"A2": "d", "h": "d"}
+    yield words_at_once(case, "D5", sides, [(("d", "d"), ()), ((), ("d", "d"))], [("d", "d")])
 
 
-def _merged(case: Cutting, why_not: str) -> Iterator[CuttingBound]:
-    """Bound with Σ and Θ of a pair as one family. If l is kept, only p leaves it; otherwise A may leave it, too."""
+def _merged(case: Cutting, why_not: str, any_order: bool) -> Iterator[CuttingBound]:
+    """Bound with Σ and Θ of a pair as one family.
+
+    If l is kept, only p leaves it; otherwise A may leave it, too, as may f where p A2 is (f∘q) A2 - v (f A2).
+    """
     scores, q, dQ = ONE_FAMILY
-    whole = "l" in case.formulation.kept
+    whole = "l" in case.formulation.kept and not any_order
     tree = scores.weight + (q.weight if whole else 0)
-    yield case.of_light_pairs("D4", "products of pairs, one family a pair", LINES, [scores, q, dQ], tree, why_not)
+    if not any_order:
+        yield case.of_light_pairs("D4", "products of pairs, one family a pair", LINES, [scores, q, dQ], tree, why_not)
     made = [each._replace(weight=1) for each in (scores, q)]
     yield case.of_light_pairs("D4r", "products that make pairs, one family a pair", LINES, made, 2 if whole else 1)
 
 
 def _which(formulation: Formulation) -> str:
+    if formulation.graph.get("absorbed"):
+        return ANY_ORDER
     return REGROUPED if formulation.graph.get("row_block") is not None else DIRECT
 
 
 BACKWARD = Bounding(
     ("A1", "A2", "A3", "dO", "X", "Y", "g"),
     _backward,
-    ways={DIRECT: Formulation(), REGROUPED: Formulation(graph={"row_block": 1})},
+    ways={
+        DIRECT: Formulation(),
+        REGROUPED: Formulation(graph={"row_block": 1}),
+        ANY_ORDER: Formulation(graph={"absorbed": ("X", "Y")}),
+    },
     which=_which,
     made={"S": "A1", "h": "A3"},
 )

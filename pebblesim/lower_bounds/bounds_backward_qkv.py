@@ -1,13 +1,15 @@
-"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or kept by the forward pass."""
+"""Lower bounds on dQ, dK and dV, with the probabilities P recomputed, or kept by the forward pass, for some or all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTIONS
+from pebblesim.lower_bounds.bounds_forward import PROJECTED, PROJECTED_INPUTS, PROJECTIONS
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.lower_bounds.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
+from pebblesim.lower_bounds.words_at_once import words_at_once
 
+SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 DP = Product("Θ", "dO", "V", ("queries", "d_v", "keys"))
 GRADIENTS = [
     Product("dQ", "Θ", "K", ("queries", "keys", "d_k")),
@@ -16,33 +18,59 @@ GRADIENTS = [
 ]
 LINES = Lines(("Q", "dO"), ("K", "V"), ("d_k", "d_v"))
 
-MADE, KEPT = "P made", "P kept"
+MADE, KEPT, SOME = "P made", "P kept", "P kept for some pairs"
 
 
 def _weighted(products: list[Product], *weights: int) -> list[Product]:
     return [product._replace(weight=weight) for product, weight in zip(products, weights, strict=True)]
 
 
+WEIGHTED = _weighted(GRADIENTS, 12, 12, 17)
+"""In E1, E1w and E1h dQ and dK weigh α = 12/17, where 2 α² ≤ 1, as both of their products join lines by Θ."""
+
+
 def _qkv(case: Cutting) -> Iterator[CuttingBound]:
-    made = PROJECTIONS if case.made else []
-    yield from _from_P(case, made) if _which(case.formulation) == KEPT else _with_scores(case, made)
+    which, made = _which(case.formulation), PROJECTIONS if case.made else []
+    if which == KEPT:
+        yield from _from_P(case, made)
+    elif which == MADE:
+        yield from _with_scores(case, made)
+    else:
+        yield from _of_any_pairs(case.without_kept("P"), which == ANY_ORDER)
 
 
 def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
-    """Bounds for P recomputed from O and l, or m and l_m, or L. In E1, dQ and dK weigh α = 12/17, where 2 α² ≤ 1."""
-    scores = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
-    others = _weighted([*made, scores, DP], *[17] * (len(made) + 2))
-    weighted = _weighted(GRADIENTS, 12, 12, 17)
-    yield case.of_products("E1", "all products", [*others, *weighted])
-    of_pairs = [*_weighted([scores, DP], 17, 17), *weighted]
+    """Bounds for P recomputed from O and l, or m and l_m, or L."""
+    others = _weighted([*made, SCORES, DP], *[17] * (len(made) + 2))
+    yield case.of_products("E1", "all products", [*others, *WEIGHTED])
+    of_pairs = [*_weighted([SCORES, DP], 17, 17), *WEIGHTED]
     yield case.of_light_pairs("E1w", "products of pairs, free trees of pairs lighter", LINES, of_pairs, 17)
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
-    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, _weighted(GRADIENTS, 18, 18, 12))
+    yield from _however_P(case)
+
+
+def _however_P(case: Cutting, between: list[tuple[str, str]] | None = None) -> Iterator[CuttingBound]:
+    """Bounds that hold wherever P comes from: a pair is carried where its P is read."""
+    gradients = _weighted(GRADIENTS, 18, 18, 12)
+    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between or [])
     yield case.of_pairs("E4", "pairs", LINES)
-    short = "n is 4d at most" if case.size(("fewer",))[1] <= 4 * case.width(LINES)[1] else ""
-    why_not = "queries or keys are made from weights" if case.made else short
-    sides = Lines(("Q", "dO", "dQ"), ("K", "V", "dK", "dV"), ("d_k", "d_v"))
-    yield case.of_words_at_once("E7", sides, 3, (12, 3), why_not)
+    why_not = "queries or keys are made from weights" if case.made else ""
+    sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
+    one, both = ("d_k", "d_k", "d_v"), ("d_k", "d_v")
+    yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
+
+
+def _of_any_pairs(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
+    """Bounds for P kept for any pairs; in any order also with dQ = (dS A2) W_K and dK = (dSᵀ A1) W_Q."""
+    between = [("queries", "d_k"), ("keys", "d_k")] if any_order else []
+    of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
+    what = "products of pairs but for the scores"
+    yield case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
+    if any_order:
+        narrow, wide = case.by_size("d", "d_v")
+        values = Product("V", "A3", "W_V", ("cover", narrow, wide))
+        yield case.of_products("E1m", "products with W_V of V or of dO W_Vᵀ", [values], within=("dO",))
+    yield from _however_P(case, between)
 
 
 def _from_P(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
@@ -58,13 +86,25 @@ def _from_P(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
 
 
 def _which(formulation: Formulation) -> str:
+    if formulation.graph.get("absorbed"):
+        return ANY_ORDER
+    if formulation.graph.get("kept") == "some":
+        return SOME
     return KEPT if "P" in formulation.kept else MADE
 
+
+_GIVEN = {MADE: Formulation(), KEPT: Formulation(kept=("P",))}
 
 BACKWARD_QKV = Bounding(
     ("Q", "K", "V", "dO", "dQ", "dK", "dV"),
     _qkv,
-    ways={MADE: Formulation(), KEPT: Formulation(kept=("P",))},
+    ways={**_GIVEN, SOME: Formulation(graph={"kept": "some"})},
+    which=_which,
+)
+PROJECTED_BACKWARD_QKV = Bounding(
+    (*PROJECTED_INPUTS, "dO", "dQ", "dK", "dV"),
+    _qkv,
+    ways={**_GIVEN, ANY_ORDER: Formulation(graph={"absorbed": ("W_K", "W_V")})},
     which=_which,
     made=PROJECTED,
 )

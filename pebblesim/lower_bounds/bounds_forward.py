@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from pebblesim.lower_bounds import bounds_products
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
-from pebblesim.lower_bounds.instances import Formulation, Lines, Product
+from pebblesim.lower_bounds.instances import ANY_ORDER, Formulation, Lines, Product
+from pebblesim.lower_bounds.words_at_once import words_at_once, words_at_two_times
 
 SCORES = Product("Σ", "Q", "K", ("queries", "d_k", "keys"))
 OUTPUT = Product("O", "Σ", "V", ("queries", "keys", "d_v"))
@@ -23,24 +24,52 @@ _LINEAR_h = Product("h", "A3", "Y", ("keys", "d", "d"))
 
 
 def _bounds(case: Cutting, made: Sequence[Product], scores: Product, output: Product) -> Iterator[CuttingBound]:
-    lines = Lines((scores.left,), (scores.right,), ("d_k",))
-    yield case.of_one_product("C1", "products with V of pairs", lines, output)
     yield case.of_products("C2", "all products", [*made, scores, output])
-    yield case.of_pairs("C3", "pairs", lines)
+    yield from _of_pairs(case, scores, output)
     why_not = "queries or keys are made from weights" if case.made else ""
-    sides = Lines((scores.left, output.result), (scores.right, output.right), ("d_k", "d_v"))
-    yield case.of_words_at_once("C4", sides, 2, (4, 1), why_not)
-    yield case.of_words_at_two_times("C5", sides, why_not)
-    yield case.of_light_pairs("C2w", "products of pairs, free pairs lighter", lines, (scores, output), scores.weight)
+    query, key, value, result = scores.left, scores.right, output.right, output.result
+    sides = {query: "d_k", result: "d_v"}, {key: "d_k", value: "d_v"}
+    one, inputs = ("d_k", "d_v"), ("d_k", "d_k")
+    held = [(one, ()), ((), one), (inputs[:1], inputs[:1])]
+    yield words_at_once(case, "C4", sides, held, [one, inputs], why_not)
+    yield words_at_two_times(case, "C5", Lines((query, result), (key, value), ("d_k", "d_v")), why_not)
+
+
+def _of_pairs(
+    case: Cutting, scores: Product, output: Product, between: Sequence[tuple[str, str]] = ()
+) -> Iterator[CuttingBound]:
+    """Bounds on the products of pairs, which do not count the products with weights that Q, K and V are made by."""
+    lines = Lines((scores.left,), (scores.right,), ("d_k",))
+    what, tree = "products of pairs, free pairs lighter", scores.weight
+    yield case.of_one_product("C1", "products with V of pairs", lines, output, between=between)
+    yield case.of_light_pairs("C2w", what, lines, (scores, output), tree, between=between)
+    yield case.of_pairs("C3", "pairs", lines)
 
 
 def _forward(case: Cutting) -> Iterator[CuttingBound]:
-    yield from _bounds(case, PROJECTIONS if case.made else (), SCORES, OUTPUT)
+    yield from _bounds(case, (), SCORES, OUTPUT)
+
+
+def _projected(case: Cutting) -> Iterator[CuttingBound]:
+    if _which(case.formulation) != ANY_ORDER:
+        yield from _bounds(case, PROJECTIONS, SCORES, OUTPUT)
+        return
+    yield from _of_pairs(case, SCORES, OUTPUT, between=[("queries", "d_v")])  # P A3
+    narrow, _ = case.by_size("d", "d_k")
+    lines = [Product("Q", "A1", "W_Q", ("cover", narrow, "d"))]
+    yield case.of_products("C2m", "products with weights of queries or keys", lines, within=("A2", "W_K"))
+
+
+def _which(formulation: Formulation) -> str:
+    return ANY_ORDER if formulation.graph.get("absorbed") else PROJECTS
 
 
 def _linear(case: Cutting) -> Iterator[CuttingBound]:
-    if _order(case.formulation) == "linear order":
+    yield bounds_products.any_order(case)
+    order = _order(case.formulation)
+    if order == "linear order":
         yield bounds_products.linear(case)
+    if order != "quadratic order":
         return
     scores, output = SCORES._replace(left="S", right="A2"), OUTPUT._replace(right="h")
     yield from _bounds(case, (_LINEAR_S, _LINEAR_h), scores, output)
@@ -70,17 +99,27 @@ def _latent(case: Cutting) -> Iterator[CuttingBound]:
 
 
 def _order(formulation: Formulation) -> str:
-    return f"{formulation.graph.get('order', 'linear')} order"
+    order = formulation.graph.get("order", "linear")
+    return ANY_ORDER if order == "any" else f"{order} order"
 
 
 PROJECTED = {"Q": "A1", "K": "A2", "V": "A3"}
+PROJECTED_INPUTS = ("A1", "A2", "A3", "W_Q", "W_K", "W_V")
+PROJECTS = "Q, K and V made"
 
-FORWARD = Bounding(("Q", "K", "V", "O"), _forward, made=PROJECTED)
+FORWARD = Bounding(("Q", "K", "V", "O"), _forward)
+PROJECTED_FORWARD = Bounding(
+    (*PROJECTED_INPUTS, "O"),
+    _projected,
+    ways={PROJECTS: Formulation(), ANY_ORDER: Formulation(graph={"absorbed": ("W_K", "W_V")})},
+    which=_which,
+    made=PROJECTED,
+)
 LATENT = Bounding(("Q_C", "Q_R", "C", "R", "O"), _latent)
 LINEAR = Bounding(
     ("A1", "A2", "A3", "X", "Y", "O"),
     _linear,
-    ways={f"{order} order": Formulation(graph={"order": order}) for order in ("linear", "quadratic")},
+    ways={_order(each): each for each in (Formulation(graph={"order": o}) for o in ("linear", "quadratic", "any"))},
     which=_order,
     made={"S": "A1", "h": "A3"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pebblesim.core.errors import UsageError
-from pebblesim.lower_bounds.capacities import Box
+from pebblesim.lower_bounds.capacities import Box, Cube
 from pebblesim.lower_bounds.cutting import Bounding, Cutting, CuttingBound
 from pebblesim.lower_bounds.instances import Product
 
@@ -31,8 +31,25 @@ LINEAR = [
 
 
 def linear(case: Cutting) -> CuttingBound:
-    """Yield bound L1."""
+    """Return bound L1."""
     return case.of_products("L1", "all four products", LINEAR)
+
+
+def any_order(case: Cutting) -> CuttingBound:
+    """Return bound L2, for every one of the 14 orders of A1 X A2ᵀ A3 Y.
+
+    If n ≥ d it has the products and trees of the linear order, else those of the quadratic one. Every other order has
+    more trees, and more products by at least those of min(n, d) in each of them.
+    """
+    n, d = case.dims["n"], case.dims["d"]
+    if n >= d:
+        products, free, text, less = 2 * (n * d**2 + d**3), 3 * d**2, "n*d**2 + d**3", "3*d**2"
+    else:
+        products, free, text, less = 2 * (n**2 * d + n * d**2), n**2 + 2 * n * d, "n**2*d + n*d**2", "n**2 - 2*n*d"
+    least = min(n, d)
+    form = (f"4*({text})/sqrt(M) - {less} - M", 0, 4)
+    what, unit = "four products in any order", ("min(n, d)²", least**2)
+    return CuttingBound("L2", what, products, Cube(), [form], unit, free=free, tree=least)
 
 
 def sparse_products(columns_of_A: Sequence[int], rows_of_B: Sequence[int]) -> int:

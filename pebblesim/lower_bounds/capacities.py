@@ -7,14 +7,14 @@ any magnitude.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import floor, isqrt
 from typing import ClassVar, Protocol
 
-from pebblesim.core.bisection import first_that
+from pebblesim.core.bisection import first_beyond, first_that
 
 
 class Capacity(Protocol):
@@ -235,14 +235,9 @@ def _choices(products: int, capacity: Capacity, M: int, tree: int | None) -> dic
     whole = {1, 2} | {max(1, products // max(1, G(X)) + more) for X in turns for more in (-1, 0, 1)}
     ends = set()
     for share in {(products - 1) // max(1, segments) for segments in whole}:
-        beyond = _first_beyond(G, share)
+        beyond = first_beyond(G, share)
         ends |= {beyond - 1, beyond}
     if tree is not None:
         dear = first_that(lambda X: (X - M + 1) * tree >= G(X) or X > M << 8, M)
         ends |= {dear, dear + 1}
     return {X: G(X) for X in near | ends if G(X) > 0}
-
-
-def _first_beyond(G: Callable[[int], int], limit: int) -> int:
-    """Return the first X ≥ 1 with G(X) > limit."""
-    return first_that(lambda X: G(X) > limit, 1)

@@ -38,7 +38,7 @@ def forms_of_rows(w: int, d: str, Z: str) -> list[FormBetween]:
     ]
 
 
-_ORDER = ("Z", "m", "k", "n", "n_q", "n_k", "r", "c", "d", "d_k", "d_v")
+_ORDER = ("Z", "m", "k", "n", "n_q", "n_k", "r", "c", "tau", "d", "d_k", "d_v")
 
 
 def monomial(names: Iterable[str]) -> str:

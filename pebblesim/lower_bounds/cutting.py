@@ -27,6 +27,9 @@ from pebblesim.lower_bounds.closed_forms import (
 )
 from pebblesim.lower_bounds.instances import Formulation, Instance, Lines, Product
 
+Between = tuple[str, str]
+"""Rows and columns of a matrix that is computed from pairs, and from which an output is computed."""
+
 
 class CuttingBound(NamedTuple):
     """One bound: the counted products, the capacity, and the additional words moved.
@@ -69,11 +72,18 @@ class CuttingBound(NamedTuple):
 class Cutting(Instance):
     """The bounds that the cutting argument gives for a problem at given sizes."""
 
-    def of_products(self, name: str, what: str, products: Sequence[Product], why_not: str = "") -> CuttingBound:
+    def of_products(
+        self, name: str, what: str, products: Sequence[Product], why_not: str = "", within: Sequence[str] = ()
+    ) -> CuttingBound:
         """Bound on all elementary products of several matrix products, by Loomis and Whitney's inequality.
 
         A tree can be computed without moving a word unless its elements are outputs. Under a mask, ragged trees may be
         left out of the count. Then products that use their elements are not counted either.
+
+        Args:
+            name, what, why_not: of the bound.
+            products: those that are counted.
+            within: other tensors with families, so that their words are not besides.
         """
         loose = {product.result for product in products if self.ragged(product)}
         counted = [product for product in products if loose.isdisjoint((product.left, product.right))]
@@ -100,7 +110,7 @@ class Cutting(Instance):
             Cube(weight),
             [(form, 0, 4 if trees else None)],
             (unit, least**2),
-            self.besides(family for product in counted for family in product[:3]),
+            self.besides((*within, *(family for product in counted for family in product[:3]))),
             sum(number for _, number in sizes),
             weight * least if even else None,
             len(even) < len(trees),
@@ -109,7 +119,15 @@ class Cutting(Instance):
         )
 
     def of_light_pairs(
-        self, name: str, what: str, lines: Lines, products: Sequence[Product], tree: int, why_not: str = ""
+        self,
+        name: str,
+        what: str,
+        lines: Lines,
+        products: Sequence[Product],
+        tree: int,
+        why_not: str = "",
+        between: Sequence[Between] = (),
+        of_some: Sequence[Product] = (),
     ) -> CuttingBound:
         """Bound on the products of pairs, where free episodes of the pairs' families may weigh less than 1.
 
@@ -123,13 +141,17 @@ class Cutting(Instance):
             products: those that are counted.
             tree: a free episode of a pair computes at least this number of products for each word of a row, by their
                 weights.
+            between: matrices that may stand between pairs and an output, whose trees may be free.
+            of_some: products of some of the pairs, those with one family more. They are not counted, as these pairs
+                have no fewer products than the additional family's free episode must have.
         """
         weight = max(product.weight for product in products)
         of_pairs = {product.result for product in products if product.sides[1] not in ("queries", "keys")}
-        _check(name, products, weight, frozenset(of_pairs))
-        others = {p.result: self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)}
+        _check(name, (*products, *of_some), weight, frozenset(of_pairs.union(each.result for each in of_some)))
+        others = [self.trees(p) for p in products if p.result not in (*of_pairs, *self.outputs)]
+        others += [self.size(sides) for sides in between]
         families, total = len(of_pairs), sum(product.weight for product in products)
-        (width, words), less = self.width(lines), subtracted(Counter(text for text, _ in others.values()))
+        (width, words), less = self.width(lines), subtracted(Counter(text for text, _ in others))
         pairs = subtracted({self.Z_text: families})
         counted, texts = self._total(products)
         if self._widths(products) == {width}:
@@ -158,7 +180,7 @@ class Cutting(Instance):
             ],
             (of_unit, unit),
             self.besides((*lines.query, *lines.key, *(family for product in products for family in product[:3]))),
-            families * self.Z + sum(number for _, number in others.values()),
+            families * self.Z + sum(number for _, number in others),
             tree * words,
             bool(others),
             why_not or self._not_by_rows(lines),
@@ -179,72 +201,19 @@ class Cutting(Instance):
             number += product.weight * self._sizes[side]
         return summed(texts), number
 
-    def of_words_at_once(
-        self, name: str, lines: Lines, matrices: int, lost: tuple[int, int], why_not: str = ""
+    def of_one_product(
+        self,
+        name: str,
+        what: str,
+        lines: Lines,
+        product: Product,
+        why_not: str = "",
+        between: Sequence[Between] = (),
     ) -> CuttingBound:
-        """Bound: all lines of queries, or all lines of keys, are in the cache at once, or words are moved again.
+        """Bound on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`).
 
-        Args:
-            name: name of the bound.
-            lines: inputs, matrices computed from them, and outputs, with a row for each query or for each key.
-            matrices: number of matrices of n x d words that are in the cache at once.
-            lost: (a, b) if a d² - b d words of these matrices need not be in the cache.
-            why_not: why the bound does not apply; empty if it applies.
+        The trees of what is `between` pairs and an output may be free, as for `of_light_pairs`.
         """
-        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
-        names, (a, b) = (*lines.query, *lines.key), lost
-        why_not = self._uneven(lines) or why_not
-        return CuttingBound(
-            name,
-            "words in the cache at once, or moved again",
-            len(names) * n * d,
-            Cube(),
-            [(f"{len(names) + matrices}*{n_text}*{d_text} - {a}*{d_text}**2 + {scaled(b, d_text)} - M", 0, None)],
-            besides=self.besides(names),
-            why_not=why_not,
-            at_once=[(matrices * n * d - a * d**2 + b * d, 1)],
-        )
-
-    def of_words_at_two_times(self, name: str, lines: Lines, why_not: str = "") -> CuttingBound:
-        """Bound: 2nd words are in the cache at each of two times, or 5nd/2 words at one time, or are moved again.
-
-        This leaves out terms in d². The numbers are those of inequality (6) in docs/lower-bounds.md.
-
-        Args:
-            name: name of the bound.
-            lines: an input and an output of queries, and two inputs of keys.
-            why_not: why the bound does not apply; empty if it applies.
-        """
-        (n_text, n), (d_text, d) = self.size(("fewer",)), self.width(lines)
-        names, many = (*lines.query, *lines.key), 12  # r = 12 d in the proof
-        why_not = self._uneven(lines) or why_not
-        if not why_not and n < 2 * many * d:
-            why_not = f"it is proved for {n_text} ≥ {2 * many}·{d_text}"
-        return CuttingBound(
-            name,
-            "words in the cache at two times, or moved again",
-            len(names) * n * d,
-            Cube(),
-            [
-                (f"13*{n_text}*{d_text}/2 - {4 * many}*{d_text}**2 - M", 0, Fraction(3, 2)),
-                (f"8*{n_text}*{d_text} - {4 * many}*{d_text}**2 - 2*M", Fraction(3, 2), None),
-            ],
-            (f"{n_text}·{d_text}", n * d),
-            besides=self.besides(names),
-            why_not=why_not,
-            at_once=[(-(-5 * n * d // 2) - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
-        )
-
-    def _uneven(self, lines: Lines) -> str:
-        """Return why bounds by words in the cache at once do not apply; empty if they apply."""
-        if self._sizes["fewer"] * self._sizes["more"] > self.Z:
-            return "it is proved where all pairs are allowed"
-        if self._sizes["fewer"] < self._sizes["more"] or len({self._sizes[width] for width in lines.widths}) > 1:
-            return "it is proved for as many keys as queries, of one width"
-        return ""
-
-    def of_one_product(self, name: str, what: str, lines: Lines, product: Product, why_not: str = "") -> CuttingBound:
-        """Bound on the products of pairs with one matrix, where computing a pair needs whole lines (`Fresh`)."""
         operand = product.right if product.sides[1] == "keys" else product.left
         pair = product.left if operand == product.right else product.right
         made_from = (*lines.query, *lines.key)
@@ -256,21 +225,20 @@ class Cutting(Instance):
             columns, beside = width, self.columns_besides(lines, families)
         else:
             number, columns, beside = self._total([product])[0], self._texts[product.sides[2]], []
-        free, least, ragged = Counter[str](), None, False
+        free, least, ragged = [self.size(sides) for sides in between], None, bool(between)
         if product.result not in self.outputs:
-            text, _ = self.trees(product)
-            free[text] += 1
-            ragged = self.ragged(product)
+            free.append(self.trees(product))
+            ragged = ragged or self.ragged(product)
             least = None if ragged else self.terms(product)[1]
         return CuttingBound(
             name,
             what,
             number,
             capacity,
-            forms_of_fresh(capacity.c, self.Z_text, (width, columns), subtracted(free)),
+            forms_of_fresh(capacity.c, self.Z_text, (width, columns), subtracted(Counter(text for text, _ in free))),
             (f"{width}²", words**2),
             self.besides(families),
-            self.trees(product)[1] if free else 0,
+            sum(number for _, number in free),
             least,
             ragged,
             why_not or self._not_by_rows(lines),
@@ -313,8 +281,13 @@ class Cutting(Instance):
             return f"proved where rows of what is projected have no fewer words, d ≥ {widths[0][0]} and {widths[1][0]}"
         return ""
 
-    def of_gradients(self, name: str, what: str, lines: Lines, products: Sequence[Product]) -> CuttingBound:
-        """Bound on the products of pairs with three matrices, one over queries and two over keys (`Gradients`)."""
+    def of_gradients(
+        self, name: str, what: str, lines: Lines, products: Sequence[Product], between: Sequence[Between] = ()
+    ) -> CuttingBound:
+        """Bound on the products of pairs with three matrices, one over queries and two over keys (`Gradients`).
+
+        The trees of what is `between` pairs and an output may be free, as for `of_light_pairs`.
+        """
         width, words = self.width(lines)
         capacity = Gradients(words)
         weights = tuple(product.weight for product in products)
@@ -323,13 +296,16 @@ class Cutting(Instance):
         least = Fraction(capacity.half**2, 8)  # Ĝ(2M) = 4M (M + least/2 d²)/d
         form = f"{sum(weights) // 4}*{self.Z_text}*{width}**2/(M + {scaled(least / 2, f'{width}**2')})"
         families = (*lines.query, *lines.key, *(family for product in products for family in product[:3]))
+        free = [self.size(sides) for sides in between]
         return CuttingBound(
             name,
             what,
             sum(weights) * self.Z * words,
             capacity,
-            [(form, 0, None)],
+            [(form + subtracted(Counter(text for text, _ in free)), 0, None)],
             besides=self.besides(families),
+            free=sum(number for _, number in free),
+            ragged=bool(free),
             beside=self.columns_besides(lines, families),
             why_not=self._not_by_rows(lines),
             table=products,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pebblesim.core.errors import UsageError
 from pebblesim.language.masks import Mask
@@ -17,14 +17,19 @@ from pebblesim.language.problems import Problem
 from pebblesim.language.registry import Schedule
 from pebblesim.language.tile_ranges import TileRange
 from pebblesim.lower_bounds.closed_forms import monomial, summed
+from pebblesim.lower_bounds.covers import least_cover
 
 
 class Pairs(NamedTuple):
-    """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair."""
+    """The number of allowed pairs of a query and a key, and the (least) numbers of queries and of keys with a pair.
+
+    `cover` is a lower bound on the number of queries and keys that it takes to have one of every pair.
+    """
 
     number: int
     queries: int
     keys: int
+    cover: int = 0
 
     @classmethod
     def of(cls, allowed: Mask | int, n_q: int, n_k: int | None = None) -> Pairs:
@@ -40,13 +45,16 @@ class Pairs(NamedTuple):
             each, whole = (
                 tuple(TileRange(0, n, block) for n, block in zip(grid, by, strict=True)) for by in ((1, 1), grid)
             )
-            return cls(
-                allowed.pairs(n_q, n_k), allowed.tiles(grid, each[0], whole[1]), allowed.tiles(grid, whole[0], each[1])
-            )
+            queries, keys = allowed.tiles(grid, each[0], whole[1]), allowed.tiles(grid, whole[0], each[1])
+            return cls(allowed.pairs(n_q, n_k), queries, keys, least_cover(allowed, grid))
         if not 0 <= allowed <= n_q * n_k:
             sizes = f"n = {n_q:,}" if n_q == n_k else f"n_q = {n_q:,}, n_k = {n_k:,}"
             raise UsageError(f"{allowed:,} allowed pairs were given; at {sizes} there are 0 to {n_q * n_k:,} of them.")
-        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q))
+        return cls(allowed, -(-allowed // n_k), -(-allowed // n_q), -(-allowed // max(n_q, n_k)))
+
+
+ANY_ORDER = "any order of the products"
+"""Way of computing in which products with weights are associated in any order, which may differ from pair to pair."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,9 @@ Sides = tuple[str, str, str]
 class Product(NamedTuple):
     """result[i, j] = Σ_t left[i, t] right[t, j] in the cutting argument: each product has three families.
 
-    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, or a dimension of the problem,
-    which in the square case is d for d_k and d_v. Each elementary product counts `weight` times. A transposed operand,
+    `sides` are those of i, t and j: "queries", "keys", "fewer" for the fewer of both, "cover" for as many queries and
+    keys as it takes to have one of every pair, or a dimension of the problem, which in the square case is d for d_k and
+    d_v. Each elementary product counts `weight` times. A transposed operand,
     or a pair family for several values of the pair, is used under its own name.
     """
 
@@ -123,13 +132,14 @@ class Instance:
         self.made = made or {}
         sides = problem.pairs or ("n", "n")
         n_q, n_k = (dims.get(side, 0) for side in sides)  # without pairs there may be none
-        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k)
+        self._pairs = pairs or Pairs(n_q * n_k, n_q, n_k, min(n_q, n_k))
         self.outputs = tuple(formulation.outputs) or tuple(problem.outputs)
         queries, keys = ("r", "c") if self.masked else sides
         fewer, more = sides if n_q <= n_k else sides[::-1]
         self._sizes = {**dims, "queries": self._pairs.queries, "keys": self._pairs.keys}
-        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k)}
+        self._sizes |= {"fewer": min(n_q, n_k), "more": max(n_q, n_k), "cover": self._pairs.cover}
         self._texts = {name: name for name in dims} | {"queries": queries, "keys": keys, "fewer": fewer, "more": more}
+        self._texts["cover"] = "tau" if self.masked else fewer
         for dim in ("d_k", "d_v", "d_r"):
             self._sizes.setdefault(dim, dims.get("d", 0))
             self._texts.setdefault(dim, "d")
@@ -146,7 +156,7 @@ class Instance:
 
     @property
     def Z_text(self) -> str:
-        """The same as text."""
+        """Number of allowed pairs, as text."""
         return "Z" if self.masked else self.size(("queries", "keys"))[0]
 
     def size(self, sides: Iterable[str]) -> tuple[str, int]:
@@ -159,6 +169,16 @@ class Instance:
             texts, number = ["Z"], self.Z
         texts += [self._texts[name] for name in names]
         return monomial(texts), number * prod(self._sizes[name] for name in names)
+
+    def by_size(self, one: str, other: str) -> tuple[str, str]:
+        """Return two sides, the smaller one first."""
+        return (one, other) if self._sizes[one] <= self._sizes[other] else (other, one)
+
+    def without_kept(self, name: str) -> Self:
+        """Return the same case without an input that the forward pass kept, which is not needed for all pairs."""
+        kept = [each for each in self.formulation.kept if each != name]
+        pairs = self._pairs if self.masked else None
+        return type(self)(self.problem, self.dims, replace(self.formulation, kept=kept), pairs, self.made)
 
     def ragged(self, product: Product) -> bool:
         """Whether, under a mask, the trees of a product's result differ in their number of products."""

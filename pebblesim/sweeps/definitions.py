@@ -74,7 +74,7 @@ class _Described:
         if callable(wrapped := getattr(part, "__wrapped__", None)):  # by a cache, or a compiler
             return ["wrapped", self(type(part)), self(wrapped)]
         if is_dataclass(part):
-            return [self(type(part)), *([each.name, self(getattr(part, each.name))] for each in fields(part))]
+            return [self(type(part)), *([entry.name, self(getattr(part, entry.name))] for entry in fields(part))]
         try:
             return [self(type(part)), hashlib.sha256(pickle.dumps(part)).hexdigest()]
         except Exception:  # what cannot be pickled says so in many ways

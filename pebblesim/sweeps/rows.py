@@ -28,7 +28,7 @@ from pebblesim.language.registry import Schedule, get
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rows; stored rows of another version are ignored."""
 
 
@@ -45,7 +45,7 @@ FEW = 100
 
 
 RESULTS = {
-    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap"),
+    "count": ("reads", "writes", "io", "peak_words", "peak_red", "feasible", "bound_ratio", "gap", "gap_of_way"),
     "formula": ("reads", "writes", "io", "peak_words"),
     "play": (
         *("vertices", "edges", "moves", "reads", "writes", "io", "peak_red"),
@@ -82,7 +82,7 @@ class Point:
     def key(self) -> str:
         """A hash of everything that defines the row: the sizes, and the program and its problem rather than names."""
         sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
-        sizes += [self.heads.to_dict()] if self.heads.said else []
+        sizes += [self.heads.to_dict()] if self.heads.is_given else []
         text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -93,12 +93,12 @@ def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
     The problem counts with its reference, its graph, its Θ and its bounds, and users' own bounds with their functions.
     """
     program = fingerprint(algorithm.program if mask is None else algorithm.masked)
-    declared = {each.name: getattr(algorithm, each.name) for each in fields(algorithm) if each.name != "function"}
+    declared = {entry.name: getattr(algorithm, entry.name) for entry in fields(algorithm) if entry.name != "function"}
     return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
 
 
 def _allowed(mask: AnyHeads | None) -> object:
-    """What a mask allows, as text or hashes: the name of a file says nothing."""
+    """Return the allowed pairs of a mask, as text or hashes: the name of a file says nothing."""
     if isinstance(mask, HeadMasks):
         return [_allowed(each) for each in mask.each]
     if isinstance(mask, masks.BlockMask) and not isinstance(mask, masks.BigBird):
@@ -116,13 +116,13 @@ class Own:
     @classmethod
     def known(cls) -> Own:
         """Return those known to this process."""
-        problems = (each for each in PROBLEMS.values() if not is_built_in(each.values))
+        problems = (problem for problem in PROBLEMS.values() if not is_built_in(problem.values))
         return cls(tuple(problems), tuple(OWN.values()))
 
     def declare(self) -> None:
         """Make them known to this process."""
-        for each in self.problems:
-            PROBLEMS[each.name] = each
+        for problem in self.problems:
+            PROBLEMS[problem.name] = problem
         for bound in self.bounds:
             OWN[bound.name] = bound
 
@@ -234,7 +234,7 @@ def row_of(point: Point) -> StoredRow:
         if point.what == "count":
             same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
             counted = count(point.schedule, M=point.M, **same)
-            shared = {} if counted.each_for_itself is None else {"each_for_itself": counted.each_for_itself}
+            shared = {} if counted.io_without_sharing is None else {"io_without_sharing": counted.io_without_sharing}
             values = {name: getattr(counted, name) for name in RESULTS["count"]}
             return values | {"blocks": dict(counted.blocks)} | shared
         same |= {"mask": cases.masks[0], **cases.sizes}

@@ -54,11 +54,20 @@ class RowStore:
         self._file.close()
 
     def known(self, keys: Iterable[str]) -> dict[str, StoredRow]:
-        """Return the rows that are already stored."""
+        """Return the rows that are already stored.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
         rows = {}
-        for key in keys:
-            for (row,) in self._file.execute("SELECT row FROM rows WHERE key = ?", (key,)):
-                rows[key] = json.loads(row)
+        try:
+            for key in keys:
+                for (row,) in self._file.execute("SELECT row FROM rows WHERE key = ?", (key,)):
+                    rows[key] = json.loads(row)
+        except (sqlite3.Error, ValueError) as error:
+            raise UsageError(
+                f"rows in {str(self.path)!r} cannot be read: {error}; delete it, or name another."
+            ) from None
         return rows
 
     def keep(self, key: str, row: StoredRow) -> None:

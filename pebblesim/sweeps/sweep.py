@@ -97,10 +97,10 @@ def sweep(
     axes = axes if M is None else {**axes, "M": axis("M", M)}
     own = {} if isinstance(blocks, str) else {name: axis(name, sizes) for name, sizes in blocks.items()}
     pairs, among = masks.of_heads(mask), Heads(heads, kv_heads, batch, separate)
-    if among.together > 1:
+    if among.heads_per_problem > 1:
         own_dims = shared(solves)
         meant = {dim: meant.get(dim, own_dims.from_nd[dim]) for dim in own_dims.dims}
-    if what == "formula" and pairs is not None and (among.together > 1 or isinstance(pairs, HeadMasks)):
+    if what == "formula" and pairs is not None and (among.heads_per_problem > 1 or isinstance(pairs, HeadMasks)):
         raise UsageError(
             f"closed forms under a mask, here {pairs}, are of a head for itself; sweep by count, or leave one out."
         )
@@ -124,6 +124,8 @@ def sweep(
     if output is not None:
         format_of(Path(output))
     kept = Path(store) if store is not None else None if output is None else Path(output).with_suffix(".sqlite")
+    if output is not None and kept is not None and kept.resolve() == Path(output).resolve():
+        raise UsageError(f"the table and the stored rows would both be {str(output)!r}; give the store another name.")
     rule = blocks if isinstance(blocks, str) else "fit"
     run = Run(kept, jobs, dask, progress)
     swept = []
@@ -190,7 +192,7 @@ def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
     columns["M"] = [point.M for point in points]
     for name in _blocks(swept):
         columns[f"block_{name}"] = [row["blocks"].get(name) for row in rows]
-    compared = ("each_for_itself",) if any("each_for_itself" in row for row in rows) else ()
+    compared = ("io_without_sharing",) if any("io_without_sharing" in row for row in rows) else ()
     for name in (*RESULTS[swept[0].common.what], "least_M", *compared):
         columns[name] = [row.get(name) for row in rows]
     return Table(columns)
@@ -198,10 +200,10 @@ def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
 
 def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
     """Add the words moved for all heads and sequences, if these were given."""
-    if not common.heads.said:
+    if not common.heads.is_given:
         return table
     columns: dict[str, Any] = dict(table.columns)
-    apart = {"each_for_itself": columns.pop("each_for_itself")} if "each_for_itself" in columns else {}
+    apart = {"io_without_sharing": columns.pop("io_without_sharing")} if "io_without_sharing" in columns else {}
     times = common.heads.batch if isinstance(common.mask, HeadMasks) else common.heads.times
 
     def all_heads(name: str, factor: int) -> list[int | None]:
@@ -255,7 +257,7 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
     columns = {dim: points[name] for dim, name in each.meant.items()}
     counted = dict(columns)
-    if (together := each.common.heads.together) > 1:
+    if (together := each.common.heads.heads_per_problem) > 1:
         pairs = shared(each.algorithm.problem).pairs
         assert pairs is not None
         counted[pairs[0]] = _array([size * together for size in columns[pairs[0]].tolist()])

@@ -227,7 +227,7 @@ def _storable(equations: Mapping[str, Equation], axes: Mapping[str, Axes], outpu
 
 
 def _passing(name: str, equations: Iterable[Equation], axes: Mapping[str, Axes]) -> bool:
-    users = [each for each in equations if name in each.uses]
+    users = [equation for equation in equations if name in equation.uses]
     if len(users) != 1:
         return False
     (user,) = users

@@ -131,8 +131,8 @@ def _forms(system: System, computed: frozenset[str], stores: frozenset[str]) -> 
                 continue
             if y is not None and sums and not any(x in run and y in run for run in sums):
                 continue
-            stay = (False, True) if any(y in each and x not in each for each in tensors) else (False,)
-            apart = (False, True) if any(x not in each and y not in each for each in tensors) else (False,)
+            stay = (False, True) if any(y in tensor and x not in tensor for tensor in tensors) else (False,)
+            apart = (False, True) if any(x not in tensor and y not in tensor for tensor in tensors) else (False,)
             for resident, again in product(stay, apart):
                 yield partial(rows, system, x, y, computed, stores, resident, again)
 

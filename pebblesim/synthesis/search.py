@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PLANS = 4
 """Number of cheapest plans of each way of computing that are written as schedules and counted exactly."""
 
-SMALL = (7, 3, 4, 5)
+SMALL = (7, 3, 4, 5, 2)
 """Largest sizes of the game that is played with the schedule found."""
 
 
@@ -110,7 +110,7 @@ _KNOWN: dict[tuple[object, ...], tuple[Candidate, ...]] = {}
 def _passes(system: System) -> tuple[Candidate, ...]:
     from pebblesim.synthesis.plans import candidates
 
-    key = system.problem.name, system.problem.graph, *sorted(system.options.items())
+    key = system.problem.name, system.problem.dims, system.problem.graph, *sorted(system.options.items())
     if key not in _KNOWN:
         _KNOWN[key] = tuple(candidates(system))
     return _KNOWN[key]
@@ -153,6 +153,7 @@ def search(
     """
     solves = problem(problem_name)
     sizes: dict[str, Any] = dict(problem_dims(solves, dims))
+    solves = solves.in_dims(sizes)
     M = whole("M", M)
     if summation not in CHAINS:
         raise UsageError(f"search takes summation {' or '.join(map(repr, CHAINS))}, not {summation!r}.")
@@ -186,7 +187,7 @@ def search(
             if progress:
                 progress(number / len(ways))
     if best is None and known is None:
-        least_M = first_that(lambda M: any(plans(each, _passes(each), sizes, M + less, 1) for each in ways), M)
+        least_M = first_that(lambda M: any(plans(way, _passes(way), sizes, M + less, 1) for way in ways), M)
         raise Infeasible(f"no sequence of passes fits into M = {M} words; it needs M ≥ {least_M}.", least_M)
     if best is not None and (known is None or best[0].io < known.io):
         schedule = writing.register(best[1], called)
@@ -200,7 +201,7 @@ def search(
         text,
         counted,
         known,
-        _played(schedule, summation),
+        _played(schedule, sizes, summation),
         tuple(dict(system.options) for system in ways),
         looked_at,
     )
@@ -228,11 +229,11 @@ def _least(
     return min((each for each in counted if each.peak_red <= M), key=lambda each: each.io, default=None)
 
 
-def _played(schedule: Schedule, summation: str) -> Played:
+def _played(schedule: Schedule, dims: Iterable[str], summation: str) -> Played:
     """Play a small game, with ragged tiles if the sizes allow it."""
     from pebblesim.api.play import play
 
-    sizes: dict[str, Any] = dict(zip(schedule.problem.dims, SMALL, strict=False))
+    sizes: dict[str, Any] = dict(zip(dims, SMALL, strict=False))
     blocks = dict.fromkeys(schedule.blocks, 2)
     peak_red = count(schedule, M=LARGEST, blocks=blocks, summation=summation, **sizes).peak_red
     return play(schedule, M=peak_red, blocks=blocks, summation=summation, **sizes)

@@ -73,7 +73,7 @@ def advise(
         The I/O of each schedule at the boundaries of the card, the roofline, and kernels with their forecasts.
 
     >>> advise("A100", problem_name="backward", n=4096, d=128).boundaries[0].best.schedule
-    'row-stationary-fused'
+    'row-stationary-absorbed'
 
     Raises:
         Infeasible: no schedule fits into the shared memory of a block.
@@ -102,7 +102,9 @@ def advise(
         _boundary("HBM", last.upper(), last, "memory_bandwidth", chosen, dtype, solves.name, sizes, pattern),
     )
     useful = useful_operations(solves.name, sizes, pattern)
-    advice = Advice(chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.together)
+    advice = Advice(
+        chosen, solves.name, sizes, dtype, heads, batch, pattern, boundaries, useful, counted.heads_per_problem
+    )
     kernels, own = _kernels(solves.name, sizes, chosen, dtype, advice.times, pattern, blocks, workspace)
     return replace(advice, kernels=kernels, own_kernels=own, kv_heads=kv_heads)
 

@@ -130,7 +130,7 @@ def launch_forecast(cost: LaunchCost, warps: int, card: Card) -> LaunchForecast:
 
 
 def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
-    """The same with the rates and figures as plain numbers."""
+    """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers."""
     if not cost.working:
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
     resident, slots = _resident(cost, warps, figure)

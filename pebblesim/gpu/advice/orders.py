@@ -34,7 +34,7 @@ class Orders:
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed, with its table."""
+        """Return the parts to print: a sentence and the table."""
         first = self.best
         rows = [(row.order, row.read, row.written) for row in self.rows]
         return [
@@ -60,7 +60,7 @@ def orders(advice: Advice) -> Orders:
     chip: dict[str, Any] = {"size": advice.card.size("l2"), "partitions": advice.card.l2_partitions}
     chip["at_once"] = int(figures["multiprocessors"].value)
     arguments |= {"batch": advice.times}  # heads that share keys and values are one in the sizes of the advice
-    if advice.together == 1:
+    if advice.heads_per_problem == 1:
         arguments |= {"heads": advice.heads, "kv_heads": advice.kv_heads, "batch": advice.batch, "separate": True}
     replays = [l2(row.schedule, order=order, dtype=advice.dtype, **chip, **arguments) for order in TRIED]
     return Orders(tuple(sorted(replays, key=lambda each: each.moved)))

@@ -18,7 +18,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
-from pebblesim.counting.count import Counted, count
+from pebblesim.counting.count import OF_WAY, Counted, count
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast, pasted
 from pebblesim.language.masks import Band, Mask
@@ -70,8 +70,8 @@ class Advice(Result):
         card, problem, dims, dtype, heads, kv_heads, batch, mask: the arguments.
         boundaries: the results at the multiprocessors and at the memory.
         useful: operations that the problem needs, for one head; a schedule may execute more, and repeat some.
-        together: number of heads that share keys and values; they are counted as one head with this many times the
-            queries.
+        heads_per_problem: number of heads that share keys and values; they are counted as one head with this many times
+            the queries.
         kernels: forecasts of kernels on matrix units, fastest first; empty for other data types or an unmeasured card.
         own_kernels: the same with the user's tile, if a kernel supports it.
     """
@@ -85,7 +85,7 @@ class Advice(Result):
     mask: Mask | None
     boundaries: tuple[Boundary, ...]
     useful: int
-    together: int = 1
+    heads_per_problem: int = 1
     kernels: tuple[Forecast, ...] = ()
     own_kernels: tuple[Forecast, ...] = ()
     kv_heads: int | None = None
@@ -93,7 +93,7 @@ class Advice(Result):
     @property
     def times(self) -> int:
         """Number of counted problems: one for each head of each sequence, or for each group of heads counted as one."""
-        return self.heads // self.together * self.batch
+        return self.heads // self.heads_per_problem * self.batch
 
     @property
     def peak(self) -> float | None:
@@ -183,27 +183,27 @@ class Advice(Result):
             **self.dims,
             "dtype": self.dtype,
             "heads": self.heads,
-            "kv_heads": self.heads // self.together,
+            "kv_heads": self.heads // self.heads_per_problem,
             "batch": self.batch,
             "mask": None if self.mask is None else str(self.mask),
             "useful_operations": self.useful * self.times,
         }
         boundaries = [
             {
-                "boundary": each.name,
-                "cache": each.cache,
-                "M": each.M,
-                "bandwidth": each.bandwidth,
-                "too_large": dict(each.too_large),
-                "rows": [self._row(each, row) for row in each.rows],
-                "own": [self._row(each, row) for row in each.own],
+                "boundary": boundary.name,
+                "cache": boundary.cache,
+                "M": boundary.M,
+                "bandwidth": boundary.bandwidth,
+                "too_large": dict(boundary.too_large),
+                "rows": [self._row(boundary, row) for row in boundary.rows],
+                "own": [self._row(boundary, row) for row in boundary.own],
             }
-            | ({"terms": [terms.as_data(term, each.best.io) for term in self.terms(each)]} if explain else {})
-            for each in self.boundaries
+            | ({"terms": [terms.as_data(term, boundary.best.io) for term in self.terms(boundary)]} if explain else {})
+            for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        forecasts = {"kernels": [each.to_dict() for each in self.kernels]}
-        own = {"own_kernels": [each.to_dict() for each in self.own_kernels]}
+        forecasts = {"kernels": [kernel.to_dict() for kernel in self.kernels]}
+        own = {"own_kernels": [kernel.to_dict() for kernel in self.own_kernels]}
         return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
@@ -234,26 +234,27 @@ class Advice(Result):
     def explain(self) -> str:
         """Explain the I/O of the best schedule at each boundary, term by term."""
         parts = []
-        for each in self.boundaries:
-            best = each.best
+        for boundary in self.boundaries:
+            best = boundary.best
             sizes = {**self.dims, **best.blocks}
-            text = terms.explained(self.terms(each), self._program(best), sizes, each.M)
-            parts.append(f"why {best.schedule} moves {best.io:,} words at the {each.name} boundary\n{text}")
+            text = terms.explained(self.terms(boundary), self._program(best), sizes, boundary.M)
+            parts.append(f"why {best.schedule} moves {best.io:,} words at the {boundary.name} boundary\n{text}")
         return "\n\n".join(parts)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.parts()))
 
     def parts(self) -> list[str | Sheet]:
-        """What is printed, with its tables."""
+        """Return the parts to print: sentences and tables."""
         sizes = listed(self.dims)
         under = "" if self.mask is None else f", mask {self.mask}"
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}" + (f" x batch {self.batch:,}" if self.batch > 1 else "")
-        if self.together > 1:
-            heads += f" on {self.heads // self.together:,} of keys and values, {self.together:,} of them counted as one"
+        if self.heads_per_problem > 1:
+            shared = self.heads_per_problem
+            heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
         parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {sizes}, {self.dtype}{under}, {heads}"]
-        for each in self.boundaries:
-            parts += ["", *self._shown(each)]
+        for boundary in self.boundaries:
+            parts += ["", *self._shown(boundary)]
         parts += ["", self._roofline()]
         return parts + (["", *self._launched()] if self.kernels else [])
 
@@ -277,7 +278,9 @@ class Advice(Result):
         columns = ("schedule", "blocks", "heads at once", "warps", "stages", "forecast", "useful Top/s", "most of it")
         lines: list[str | Sheet] = ["kernels on matrix units, as forecast"]
         lines.append(Sheet(columns, rows, ("schedule", "forecast", "blocks", "heads at once", "warps", "stages")))
-        lines += [f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in self.own_kernels]
+        lines += [
+            f"your tile: {kernel.seconds / best.seconds:.2f} x the time of the first" for kernel in self.own_kernels
+        ]
         return [*lines, "", f"to paste, {best.tiling.schedule}:", *pasted(best, self.dims, self.times)]
 
     def _shown(self, each: Boundary) -> list[str | Sheet]:
@@ -288,7 +291,7 @@ class Advice(Result):
         best = each.best
         lines.append(
             f"least: {best.schedule}, {best.io:,} words a head, {_amount(self.bytes(best), 'B')} in all; "
-            f"{best.gap:.2f} x the lower bound of {best.lower_bound}"
+            f"{best.gap:.2f} x the lower bound of {best.every_way}"
         )
         computing = self.arithmetic(best)
         if each.bandwidth is None and computing:
@@ -299,13 +302,14 @@ class Advice(Result):
         return lines
 
     def _table(self, each: Boundary, rows: tuple[Counted, ...]) -> Sheet:
-        columns = ("schedule", "blocks", "I/O per head", "gap", "ops/byte", "moving", "computing", "bound by")
+        columns = ("schedule", "blocks", "I/O per head", "gap", OF_WAY, "ops/byte", "moving", "computing", "bound by")
         cells = [
             (
                 row.schedule,
                 _said(row.blocks) or "none",
                 row.io,
                 row.gap,
+                row.gap_of_way,
                 self.per_byte(row),
                 _time(self.seconds(each, row)),
                 _time(self.arithmetic(row)),

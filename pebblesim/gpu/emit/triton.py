@@ -531,7 +531,7 @@ class _Writer:
         return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
 
     def _positions(self, rng: ir.Range) -> tuple[str, str]:
-        """The same of rows, of which a mask may have several at a position."""
+        """The first position of the rows of a tile, and the one after its last; a position may have several rows."""
         start, stop = self._ends(rng)
         assert self._mask is not None
         several = self._mask.rows
@@ -856,7 +856,7 @@ def _multiplies(node: ir.Compute) -> bool:
     return (
         isinstance(node.expr, ir.Elementwise)
         and node.expr.op == "mul"
-        and any(isinstance(each, ir.Ref) and each.tile is node.target.tile for each in node.expr.operands)
+        and any(isinstance(operand, ir.Ref) and operand.tile is node.target.tile for operand in node.expr.operands)
     )
 
 

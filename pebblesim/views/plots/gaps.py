@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.api.bounding import Gaps
+    from pebblesim.api.gaps import Gaps
     from pebblesim.counting.count import Counted
 
 
@@ -42,7 +42,7 @@ def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | N
     from matplotlib.patheffects import withStroke
 
     rows = result.rows
-    M, gap = [row.M for row in rows], [row.gap for row in rows]
+    M, gap = [row.M for row in rows], [row.gap_of_way for row in rows]
     if before is not None:
         gap_before = [gap_without(row, without) for row in before.rows]
         label = "without these, and with fewer schedules" if without else "with fewer schedules"
@@ -58,9 +58,9 @@ def gaps(result: Gaps, ax: Axes, without: Collection[str] = (), before: Gaps | N
             label=label,
         )
     ax.plot(M, gap, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="with all bounds")
-    worst = result.worst
+    largest_gap, at = max(zip(gap, M, strict=True))
     worst_gap = ax.annotate(
-        f"{worst.gap:.2f}", (worst.M, worst.gap), xytext=(0, 5), textcoords="offset points", fontsize=8, ha="center"
+        f"{largest_gap:.2f}", (at, largest_gap), xytext=(0, 5), textcoords="offset points", fontsize=8, ha="center"
     )
     worst_gap.set_path_effects([withStroke(linewidth=3, foreground="white")])  # other lines do not cross the digits
     for number, (first, last, name) in enumerate(_stretches(rows)):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
-from pebblesim.api.bounding import Bounds, Gaps
+from pebblesim.api.bounding import Bounds
 from pebblesim.api.crossover import sweep
 from pebblesim.api.crossover_result import Crossover
+from pebblesim.api.gaps import Gaps
 from pebblesim.api.play import Played
 from pebblesim.cachesim.cache import CacheTable
 from pebblesim.core.errors import UsageError

@@ -47,7 +47,7 @@ def skislope(rows: Sequence[Counted], ax: Axes) -> Axes:
 def gap(rows: Sequence[Counted], ax: Axes) -> Axes:
     """Draw I/O ÷ the lower bound for its way of computing, over M, for the best schedule; 1 is optimal."""
     best = _best(rows)
-    M, gaps = [row.M for row in best], [row.gap for row in best]
+    M, gaps = [row.M for row in best], [row.gap_of_way for row in best]
     ax.plot(M, gaps, color="black", linewidth=1.4)
     ax.axhline(1, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)))
     ax.set(

@@ -24,7 +24,7 @@ HATCHES: Final = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "ooo", "||||",
 EVERY_WAY: Final = "lower bound, every way"
 """One name for one bound in all pictures: that for every way of computing."""
 FORMATS: Final[dict[str, dict[str, None]]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""What a picture is saved as, and what would make two of the same picture differ."""
+"""The formats of pictures, with the metadata that would make two files of one picture differ."""
 
 
 def line(number: int) -> dict[str, Any]:

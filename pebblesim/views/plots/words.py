@@ -31,7 +31,7 @@ def words(rows: Sequence[Counted], ax: Axes, by: Literal["tensor", "phase"] = "t
         by: the parts of the bars; a part has the same colour and hatch in all bars.
     """
     parts = [dict(row.by_tensor if by == "tensor" else row.phases) for row in rows]
-    looks = {name: _look(place) for place, name in enumerate(dict.fromkeys(name for each in parts for name in each))}
+    looks = {name: _look(place) for place, name in enumerate(dict.fromkeys(name for part in parts for name in part))}
     longest = max(max(row.reads, row.writes) for row in rows)
     ticks = []
     for number, (row, each) in enumerate(zip(rows, parts, strict=True)):

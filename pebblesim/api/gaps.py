@@ -1,0 +1,178 @@
+"""The gap of the best schedules of a problem over a range of cache sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, SupportsIndex
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import listed, whole
+from pebblesim.core.tables import Sheet
+from pebblesim.counting.arguments import BlockRule, problem_dims
+from pebblesim.counting.compare import compare
+from pebblesim.counting.count import OF_WAY, Counted
+from pebblesim.language.problems import problem
+from pebblesim.language.registry import Schedule
+
+
+@dataclass(frozen=True)
+class Gaps(Result):
+    """The gap between the best schedule of a problem and the best lower bound, for several M.
+
+    Attributes:
+        problem, dims: what is computed.
+        rows: for each M at which a schedule fits, the schedule with the least I/O. Its `gap` is relative to
+            `every_way`, the bound for all ways of computing, its `gap_of_way` to `lower_bound`, that for its own way.
+    """
+
+    problem: str
+    dims: Mapping[str, int]
+    rows: Sequence[Counted]
+
+    @property
+    def ways(self) -> dict[str, list[str]]:
+        """The best schedules, grouped by the way of computing that their bounds are for."""
+        by_way: dict[str, dict[str, None]] = {}
+        for row in self.rows:
+            by_way.setdefault(row.lower_bound.of_way, {})[row.schedule] = None
+        return {way: list(names) for way, names in by_way.items()}
+
+    @property
+    def worst(self) -> Counted:
+        """The row with the largest gap."""
+        return max(self.rows, key=lambda row: row.gap)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim gaps --json`."""
+        rows = [
+            {
+                "M": row.M,
+                "schedule": row.schedule,
+                "io": row.io,
+                "every_way": row.every_way.to_dict(),
+                "gap": row.gap,
+                "lower_bound": row.lower_bound.to_dict(),
+                "gap_of_way": row.gap_of_way,
+            }
+            for row in self.rows
+        ]
+        return {
+            "problem": self.problem,
+            **self.dims,
+            "rows": rows,
+            "largest": {"M": self.worst.M, "gap": self.worst.gap},
+        }
+
+    def parts(self) -> list[str | Sheet]:
+        """Return the parts to print: a row for each M, the ways of computing behind the bounds, and the largest gap."""
+        sizes = listed(self.dims)
+        columns = ("best schedule", "bound", "M", "I/O", "lower bound", "gap", "for its way", OF_WAY)
+        rows = [
+            (
+                row.schedule,
+                row.every_way.name,
+                row.M,
+                row.io,
+                row.every_way.value,
+                f"{row.gap:.3f}",
+                f"{row.lower_bound.value:,} ({row.lower_bound.name})",
+                f"{row.gap_of_way:.3f}",
+            )
+            for row in self.rows
+        ]
+        table = Sheet(columns, rows, ("best schedule", "M", "gap", "I/O"), left=2)
+        ways = [f"its way, {way}: {', '.join(schedules)}" for way, schedules in self.ways.items()]
+        worst = f"largest gap: {self.worst.gap:.3f} at M = {self.worst.M:,} ({self.worst.schedule})"
+        on_bounds = [self.worst.on_bounds] if self.worst.on_bounds else []
+        return [f"{self.problem}: {sizes}", table, *ways, worst, *on_bounds]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+    def latex(self) -> str:
+        """Return a row for each M, as a LaTeX `tabular` environment."""
+        from pebblesim.core.notation import text_in_latex
+
+        head = "$M$ & schedule & $Q$ & lower bound & gap & for its way & gap"
+        rows = [
+            f"{row.M:,} & {text_in_latex(row.schedule)} & {row.io:,} & "
+            f"{row.every_way.value:,} ({text_in_latex(row.every_way.name)}) & {row.gap:.3f} & "
+            f"{row.lower_bound.value:,} ({text_in_latex(row.lower_bound.name)}) & {row.gap_of_way:.3f}"
+            for row in self.rows
+        ]
+        lines = " \\\\\n".join(f"  {row}" for row in (head, *rows))
+        return f"\\begin{{tabular}}{{rlrrrrr}}\n{lines}\n\\end{{tabular}}"
+
+
+def gaps(
+    problem_name: str = "backward",
+    *,
+    schedules: Iterable[str | Schedule] | None = None,
+    M: int | Sequence[int] | None = None,
+    blocks: BlockRule = "fit",
+    summation: str = "chain",
+    steps: int = 4,
+    **dims: int,
+) -> Gaps:
+    """Compute the gap of the best schedule at each M.
+
+    Args:
+        problem_name: a problem, such as "backward".
+        schedules: names of schedules, or schedules; all of the problem by default.
+        M: one M, or several; by default from the smallest feasible M to one at which everything fits into the cache.
+        blocks, summation: as for `count`.
+        steps: number of values of M in each doubling, if M is not given.
+        dims: the dimensions, such as n=4096, d=64.
+
+    Returns:
+        The best schedule at each M, with its lower bounds and gaps.
+
+    >>> result = gaps("backward", n=4096, d=64, M=[4096, 65536])
+    >>> [row.M for row in result.rows], result.worst.gap < 3
+    ([4096, 65536], True)
+
+    Raises:
+        UsageError: a name or size is not allowed, or no schedule fits at any M.
+    """
+    solves = problem(problem_name)
+    sizes = problem_dims(solves, dims)
+    shape: dict[str, Any] = dict(sizes)
+    rows, among = [], None if schedules is None else list(schedules)
+    if isinstance(M, SupportsIndex):
+        M = [whole("M", M)]
+    for words in _range(solves.name, sizes, steps) if M is None else M:
+        row = compare(solves.name, schedules=among, M=words, blocks=blocks, summation=summation, **shape)[0]
+        if row.feasible:
+            rows.append(row)
+    if not rows:
+        raise UsageError(f"no schedule of {solves.name!r} fits at any of these M.")
+    return Gaps(solves.name, sizes, rows)
+
+
+def _range(name: str, dims: Mapping[str, int], steps: int) -> list[int]:
+    """M = ⌊2^(k/steps)⌋, from 4 words to one M at which every input fits twice."""
+    solves = problem(name).in_dims(dims)
+    last = 4 * sum(_words(shape, dims) for shape in (*solves.inputs.values(), *solves.outputs.values()))
+    return sorted({_root(2**k, steps) for k in range(2 * steps, last.bit_length() * steps)})
+
+
+def _words(shape: Sequence[str], dims: Mapping[str, int]) -> int:
+    words = 1
+    for dim in shape:
+        words *= dims[dim]
+    return words
+
+
+def _root(x: int, steps: int) -> int:
+    """⌊x^(1/steps)⌋, exactly."""
+    if steps == 2:
+        return isqrt(x)
+    root = round(x ** (1 / steps))
+    while root**steps > x:
+        root -= 1
+    while (root + 1) ** steps <= x:
+        root += 1
+    return root
