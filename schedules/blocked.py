@@ -223,9 +223,9 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             Q_i, L_i, dQ_i = m.read(Q[i, :]), m.read(L[i]), m.zeros(i, d_k)
             for j in m.tiles(n_k, b_c, keys_of=i):
                 K_j = m.read(K[j, :])
-                P = m.compute(Q_i @ K_j.T)
-                P[:] = exp(P - L_i)
+                P = m.compute(Q_i @ K_j.T)  # both products first: matrix units work while the exponentials are taken
                 dS = m.compute(dO_i @ m.read(V[j, :]).T)
+                P[:] = exp(P - L_i)
                 dS[:] = P * (dS - v_i)
                 m.delete(P)
                 dQ_i += dS @ K_j
@@ -236,10 +236,9 @@ def backward_two_pass_blocked(m, Q, K, V, dO, O, L, *, B_r, b_c, B_c, b_r):
             K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
             for i in m.tiles(n_q, b_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P = m.compute(Q_i @ K_j.T)
+                P, dS = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
                 P[:] = exp(P - L_i)
                 dV_j += P.T @ dO_i
-                dS = m.compute(dO_i @ V_j.T)
                 dS[:] = P * (dS - v_i)
                 m.delete(P)
                 dK_j += dS.T @ Q_i
@@ -272,10 +271,9 @@ def dS_stored_blocked(m, Q, K, V, dO, O, L, *, B_c, b_r, b, c):
             K_j, V_j, dK_j, dV_j = m.read(K[j, :]), m.read(V[j, :]), m.zeros(j, d_k), m.zeros(j, d_v)
             for i in m.tiles(n_q, b_r, queries_of=j):
                 Q_i, dO_i, L_i, v_i = m.read(Q[i, :]), m.read(dO[i, :]), m.read(L[i]), m.read(v[i])
-                P = m.compute(Q_i @ K_j.T)
+                P, dS_ij = m.compute(Q_i @ K_j.T), m.compute(dO_i @ V_j.T)
                 P[:] = exp(P - L_i)
                 dV_j += P.T @ dO_i
-                dS_ij = m.compute(dO_i @ V_j.T)
                 dS_ij[:] = P * (dS_ij - v_i)
                 m.delete(P)
                 m.write(dS[i, j], dS_ij)

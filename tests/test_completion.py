@@ -20,7 +20,7 @@ GROUP: Any = typer.main.get_command(cli.app)
 
 OPEN = {
     # sizes and other numbers
-    "-n", "-d", "-M", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
+    "-n", "-d", "-M", "-P", "--size", "--block", "--heads", "--kv-heads", "--batch", "--at-once", "--seconds", "--seed",
     "--memory", "--states", "--pairs", "--steps", "--at", "--points", "--peak", "--bandwidth", "--jobs", "--workers",
     "--threads", "--line", "--ways", "--l2", "--chiplets", "--scale", "--workspace", "--head", "--epsilon",
     "--threshold", "--cosine",

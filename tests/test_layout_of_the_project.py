@@ -36,7 +36,7 @@ LAYERS = (
     ("catalogue", "schedules", "game", "analysis", "lower_bounds"),
     ("graphs", "launches"),
     ("counting", "dags"),
-    ("api", "cachesim", "sparse_backward"),
+    ("api", "cachesim", "parallel", "sparse_backward"),
     ("claims", "gpu", "sweeps", "synthesis", "views"),
     ("cli",),
     ("__main__",),

@@ -145,6 +145,17 @@ def test_the_roofline(ax: Axes) -> None:
             assert y == pytest.approx(min(1e12 * useful / sum(row.work.values()), 2e11 * x))
 
 
+@pytest.mark.parametrize("M", [250, 83_456])
+def test_the_legend_of_the_roofline_is_above_the_roof(M: int) -> None:
+    figure = Figure(figsize=(7.5, 5), layout="constrained")
+    rows = ps.compare(n=8192, d=128, M=M) if M > 250 else [row for row in compared() if row.M == M]
+    ax = roofline(rows, figure.subplots(), peak=1e12, bandwidth=2e11, dtype="float16")
+    figure.canvas.draw()
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 > ax.transData.transform((1, 1e12))[1]
+
+
 # -- games ------------------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +306,9 @@ def test_every_picture_of_the_document_is_there_and_has_its_command() -> None:
     """Made anew by docs/make_pictures.py; here they need only be whole and small."""
     text = (DOCS / "pictures.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\((pictures/\S+)\)", text)
-    made = re.findall(r"^pebblesim (?:plot|crossover|watch|cache) .* -o docs/(pictures/\S+)$", text, re.MULTILINE)
+    made = re.findall(
+        r"^pebblesim (?:plot|crossover|watch|cache|devices) .* -o docs/(pictures/\S+)$", text, re.MULTILINE
+    )
     assert [Path(name).stem for name in made] == [Path(name).stem for name in shown]
     for name in shown:
         assert (DOCS / name).read_bytes().startswith(MAGIC["png"])

@@ -14,7 +14,8 @@ from pebblesim.graphs.builder import Builder
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.registry import SCHEDULES
 from pebblesim.synthesis import plans, writing
-from pebblesim.synthesis.equations import systems
+from pebblesim.synthesis.equations import system, systems
+from pebblesim.synthesis.rows import rows
 
 CLI = CliRunner()
 
@@ -186,6 +187,22 @@ def test_every_plan_is_priced_as_counted_and_computes_what_it_should(data, n, d,
 
 def candidates(name):
     return [(system, plans.candidates(system)) for system in systems(ps.problem(name))]
+
+
+def test_what_is_read_for_a_product_of_resident_rows_stays_until_its_last_use():
+    """With Q in blocks of columns and K, V resident, dO is used for dP, before all blocks, and again for dV."""
+    sizes = {"n_q": 2, "n_k": 3, "d": 2, "d_k": 3, "d_v": 2}
+    way = system(ps.problem("projected-backward-qkv").in_dims(sizes), {"kept": "P"})
+    assert way is not None
+    x, y = (way.dims.index(dim) for dim in ("d_k", "n_k"))
+    made = rows(way, x, y, frozenset(way.equations), frozenset(way.outputs), resident=True, again=False, number=1)
+    by_axis = {axis: sizes[dim] for axis, dim in enumerate(way.dims)}
+    plan = plans.Plan(way, made.words(by_axis, {"B1": 2}), (made,), {"B1": 2})
+    with SCHEDULES.temporary():
+        found = writing.register(writing.source(plan, "found-plan", "a test"), "found-plan")
+        played = ps.play(found, **sizes, M=made.room(by_axis, plan.blocks), blocks=plan.blocks)
+    assert played.passed
+    assert played.io == plan.words
 
 
 @pytest.mark.parametrize("name", ["chain-of-three", "two-values"])

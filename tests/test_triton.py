@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.emit.triton import triton, workspace
+from pebblesim.gpu.emit.tables import moved_words, workspace
+from pebblesim.gpu.emit.triton import triton
 from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.gpu.tiles import TILINGS, Tiling
@@ -62,20 +64,31 @@ def run(
     inputs = {each: np.stack([one[each] for one in many]) for each in order}
     if scale is not None:  # (Q / scale) Kᵀ scale are the same scores
         inputs["Q"] = inputs["Q"] / scale
-    outputs, words = triton_interpreter.run(source.text, inputs, dtype)
+    if "L" in inputs:  # logarithms are to base 2 in the kernels
+        inputs["L"] = inputs["L"] * np.log2(np.e)
+    pairs = None if name.startswith("matmul") else schedule.problem.grid(dims)
+    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs)
 
-    expected: Counter[tuple[str, str]] = Counter()
-    for tensor, (reads, writes) in counted.by_tensor.items():
-        place = tensor if tensor in inputs or tensor in outputs else "between"
-        expected["read", place] += heads * reads
-        expected["written", place] += heads * writes
-    assert +words == +expected
+    def by_place(by_tensor: Mapping[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for tensor, (reads, writes) in by_tensor.items():
+            place = tensor if tensor in inputs or tensor in outputs else "between"
+            found["read", place] += heads * reads
+            found["written", place] += heads * writes
+        return +found
+
+    beside = {way: words.pop((way, "beside")) for way in ("read", "written")}
+    assert +words == by_place(moved_words(program, {**counted.dims, **blocks}, band))
+    words.subtract({(way, "between"): number for way, number in beside.items()})
+    assert +words == by_place(counted.by_tensor)
 
     close = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
     for head, one in enumerate(many):
         reference = dict(schedule.problem.reference(one, allowed))
         if scale is not None and "dQ" in reference:
             reference["dQ"] = reference["dQ"] * scale
+        if "L" in reference:
+            reference["L"] = reference["L"] * np.log2(np.e)
         for each, array in outputs.items():
             error = np.linalg.norm(array[head] - reference[each]) / max(np.linalg.norm(reference[each]), 0.1)
             assert error < close, (each, error)
@@ -129,7 +142,7 @@ def test_the_workspace_is_all_that_is_kept_between_launches_for_each_pair_or_til
     """Scores in two bytes, and of 5 tiles a factor of four bytes for each query; the plain vectors L and l are none."""
     dims, blocks = {"n_q": 33, "n_k": 70, "d_k": 16, "d_v": 32}, dict.fromkeys("abc", 16)
     program = get("scores-stored-blocked").in_dims(dims).program
-    assert workspace(program, dims | blocks, "float16") == 33 * (2 * 70 + 4 * 5)
+    assert workspace(program, dims | blocks, "float16") == 2 * 48 * 80 + 4 * 33 * 5
 
 
 RECTANGLES = [
@@ -315,11 +328,11 @@ def test_what_the_document_says_of_the_data() -> None:
         return fastest(rows, True, **where) / fastest(rows, False, **where)
 
     for n in (1024, 4096, 16384):
-        assert all(1 / 2.05 < ahead(grid, way="backward", n=n, d=d) < 1 / 1.45 for d in (64, 96, 128))
-        assert all(1.05 < ahead(grid, way="backward", n=n, d=d) < 1.255 for d in (192, 256))
-        assert all(7.75 < ahead(grid, way="backward", n=n, d=d) < 9.6 for d in (320, 384, 512, 576, 768, 1024))
-        assert all(2.1 < ahead(grid, way="forward", n=n, d=d) < 4.3 for d in (320, 384, 512, 576, 768, 1024))
-        assert fastest(grid, True, way="forward", n=n, d=512) > 430
+        assert all(0.745 < ahead(grid, way="backward", n=n, d=d) < 1.035 for d in (64, 96, 128))
+        assert all(1.05 < ahead(grid, way="backward", n=n, d=d) < 1.265 for d in (192, 256))
+        assert all(7.75 < ahead(grid, way="backward", n=n, d=d) < 10.35 for d in (320, 384, 512, 576, 768, 1024))
+        assert all(2.15 < ahead(grid, way="forward", n=n, d=d) < 4.2 for d in (320, 384, 512, 576, 768, 1024))
+        assert fastest(grid, True, way="forward", n=n, d=512) > 440
     half = [
         row
         for row in races
@@ -340,7 +353,7 @@ def test_what_the_document_says_of_the_data() -> None:
 def test_traffic_to_memory_is_predicted_as_the_document_says() -> None:
     """Where more than 100 MB move: reads within 4.4 %, writes within 2.5 %."""
     rows = [row for row in plain("kernel_bytes") if row["predicted"] is not None]
-    assert len(rows) == 16
+    assert len(rows) == 15
     for row in rows:
         for what, most in (("hbm_read", 0.0445), ("hbm_written", 0.0249)):
             if row["measured"][what] > 1e8:

@@ -1,9 +1,9 @@
-"""C5: what is in the cache at two times. The lemma it rests on, on games; its closed form; where it is met; gaps."""
+"""C5: what is in the cache at two times. The lemma of C4 and C5, on games; its closed form; where it is met; gaps."""
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import product
 from typing import Any
 
@@ -23,7 +23,7 @@ from pebblesim.lower_bounds.bounds import LowerBound, lower_bounds
 PAIR = {"S", "Sm", "A", "P"}
 
 
-def check_dead_and_late(graph: Cdag, game: Moves, n: int, d: int) -> int:
+def check_dead_and_late(graph: Cdag, game: Moves, n_q: int, n_k: int, d_k: int, d_v: int) -> int:
     """Check each pair that moves no word: where a word of one line is dead and one of the other late, it is red.
 
     Lines are those of a column k: Q_i and O_ik, K_j and V_jk. Returns how often both were so.
@@ -58,11 +58,11 @@ def check_dead_and_late(graph: Cdag, game: Moves, n: int, d: int) -> int:
                 times[pair].add(t)
     last |= {name: len(game) for name, pebbles in red.items() if pebbles}  # all that is left goes at the end
     seen = 0
-    for i, j, k in product(range(n), range(n), range(d)):
+    for i, j, k in product(range(n_q), range(n_k), range(d_v)):
         if ("pair", i, j) in moved:
             continue
-        ours = [*(("Q", i, c) for c in range(d)), ("O", i, k)]
-        theirs = [*(("K", j, c) for c in range(d)), ("V", j, k)]
+        ours = [*(("Q", i, c) for c in range(d_k)), ("O", i, k)]
+        theirs = [*(("K", j, c) for c in range(d_k)), ("V", j, k)]
         for mine, other in ((ours, theirs), (theirs, ours)):
             dead = min(last[x] for x in mine)
             late = max(first[y] for y in other)
@@ -82,8 +82,23 @@ def test_a_dead_and_a_late_line_leave_a_red_pair(softmax: str) -> None:
             game = of_use(graph, random_game(graph, rng.randint(8, 30), rng))
         except Infeasible:
             continue
-        seen += check_dead_and_late(graph, game, n, d)
+        seen += check_dead_and_late(graph, game, n, n, d, d)
     assert seen > 0
+
+
+def test_a_dead_and_a_late_line_of_a_rectangle() -> None:
+    """C4 is claimed where queries and keys differ in number, and their rows in width."""
+    rng, seen = random.Random(11), Counter[tuple[bool, bool]]()
+    for _ in range(24):
+        sizes = {"n_q": rng.randint(1, 3), "n_k": rng.randint(1, 3), "d_k": rng.randint(1, 2), "d_v": rng.randint(1, 2)}
+        graph = graphs.build("forward", softmax="late", **sizes)
+        try:
+            game = of_use(graph, random_game(graph, rng.randint(8, 30), rng))
+        except Infeasible:
+            continue
+        shape = sizes["n_q"] != sizes["n_k"], sizes["d_k"] != sizes["d_v"]
+        seen[shape] += check_dead_and_late(graph, game, **sizes)
+    assert seen[True, True] > 0 and seen[False, True] > 0
 
 
 def test_the_same_in_the_games_of_schedules() -> None:
@@ -93,7 +108,7 @@ def test_the_same_in_the_games_of_schedules() -> None:
             sizes = {"n": n, "d": d} | dict.fromkeys(schedule.blocks, 2)
             graph = graphs.build("forward", n=n, d=d, **schedule.graph_options(sizes))
             packed = [move for part in moves(schedule.program, sizes, graph.families) for move in part.tolist()]
-            seen += check_dead_and_late(graph, of_use(graph, [unpack(move) for move in packed]), n, d)
+            seen += check_dead_and_late(graph, of_use(graph, [unpack(move) for move in packed]), n, n, d, d)
     assert seen > 0
 
 

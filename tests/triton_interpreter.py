@@ -7,6 +7,7 @@ products take words as they are in memory and add in float32.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -43,6 +44,20 @@ class Array:
         self.shape, self.dtype, self.device = values.shape, dtype, "numpy"
         self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
         self.read, self.written = 0, 0
+        self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
+        self.part = False  # whether of some rows at once
+        self.beside = [0, 0]  # words read and written where there is no pair
+
+    def touched(self, places: np.ndarray, written: bool) -> None:
+        if written:
+            self.written += places.size
+        else:
+            self.read += places.size
+        if self.pairs is not None:
+            _, *numbers = np.unravel_index(places, self.shape)
+            rows, columns = (numbers[axis] * self.shape[3 + axis] + numbers[2 + axis] for axis in (0, 1))
+            rows = rows + LANGUAGE.start * self.part
+            self.beside[written] += int(((rows >= self.pairs[0]) | (columns >= self.pairs[1])).sum())
 
     def fill_(self, value: float) -> None:
         self.values[:] = value
@@ -74,8 +89,10 @@ def _value(values: Any) -> Value:
     return np.asarray(values).view(Value)
 
 
-def _kernel(function: Any) -> Any:
+def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
     """`kernel[grid](…)` runs the function for each program of the grid."""
+    if function is None:
+        return _kernel
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
@@ -83,6 +100,7 @@ def _kernel(function: Any) -> Any:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
+                        LANGUAGE.start = arrays[0] if isinstance(arrays[0], int) else 0
                         with np.errstate(all="ignore"):
                             function(*(Pointer(each) if isinstance(each, Array) else each for each in arrays))
 
@@ -104,14 +122,14 @@ def _load(pointer: Pointer, mask: Any = None, other: float = 0.0) -> Value:
     values = np.full(inside.shape, other, np.float32)
     values[inside] = pointer.array.values[places]
     assert not np.isnan(values).any(), "a word that nobody wrote"
-    pointer.array.read += places.size
+    pointer.array.touched(places, False)
     return _value(values)
 
 
 def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     inside, places = _places(pointer, mask)
     pointer.array.values[places] = np.broadcast_to(value, inside.shape)[inside]
-    pointer.array.written += places.size
+    pointer.array.touched(places, True)
 
 
 def _dot(left: Value, right: Value, onto: Any = 0.0, input_precision: str = "") -> Value:
@@ -126,6 +144,7 @@ def _arange(start: int, stop: int) -> Value:
 
 LANGUAGE: Any = SimpleNamespace(
     programs=(0, 0),
+    start=0,
     program_id=lambda axis: _value(np.int64(LANGUAGE.programs[axis])),
     arange=_arange,
     load=_load,
@@ -135,11 +154,13 @@ LANGUAGE: Any = SimpleNamespace(
     trans=lambda x: _value(np.asarray(x).T),
     sum=lambda x, axis: _value(np.sum(x, axis=axis)),
     max=lambda x, axis: _value(np.max(x, axis=axis)),
-    exp=lambda x: _value(np.exp(x)),
-    log=lambda x: _value(np.log(x)),
+    math=SimpleNamespace(exp2=lambda x: _value(np.exp2(x))),
+    log2=lambda x: _value(np.log2(x)),
     sigmoid=lambda x: _value(1 / (1 + np.exp(-x))),
     maximum=lambda x, y: _value(np.maximum(x, y)),
     cdiv=lambda x, y: _value(-(-x // y)),
+    cast=lambda x, dtype: x,
+    range=lambda start, stop, num_stages: range(start, stop),
     minimum=lambda x, y: _value(np.minimum(x, y)),
     where=lambda condition, x, y: _value(np.where(condition, x, y)),
     **TYPES,
@@ -160,15 +181,23 @@ def _modules(**stand_ins: Any) -> Any:
                 sys.modules[name] = module
 
 
-def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
+def run(
+    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None = None
+) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
-    `inputs`: an array for each argument, (heads, …), in the order of the arguments.
+    `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
+    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
     """
     arrays: list[tuple[str, Array]] = []
+    shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
 
     def empty(shape: tuple[int, ...], dtype: Type, device: Any) -> Array:
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
+        if len(shape) == 5:
+            arrays[-1][1].pairs, arrays[-1][1].part = pairs, "at_once" in next(shapes)
+        else:
+            next(shapes)
         return arrays[-1][1]
 
     module = ModuleType("kernels")
@@ -186,4 +215,6 @@ def run(text: str, inputs: dict[str, np.ndarray], dtype: str) -> tuple[dict[str,
         name = names.get(id(array), "between")
         words["read", name] += array.read
         words["written", name] += array.written
+        words["read", "beside"] += array.beside[False]
+        words["written", "beside"] += array.beside[True]
     return {name: array.numpy() for name, array in outputs.items()}, words

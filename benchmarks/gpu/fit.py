@@ -24,6 +24,7 @@ FIXED = {"launch": 3e-6, "memory": 4.27e12, "leaving": 0.0}
 START = {
     "products": 8e12,
     "half_width": 80,
+    "paired": 0.5,
     "product": 2e-8,
     "passing": 3e-7,
     "elementwise": 6e10,
@@ -36,18 +37,18 @@ LEAST = 2e-5
 """Seconds: shorter launches are left out."""
 
 
-def launches(rows: list[dict[str, Any]], n: int | None) -> list[tuple[LaunchCost, int, float]]:
-    """(what it does, warps, seconds) of each launch that was measured."""
+def launches(rows: list[dict[str, Any]], n: int | None) -> list[tuple[LaunchCost, float]]:
+    """(what it does, seconds) of each launch that was measured."""
     found = []
     for row in rows:
         for tried in row.get("tried", ()):
             if "launches" not in tried or n not in (None, row["n"]):
                 continue
-            tiling = Tiling(row["contender"], tried["blocks"], tried["warps"], tried["stages"])
+            tiling = Tiling(row["contender"], tried["blocks"], tried["warps"], tried["stages"], tried.get("apart", {}))
             for cost in launch_costs(tiling, {"n": row["n"], "d": row["d"]}, row["dtype"], row["heads"]):
                 seconds = tried["launches"].get(re.sub(r"\W+", "_", cost.name))
                 if seconds and seconds > LEAST:
-                    found.append((cost, tiling.warps, seconds))
+                    found.append((cost, seconds))
     return found
 
 
@@ -58,7 +59,7 @@ def main() -> None:
 
     def residuals(x: Any) -> Any:
         rates = FIXED | {name: exp(value) for name, value in zip(names, x, strict=True)}
-        return np.array([log(timed(cost, warps, rates, figures).seconds / each) for cost, warps, each in measured])
+        return np.array([log(timed(cost, rates, figures).seconds / each) for cost, each in measured])
 
     x, damping = np.log([START[name] for name in names]), 1.0
     off = residuals(x)

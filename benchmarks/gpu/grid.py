@@ -68,7 +68,10 @@ def compile_kernels(track: Track, number: int) -> None:
         shapes = (tensors[name].shape for name in kernel.tensors)
         kinds = [torch.float32 if len(shape) == 1 else getattr(torch, track.dtype) for shape in shapes]
         given = [torch.empty(16, dtype=kind, device="cuda") for kind in kinds]
-        getattr(module, kernel.name).warmup(*given, grid=(1,), num_warps=tiling.warps, num_stages=tiling.stages)
+        before, behind = ([track.n] * len(names) for names in kernel.numbers)
+        warps, stages = tiling.of(kernel.launch.name)
+        warmup = getattr(module, kernel.name).warmup
+        warmup(*before, *given, *behind, grid=(1,), num_warps=warps, num_stages=stages)
 
 
 def ceilings(path: Path) -> None:

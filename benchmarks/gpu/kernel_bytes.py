@@ -19,22 +19,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pebblesim as ps
 from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 from pebblesim.cachesim.l2_traffic import kernels_of, l2
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import MOST_THREADS, RESERVED
-from pebblesim.gpu.emit.triton import GROUP, Source, moved_bytes, triton
+from pebblesim.gpu.emit.tables import moved_words, tables
+from pebblesim.gpu.emit.triton import Source, triton
+from pebblesim.gpu.emit.triton_ranges import GROUP
+from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.launch_costs import launch_costs
 from pebblesim.gpu.module import module_of
-from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
 from pebblesim.language.registry import get
 from pebblesim.launches.launches import launches
 
 BACKWARD = "small-cache-backward-blocked"
 IN_ROWS = {"C": 1024, "a": 128, "b": 256, "c": 64, "e": 128}
-TWO_PASSES = {"B_r": 128, "b_c": 128, "B_c": 128, "b_r": 128}
+TWO_PASSES = {"B_r": 128, "b_c": 64, "B_c": 64, "b_r": 64}
+WIDE = {"B_r": 128, "b_c": 64, "B_c": 128, "b_r": 64}
+STORED = {"B_c": 128, "b_r": 64, "b": 128, "c": 64}
 CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None]] = [
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
     (BACKWARD, {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
@@ -50,21 +54,20 @@ CASES: list[tuple[str, dict[str, int], int, dict[str, int], int, int, str | None
     ),
     ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
     ("scores-stored-blocked", {"n": 4096, "d": 512}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
-    (
-        "backward-two-pass-blocked",
-        {"n": 4096, "d": 64},
-        32,
-        dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 128),
-        8,
-        2,
-        None,
-    ),
-    ("dS-stored-blocked", {"n": 4096, "d": 64}, 32, {"B_c": 128, "b_r": 128, "b": 64, "c": 64}, 8, 2, None),
+    ("backward-two-pass-blocked", {"n": 4096, "d": 64}, 32, TWO_PASSES, 8, 4, None),
+    ("backward-two-pass-blocked", {"n": 4096, "d": 128}, 16, WIDE, 8, 4, None),
+    ("dS-stored-blocked", {"n": 4096, "d": 128}, 16, STORED, 8, 3, None),
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
     ("small-cache-backward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
     ("small-cache-forward-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
     ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, None),
     ("scores-stored-in-rows", {"n": 4096, "d": 512}, 16, IN_ROWS, 8, 4, "causal"),
+    (BACKWARD, {"n": 3000, "d": 320}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, None),
+    ("scores-stored-blocked", {"n": 3333, "d": 640}, 8, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
+    (BACKWARD, {"n": 3333, "d": 640}, 8, {"a": 128, "b": 256, "c": 64}, 8, 4, None),
+    ("dS-stored-blocked", {"n": 5000, "d": 128}, 8, STORED, 8, 3, None),
+    (BACKWARD, {"n": 2500, "d": 448}, 16, {"a": 128, "b": 128, "c": 64}, 8, 3, "causal"),
+    ("flash2-forward", {"n": 7000, "d": 96}, 8, {"B_r": 128, "B_c": 64}, 8, 3, "causal"),
 ]
 METRICS = (
     {"l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read", "l1tex__m_l1tex2xbar_write_bytes.sum": "sm_written"},
@@ -114,8 +117,8 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
     name, dims, heads, blocks, warps, stages, mask = CASES[number]
     schedule, band = get(name), masks.of(mask)
     program = schedule.program if band is None else schedule.masked
-    count = ps.count(name, M=2**40, blocks=blocks, mask=band, **dims)
-    moved = moved_bytes(program, count.by_tensor, "bfloat16").each(lambda words: words * heads)
+    words = moved_words(program, {**dims, **blocks}, band)
+    moved = moved_bytes(program, words, "bfloat16").each(lambda words: words * heads)
     row = {
         "schedule": name,
         "dims": dims,
@@ -126,8 +129,16 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
         "stages": stages,
     }
     row |= {"counted": {"sm_read": moved.reads, "sm_written": moved.writes}}
-    source = triton(program, {**dims, **blocks}, "bfloat16", band, warps=warps, stages=stages)
+    apart = _tiling(row).apart
+    source = triton(program, {**dims, **blocks}, "bfloat16", band, warps=warps, stages=stages, apart=apart)
     return row, source, [tensor for tensor in program.tensors if tensor in program.inputs]
+
+
+def _tiling(row: dict[str, Any]) -> Tiling:
+    """The tiling of a case; launches of those that are offered may have warps and stages of their own."""
+    offered = {(each.schedule, *each.blocks.items()): each.apart for each in TILINGS["backward-qkv"]}
+    apart = offered.get((row["schedule"], *row["blocks"].items()), {})
+    return Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"], apart)
 
 
 def measured(number: int) -> dict[str, Any]:
@@ -154,11 +165,14 @@ def measured(number: int) -> dict[str, Any]:
 def predicted(row: dict[str, Any]) -> dict[str, int] | None:
     """The traffic of memory by the model of L2, with as many blocks of each launch at once as fit.
 
-    None where launches are repeated for some rows after the others, which the model does not know.
+    None where launches are repeated for some rows after the others, or where tables have ragged tiles, which are filled
+    up in memory: the model knows neither.
     """
-    card, tiling = cards.card("H200"), Tiling(row["schedule"], row["blocks"], row["warps"], row["stages"])
+    card, tiling = cards.card("H200"), _tiling(row)
     costs = launch_costs(tiling, row["dims"], "bfloat16", row["heads"], masks.of(row["mask"]))
-    if any(cost.times > 1 for cost in costs):
+    program, n = get(row["schedule"]).program, row["dims"]["n"]
+    tiled = tables(program, launches(program), {**row["dims"], **row["blocks"]}).tiled
+    if any(cost.times > 1 for cost in costs) or any(n % side for tile in tiled.values() for side in tile):
         return None
     at_once = [each * card.size("multiprocessors") for each in row["resident"]]
     chip: dict[str, Any] = {"size": card.size("l2"), "partitions": card.l2_partitions, "at_once": at_once}
@@ -202,9 +216,10 @@ def profiled(number: int) -> None:
     large.sum()
     torch.cuda.synchronize()
     torch.cuda.cudart().cudaProfilerStop()
-    spilled, resident, threads = 0, [], 32 * row["warps"]  # bytes that all threads spill, each once
+    spilled, resident, tiling = 0, [], _tiling(row)  # bytes that all threads spill, each once
     figures = cards.card("H200").figures
     for kernel in source.kernels:
+        threads = 32 * tiling.of(kernel.launch.name)[0]
         (compiled,) = next(iter(getattr(module, kernel.name).device_caches.values()))[0].values()
         spilled += 4 * compiled.n_spills * kernel.programs * heads * threads
         registers = -(-compiled.n_regs // 8) * 8 * threads  # eight are given at a time

@@ -39,9 +39,12 @@ def best(rows: Sequence[Row], ours: bool) -> Row | None:
 
 @cache
 def forecast_of(schedule: str, n: int, d: int, mask: str | None, dtype: str, heads: int, *tile: Any) -> Forecast:
-    """The forecast of a kernel; many tables name the same ones. `tile`: its blocks, as pairs, then warps and stages."""
-    *blocks, warps, stages = tile
-    tiling = Tiling(schedule, dict(blocks), warps, stages)
+    """The forecast of a kernel; many tables name the same ones.
+
+    `tile`: its blocks, as pairs, then warps and stages, then those of launches that have others.
+    """
+    *blocks, warps, stages, apart = tile
+    tiling = Tiling(schedule, dict(blocks), warps, stages, dict(apart))
     return forecast(tiling, {"n": n, "d": d}, cards.card("H200"), dtype, heads, masks.of(mask))
 
 
@@ -52,7 +55,8 @@ def tried(row: Row) -> list[tuple[Forecast, float]]:
         if "seconds" in each:
             case = (row[key] for key in ("contender", "n", "d", "mask", "dtype", "heads"))
             try:
-                made = forecast_of(*case, *each["blocks"].items(), each["warps"], each["stages"])
+                apart = tuple((name, tuple(own)) for name, own in each.get("apart", {}).items())
+                made = forecast_of(*case, *each["blocks"].items(), each["warps"], each["stages"], apart)
                 found.append((made, each["seconds"]))
             except UsageError:
                 continue  # is held to spill

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pebblesim import graphs
 from pebblesim.analysis.blocks import smallest
 from pebblesim.api.graph import optimum
+from pebblesim.claims.strongholds import STRONGHOLDS
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.counting.compare import compare
 from pebblesim.counting.count import count
@@ -48,8 +49,10 @@ class Bites:
         shapes: how many were of rectangles, under a mask, or with M from nd/2 to 2nd.
         closest: the least words ÷ bound.
         where: the comparison of that ratio.
+        sizes: the different sizes, whatever M and the mask are.
     """
 
+    sizes: set[tuple[int, ...]] = field(default_factory=set)
     number: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     closest: Fraction | None = None
@@ -59,6 +62,7 @@ class Bites:
         """Count one comparison."""
         self.number[case.solves.name] += 1
         self.shapes.update(case.shapes)
+        self.sizes.add(tuple(case.sizes.values()))
         if self.closest is None or ratio < self.closest:
             self.closest, self.where = ratio, where
 
@@ -86,59 +90,67 @@ class Comparison:
     Args:
         enough: after as many comparisons nothing more is counted for a theorem, but for `FEW` in each problem.
         draws: cases drawn for each schedule, and for all schedules of a problem together.
+        tries: cases drawn at most from a theorem's own sizes (`pebblesim.claims.strongholds`), if these are too few.
         seed: of the draws.
     """
 
-    def __init__(self, enough: int, draws: int, seed: int = 7) -> None:
-        self.enough, self.draws, self.random = enough, draws, Random(seed)
+    def __init__(self, enough: int, draws: int, tries: int, seed: int = 7) -> None:
+        self.enough, self.draws, self.tries, self.random = enough, draws, tries, Random(seed)
         self.bites: defaultdict[str, Bites] = defaultdict(Bites)
 
     def run(self) -> dict[str, Bites]:
-        """Draw and compare.
-
-        Where a theorem bites that has not bitten often enough, all schedules of the problem are compared, at this M and
-        nearby.
+        """Draw and compare; each comparison has sizes of its own, and one schedule, or all of a problem together.
 
         Raises:
             BelowBound: a schedule moves fewer words than a bound.
         """
         for solves in PROBLEMS.values():
-            schedules: list[Schedule | None] = [*of_problem(solves.name), None]
-            for schedule in schedules:
+            for schedule in (*of_problem(solves.name), None):
                 for _ in range(self.draws):
-                    case = drawn(solves, self.random)
-                    name = self.compare(case, schedule)
-                    if name and self.bites[name].number.total() < self.enough:
-                        for other in schedules:
-                            for eighths in range(6, 11):
-                                if (other, eighths) != (schedule, 8):
-                                    self.compare(case._replace(M=max(4, case.M * eighths // 8)), other)
+                    self.compare(drawn(solves, self.random), schedule)
+        for name, stronghold in STRONGHOLDS.items():
+            schedules = _claimed_for(name, stronghold.problem)
+            for _ in range(self.tries if schedules else 0):
+                if self.bites[name].number.total() >= self.enough:
+                    break
+                self.compare(case_of(*stronghold.draw(self.random)), self.random.choice(schedules))
         return dict(self.bites)
 
-    def compare(self, case: Case, schedule: Schedule | None) -> str:
+    def compare(self, case: Case, schedule: Schedule | None) -> None:
         """Compare the largest bound for a schedule's way with its count; of None, that for every way with the least.
 
-        Returns:
-            The theorem that bites; empty if none does, if it has bitten often enough, or if nothing fits.
+        Nothing is compared if no theorem bites, if it has bitten often enough, or if nothing fits.
         """
         if schedule is not None and case.mask is not None and not schedule.alike:
-            return ""
+            return
         top = biting(case.solves, case.sizes, case.M, None if schedule is None else Formulation.of(schedule), case.mask)
         if top is None:
-            return ""
+            return
         number = self.bites[top.name].number
         if number.total() >= self.enough and number[case.solves.name] >= FEW:
-            return ""
+            return
         try:
             words, name = _least_words(case, schedule)
         except Infeasible:
-            return ""
+            return
         sizes = ", ".join(f"{dim} = {size}" for dim, size in {**case.sizes, "M": case.M}.items())
         where = f"{name}, {sizes}" + (f", {case.mask}" if case.mask else "")
         if words < top.value:
             raise BelowBound(f"{where}: {words} words, below the {top.value} of {top.name}.")
         self.bites[top.name].add(case, Fraction(words, top.value), where)
-        return top.name
+
+
+def _claimed_for(theorem: str, problem: str) -> list[Schedule | None]:
+    """Return the schedules for whose way of computing a theorem is claimed, and None; nothing if there is no such."""
+    solves = PROBLEMS.get(problem)
+    if solves is None:
+        return []
+    sizes = {dim: {"n": 64, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
+    schedules: list[Schedule | None] = [None]
+    for schedule in of_problem(problem):
+        bounds = lower_bounds(solves, sizes, 16, Formulation.of(schedule))
+        schedules += [schedule] * any(bound.name == theorem and not bound.why_not for bound in bounds)
+    return schedules
 
 
 def biting(
@@ -169,14 +181,26 @@ def drawn(solves: Problem, random: Random) -> Case:
     for dim, kind in view.from_nd.items():
         factor = random.choice([1, 1, 2, 4, 16, 64]) if rectangle or solves.name == "matmul" else 1
         sizes[dim] = max(1, {"n": n, "d": d}[kind] // factor)
-    words = max(prod(sizes[dim] for dim in shape) for shape in view.inputs.values())
+    words = _largest(view, sizes)
     anchor = random.choice([d * d, min(sizes.values()) ** 2, words, words, isqrt(d * d * words), 64])
     M = max(4, anchor * random.choice([1, 2, 3, 4, 5, 6, 8, 11, 14, 16, 18, 20, 24, 30, 36, 48]) // 16)
     mask = None
     if view.maskable and random.random() < 0.3:
         mask = of(random.choice(["causal", f"window:{max(1, view.grid(sizes)[1] // random.choice([2, 8]))}"]))
-    shapes = {"rectangle": rectangle is not None, "mask": mask is not None, "M about nd": words <= 2 * M <= 4 * words}
+    return case_of(solves, sizes, M, mask)
+
+
+def case_of(solves: Problem, sizes: Mapping[str, int], M: int, mask: Mask | None) -> Case:
+    """Name the shapes of these sizes of a problem, which are the square ones or those of its rectangle."""
+    words = _largest(solves.in_dims(sizes), sizes)
+    rectangle = solves.rectangle is not None and set(sizes) == set(solves.rectangle.dims)
+    shapes = {"rectangle": rectangle, "mask": mask is not None, "M about nd": words <= 2 * M <= 4 * words}
     return Case(solves, sizes, M, mask, tuple(shape for shape, applies in shapes.items() if applies))
+
+
+def _largest(view: Problem, sizes: Mapping[str, int]) -> int:
+    """Return the words of the largest input."""
+    return max(prod(sizes[dim] for dim in shape) for shape in view.inputs.values())
 
 
 SMALL: tuple[tuple[str, tuple[int, ...], int], ...] = (

@@ -68,9 +68,10 @@ READ: tuple[tuple[str, str, Erratum], ...] = (
         "whenever a red pebble is placed on an entry of A1 X A2ᵀ, a blue one is too, which adds n² words",
         Erratum(
             UNCLEAR,
-            "an entry should be written only when it is computed for the first time, and the same for entries of A1 X; "
-            "otherwise this adds more than n² words if entries are recomputed",
-            "the theorem, which follows from our D4r and D1m as well",
+            "an entry should be written only when it is computed for the first time, and the same for entries of A1 X "
+            "in (A1 X) A2ᵀ, and of X A2ᵀ in A1 (X A2ᵀ); otherwise this adds more than n² words if entries are "
+            "recomputed",
+            "the theorem, in both orders, and where each pair has its own; it follows from our D4r and D1m as well",
             "no",
         ),
     ),

@@ -115,21 +115,23 @@ def _both(*findings: Finding) -> Finding:
     return Finding(PROVED, "\n".join(lines), Proofs(4, names) if names else None)
 
 
-def _register(title: str, way: str, large: bool) -> None:
+def _register(title: str, way: str, large: bool, read: str = "") -> None:
     stated: Statement = statement(title)
     assert stated.expr
 
-    @claim(stated.name, stated.source, in_words(stated, stated.expr, stated.domain), PROVED)
+    @claim(stated.name, stated.source, in_words(stated, stated.expr, stated.domain) + read, PROVED)
     def judge(effort: Effort) -> Finding:
         assert stated.expr
         return (_large if large else _small)(way, way, stated.expr, stated.domain)
 
 
+_BOTH_ORDERS = ", for (A1 X) A2ᵀ, for A1 (X A2ᵀ), and where each pair has its own order of the two"
+
 for _each in (
-    ("Li et al., Theorem 4.2", "backward", True),
-    ("Li et al., Theorem 4.4", "backward", False),
-    ("Li et al., Theorem E.9", "backward", True),
-    ("Li et al., Theorem E.10", "backward", False),
+    ("Li et al., Theorem 4.2", "backward", True, _BOTH_ORDERS),
+    ("Li et al., Theorem 4.4", "backward", False, _BOTH_ORDERS),
+    ("Li et al., Theorem E.9", "backward", True, _BOTH_ORDERS),
+    ("Li et al., Theorem E.10", "backward", False, _BOTH_ORDERS),
     ("Saha & Ye, Lemma 3.4", "forward", True),
     ("Saha & Ye, Theorem 3.7", "forward", False),
 ):

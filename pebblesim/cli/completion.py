@@ -106,6 +106,19 @@ def orders() -> Iterable[str]:
     return [f"{name.partition(':')[0]}:" if ":" in name else name for name in ORDERS.replace(" or ", ", ").split(", ")]
 
 
+def parallel_schedules() -> Iterable[str]:
+    """Schedules on many devices."""
+    from pebblesim.parallel.schedules import SCHEDULES
+
+    return SCHEDULES
+
+
+def ownerships() -> Iterable[str]:
+    from pebblesim.parallel.tokens import OWNERSHIPS
+
+    return OWNERSHIPS
+
+
 MASKS: Final = ("causal", "window:", "band:", "lengths:", "bigbird:")
 BANDS: Final = MASKS[:3]
 
@@ -118,6 +131,7 @@ BY_NAME: Final[dict[str, Values]] = {
     "--mask": lambda: MASKS,
     "--dtype": types,
     "--order": orders,
+    "--ownership": ownerships,
     "--policy": policies,
     "--format": formats,
     "--gpu": cards,

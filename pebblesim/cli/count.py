@@ -209,14 +209,14 @@ def _print_lower_bounds(rows: Sequence[Counted]) -> None:
     """List the bounds of the gaps: schedules that keep other values, or compute in another way, have other bounds."""
     from pebblesim.counting.count import OF_WAY
 
-    common: dict[str, None] = {}  # several if some have more pebbles, or if nothing fits
+    common: dict[str, list[str]] = {}  # several if the blocks of some need more pebbles than M
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.least_M is None or len(rows) == 1:
-            common[str(row.every_way)] = None
+            common.setdefault(str(row.every_way), []).append(row.schedule)
             names.setdefault(str(row.lower_bound), []).append(row.schedule)
-    for bound in common:
-        say(f"gap: I/O ÷ {bound}")
+    for bound, schedules in common.items():
+        say(f"gap: I/O ÷ {bound}" + (f": {', '.join(schedules)}" if len(common) > 1 else ""))
     if any(bound not in common for bound in names):
         say(f"{OF_WAY}: I/O ÷ the largest lower bound for its way of computing:")
         for bound, schedules in names.items():

@@ -117,7 +117,7 @@ def compare(
         A row for each schedule, least I/O first.
 
     >>> compare(n=4096, d=64, M=16384).best.schedule
-    'row-stationary-fused'
+    'row-stationary-absorbed'
 
     Raises:
         UsageError: a name or size that is not allowed, or a schedule of another problem.

@@ -47,7 +47,8 @@ class Totals:
     def columns(self) -> tuple[str, ...]:
         """The headings of the table of totals."""
         in_bytes = (f"bytes, {self.dtype}",) if self.dtype else ()
-        return ("schedule", "reads", "writes", "I/O", *in_bytes, *(("each for itself", "saved") * self._compares))
+        sharing = ("I/O without sharing", "saved by sharing") if self._compares else ()
+        return ("schedule", "reads", "writes", "I/O", *in_bytes, *sharing)
 
     @property
     def lines(self) -> list[tuple[str | int | None, ...]]:

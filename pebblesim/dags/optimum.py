@@ -41,6 +41,9 @@ ENDED: Final = {
 }
 """Why a search ended without a proof, in words."""
 
+FIRST_STEPS: Final = 50
+"""Most steps of the search for a first game, if a number of states and no time is the limit."""
+
 Progress = Callable[[float, int, int, int], None]
 """Called with the fraction of time used (0 without a limit), the bound, the best I/O and the number of states."""
 
@@ -122,7 +125,8 @@ def optimum(
         rules: "hong-kung" (with recomputation), "no-recompute" or "partial".
         seconds: time limit; without it the search ends when the optimum is proven or the memory is full.
         memory: memory limit for states, in bytes; where less is left on the machine or in its container, that.
-        states: limit on the number of states, instead of `memory`.
+        states: limit on the number of states, instead of `memory`; without `seconds` the result is then the same in
+            every run on a graph of up to some hundred vertices.
         progress: called from time to time; see `Progress`.
 
     Ctrl-C ends the search; the call returns the interval so far.
@@ -154,7 +158,12 @@ def optimum(
     end = float("inf") if seconds is None else began + seconds
     small = task.graph.vertices <= MOST_VERTICES or rules == "partial"  # otherwise there is no search to save time for
     left = min(5.0, (end - began) / 5) if small else min(60.0, end - began)
-    first = pebble(graph, M=M, rules=rules, seconds=left, rounds=task.steps)
+    steps = None
+    if (
+        seconds is None and states is not None and small
+    ):  # no clock decides, so that the result is the same on every machine
+        left, steps = 60.0, FIRST_STEPS
+    first = pebble(graph, M=M, rules=rules, seconds=left, steps=steps, rounds=task.steps)
     run = Interval(task, first.io, first.moves, first.bound.value, first.bound.source)
     if first.interrupted:
         run.ended = "interrupted"

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
-from pebblesim.gpu.emit.triton import word_bytes
+from pebblesim.gpu.emit.tables import tables
+from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Mask
@@ -42,12 +45,14 @@ class LaunchCost:
             to float32 and back.
         beside: whether these are in a loop with products, which other warps execute at the same time; not where the
             products wait for a tile that was read.
+        paired: whether some loop begins a product while another one runs that it does not wait for.
         dots: products of tiles, one after the other.
         passed: computed operands of these products that go through shared memory.
         moved: bytes into and out of the multiprocessors.
         late: bytes read that no loop prefetches.
         least: bytes of the parts of tensors that are read or written, each counted once for each launch.
         storage: storage of a thread block.
+        warps, stages: of a thread block.
     """
 
     name: str
@@ -58,12 +63,34 @@ class LaunchCost:
     products: Mapping[int, int]
     elementwise: int
     beside: bool
+    paired: bool
     dots: int
     passed: int
     moved: Bytes
     late: int
     least: int
     storage: Storage
+    warps: int
+    stages: int
+
+
+class Memory:
+    """Bytes of the tensors of a program as its kernels keep them."""
+
+    def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str) -> None:
+        self._sizes = sizes
+        self._kept = tables(program, launches(program, masked=True, repeated=True), sizes)
+        self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+
+    def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
+        """Bytes that a primitive moves."""
+        return self._kept.words(node, self._sizes, at) * self._widths[node.tensor]
+
+    def bytes(self, tensor: ir.Tensor) -> int:
+        """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
+        rows, columns = self._kept.tiled.get(tensor, (1, 1))
+        *others, tall, wide = (1, *tensor.sides(self._sizes))
+        return prod(others) * -(-tall // rows) * rows * -(-wide // columns) * columns * self._widths[tensor]
 
 
 def launch_costs(
@@ -82,7 +109,7 @@ def launch_costs(
     program = schedule.program if mask is None else schedule.masked
     sizes = {**dims, **tiling.blocks}
     return [
-        _cost(program, launch, sizes, dtype, heads, mask, tiling.warps, tiling.stages)
+        _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name))
         for launch in launches(program, masked=True, repeated=True)
         if launch.kind == "tiles"
     ]
@@ -99,16 +126,16 @@ def _cost(
     stages: int,
 ) -> LaunchCost:
     late = set(_late(launch.block))
-    read = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}
-    widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
-    summed = totals(launch.body, sizes, partial(_amounts, sizes, widths, warps, late, read, _last(launch)), mask)
+    read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
+    memory = Memory(program, sizes, dtype)
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, late, read, held, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
-            words = prod(node.tensor.sides(sizes)) * (1 if _apart(node.tile, launch) else launched)
-            touched[way, node.tensor] = min(summed[way, node.tensor], words * widths[node.tensor])
+            whole = memory.bytes(node.tensor) * (1 if _apart(node.tile, launch) else launched)
+            touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
         times=launched,
@@ -118,12 +145,15 @@ def _cost(
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
         beside=_beside(launch.block, read),
+        paired=_paired(launch.block),
         dots=summed["dots"] * heads,
         passed=summed["passed"] * heads,
         moved=Bytes(_sum(summed, "reads"), _sum(summed, "writes")).each(lambda words: words * heads),
         late=summed["late"] * heads,
         least=sum(touched.values()) * heads,
         storage=storage(launch, sizes, dtype, stages),
+        warps=warps,
+        stages=stages,
     )
 
 
@@ -194,6 +224,19 @@ def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
     return False
 
 
+def _paired(body: list[ir.Node]) -> bool:
+    """Whether in some loop two products follow one another that are for different tiles."""
+    for loop in body:
+        if isinstance(loop, ir.Loop):
+            computes = [node for node in loop.body if isinstance(node, ir.Compute)]
+            products = [node.target.tile if isinstance(node.expr, ir.MatMul) else None for node in computes]
+            if any(first and second and first is not second for first, second in pairwise(products)):
+                return True
+            if _paired(loop.body):
+                return True
+    return False
+
+
 def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
     """Whether it changes the entries of a tile that was read."""
     return node.target.tile in read and isinstance(node.expr, ir.Elementwise)
@@ -209,23 +252,28 @@ def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
 
 
 def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
-    computes = (node.expr for node in ir.walk(body) if isinstance(node, ir.Compute))
-    return {_width(expr, sizes, warps) for expr in computes if isinstance(expr, ir.MatMul)}
+    transposed = turned(ir.walk(body))
+    return {
+        _width(node.expr, sizes, warps, node.target.tile in transposed)
+        for node in ir.walk(body)
+        if isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul)
+    }
 
 
-def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int) -> int:
+def _width(product: ir.MatMul, sizes: ir.Sizes, warps: int, transposed: bool) -> int:
     """Columns of an instruction: four warps take 64 rows, and share columns where there are too few rows."""
-    rows, columns = (padded(rng, sizes) for rng in product.shape)
+    rows, columns = (padded(rng, sizes) for rng in product.shape[:: -1 if transposed else 1])
     groups, high = max(1, warps // 4), max(1, rows // 64)
     return min(256, max(8, columns * high // groups) if high < groups else columns)
 
 
 def _amounts(
     sizes: ir.Sizes,
-    widths: Mapping[ir.Tensor, int],
+    memory: Memory,
     warps: int,
     late: set[ir.Read],
     read: set[ir.Tile],
+    transposed: frozenset[ir.Tile],
     last: ir.Node,
     node: ir.Node,
     at: LoopContext,
@@ -233,18 +281,18 @@ def _amounts(
     if node is last:
         yield "blocks", 1
     match node:
-        case ir.Read(tile=tile, tensor=tensor):
-            moved = at.words(tile.ranges) * widths[tensor]
+        case ir.Read(tensor=tensor):
+            moved = memory.moved(node, at)
             yield ("reads", tensor), moved
             if node in late:
                 yield "late", moved
-        case ir.Write(tile=tile, tensor=tensor):
-            yield ("writes", tensor), at.words(tile.ranges) * widths[tensor]
-        case ir.Compute(expr=ir.MatMul() as product):
+        case ir.Write(tensor=tensor):
+            yield ("writes", tensor), memory.moved(node, at)
+        case ir.Compute(target=target, expr=ir.MatMul() as product):
             yield "dots", 1
-            yield "passed", len(through_shared(product, read))
-            terms = product.left.shape[1]
-            yield ("products", _width(product, sizes, warps)), 2 * entries((*product.shape, terms), sizes)
+            yield "passed", len(through_shared(product, read, transposed))
+            terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in transposed)
+            yield ("products", width), 2 * entries((*product.shape, terms), sizes)
         case ir.Compute(target=target, expr=expr):
             for shape in _operations(expr):
                 yield "elementwise", entries(shape, sizes)

@@ -11,15 +11,17 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import e, log2
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.counting.count import count
 from pebblesim.gpu.advice.cards import card
 from pebblesim.gpu.emit.storage import Storage, storage
-from pebblesim.gpu.emit.triton import Source, moved_bytes, triton
+from pebblesim.gpu.emit.tables import moved_words
+from pebblesim.gpu.emit.triton import Source, triton
+from pebblesim.gpu.emit.words import moved_bytes
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.results import load, save
 from pebblesim.gpu.tiles import TILINGS, Tiling, check
@@ -165,7 +167,7 @@ class Arrays:
                 S.masked_fill_(torch.arange(n, device="cuda") > torch.arange(n, device="cuda")[part, None], -torch.inf)
             P = torch.softmax(S, 1)
             O = P @ V
-            self.of["O"][head, part], self.of["L"][head, part] = O, torch.logsumexp(S, 1)
+            self.of["O"][head, part], self.of["L"][head, part] = O, torch.logsumexp(S, 1) * log2(e)
             if head:
                 continue
             if self.track.way == "forward":
@@ -202,7 +204,7 @@ def _run(torch: Any, arrays: Arrays, contender: str) -> Row:
 def _timed(arrays: Arrays, call: Callable[[], Any]) -> Row:
     from triton.testing import do_bench
 
-    seconds = do_bench(call, warmup=15, rep=60, return_mode="median") / 1e3
+    seconds = do_bench(call, warmup=10, rep=40, return_mode="median") / 1e3
     return {"seconds": seconds, "tflops": arrays.track.operations / seconds / 1e12}
 
 
@@ -214,13 +216,16 @@ def source_of(track: Track, tiling: Tiling) -> Source:
     """
     program, band = _program(track, tiling)
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages)
+    return triton(program, sizes, track.dtype, band, warps=tiling.warps, stages=tiling.stages, apart=tiling.apart)
 
 
 def held(source: Source, track: Track, tiling: Tiling) -> list[tuple[str, Storage]]:
     """Return the storage of a block of each kernel, by name."""
     sizes = {"n": track.n, "d": track.d, **tiling.blocks}
-    return [(kernel.name, storage(kernel.launch, sizes, track.dtype, tiling.stages)) for kernel in source.kernels]
+    return [
+        (kernel.name, storage(kernel.launch, sizes, track.dtype, tiling.of(kernel.launch.name)[1]))
+        for kernel in source.kernels
+    ]
 
 
 def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
@@ -237,15 +242,17 @@ def fits(tiling: Tiling, source: Source, track: Track) -> None:
         UsageError: they do not.
     """
     hopper = card("H200")
-    check(tiling, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers"))
+    check(
+        tiling, {"d": track.d}, held(source, track, tiling), hopper.size("shared_per_block"), hopper.size("registers")
+    )
 
 
 def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
     """Return time, errors and traffic of a schedule's kernels with given tiles; or the error that they end with."""
     track, (program, band) = arrays.track, _program(arrays.track, tiling)
     row: Row = {"blocks": dict(tiling.blocks), "warps": tiling.warps, "stages": tiling.stages}
+    row |= {"apart": dict(tiling.apart)} if tiling.apart else {}
     try:
-        counted = count(tiling.schedule, M=2**40, blocks=tiling.blocks, mask=band, n=track.n, d=track.d)
         source = source_of(track, tiling)
         fits(tiling, source, track)
         run = module_of(source.text).run
@@ -259,7 +266,8 @@ def run_tiling(torch: Any, arrays: Arrays, tiling: Tiling) -> Row:
         return row | {"error": "out of memory"}
     except Exception as error:  # Triton's: out of registers, of shared memory
         return row | {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
-    moved = moved_bytes(program, counted.by_tensor, track.dtype).each(lambda words: words * track.heads)
+    words = moved_words(program, {"n": track.n, "d": track.d, **tiling.blocks}, band)
+    moved = moved_bytes(program, words, track.dtype).each(lambda moved: moved * track.heads)
     return row | {"read_bytes": moved.reads, "written_bytes": moved.writes}
 
 

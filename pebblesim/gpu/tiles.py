@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +11,8 @@ from pebblesim.core.errors import UsageError
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
-from pebblesim.gpu.emit.triton import LEAST_SIDE, workspace
+from pebblesim.gpu.emit.tables import workspace
+from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.language.registry import get
 
 
@@ -24,19 +25,30 @@ class Tiling:
         blocks: its block sizes.
         warps: of each thread block.
         stages: copies of the operands in flight.
+        apart: warps and stages of launches that have others, by the name of the launch.
+        widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
+        even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
 
     schedule: str
     blocks: Mapping[str, int]
     warps: int = 8
     stages: int = 3
+    apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    widths: tuple[int, int] = (1, 1024)
+    even: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.schedule, tuple(self.blocks.items()), self.warps, self.stages))
+        return hash((self.schedule, *self.blocks.items(), self.warps, self.stages, *self.apart.items()))
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
-        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages"
+        apart = "".join(f"; {name}: {warps} warps, {stages} stages" for name, (warps, stages) in self.apart.items())
+        return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
+
+    def of(self, launch: str) -> tuple[int, int]:
+        """Return the warps and stages of a launch."""
+        return self.apart.get(launch, (self.warps, self.stages))
 
 
 def _small_cache(schedule: str) -> tuple[Tiling, ...]:
@@ -48,21 +60,28 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
     )
 
 
+def _two_pass(sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int]) -> Tiling:
+    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
+    return Tiling("backward-two-pass-blocked", blocks, 8, 4 if widths[1] <= 128 else 3, {"dK, dV": own}, widths)
+
+
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     "forward": (
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3),
-        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2),
-        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),
-        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 128), 8, 2),
-        Tiling("backward-two-pass-blocked", dict.fromkeys(("B_r", "b_c", "B_c", "b_r"), 64), 8, 2),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 2),
-        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 8, 2),
+        _two_pass((128, 64, 64, 64), (4, 3), (1, 64)),
+        _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
+        _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
+        Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""
@@ -97,7 +116,7 @@ def within(
         elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
-                fitting.append((Tiling(IN_ROWS[tiling.schedule], cut, tiling.warps, tiling.stages), at_once))
+                fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
 
 
@@ -123,17 +142,23 @@ def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int
     return -(-evenly // FEWEST_ROWS) * FEWEST_ROWS
 
 
-def check(tiling: Tiling, held: Iterable[tuple[str, Storage]], shared: int, registers: int) -> None:
+def check(
+    tiling: Tiling, dims: Mapping[str, int], held: Iterable[tuple[str, Storage]], shared: int, registers: int
+) -> None:
     """Check that the thread blocks of each launch fit into a multiprocessor.
 
     Args:
-        tiling: the tiling of the launches, for the message.
+        tiling: the tiling of the launches.
+        dims: dimensions of its problem.
         held: name of each launch, and storage of its thread blocks.
         shared, registers: bytes available to a thread block.
 
     Raises:
         UsageError: they do not fit.
     """
+    widest, (least, most) = max((size for name, size in dims.items() if name.startswith("d")), default=1), tiling.widths
+    if not least <= widest <= most:
+        raise UsageError(f"{tiling}: these tiles are for head dimensions from {least} to {most}, and not for {widest}.")
     for name, each in held:
         for what, needed, room in (("shared memory", each.shared, shared), ("registers", each.registers, registers)):
             if needed > room:

@@ -1,26 +1,28 @@
 """Attention for PyTorch with kernels from our schedules: `from pebblesim.gpu.torch import attention`.
 
-The forward and the backward pass each use the schedule and the tiles with the shortest forecast for the given sizes;
-`plan` shows which, and why. Kernels are generated and compiled for each size at its first use. PyTorch and Triton are
-imported when attention is first computed.
+The forward and the backward pass each use the schedule and the tiles with the shortest forecast for lengths rounded up
+to powers of two; `plan` shows which, and why. Kernels are generated and compiled for head dimensions, a type and a mask
+at their first use, and then serve all lengths. PyTorch and Triton are imported when attention is first computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.gpu.advice import cards
-from pebblesim.gpu.advice.forecast import Forecast, forecasts
-from pebblesim.gpu.emit.triton import LEAST_SIDE, triton
+from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.emit.triton import divided, far_away, triton
+from pebblesim.gpu.emit.words import LEAST_SIDE
 from pebblesim.gpu.module import module_of
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import masks
 from pebblesim.language.masks import Band
+from pebblesim.language.program import Program
 from pebblesim.language.registry import get
 
 LARGEST = 1024
@@ -100,8 +102,35 @@ def plan(
     """
     widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
     dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
-    ranked = [_forecasts(way, tuple(dims.items()), heads, dtype, int(causal), workspace) for way in PROBLEM]
-    return KernelPlan(dims, heads, causal, cards.card(CARD).name, *ranked)
+    key, card = tuple(dims.items()), cards.card(CARD)
+    ranked = []
+    for way in PROBLEM:
+        found = _forecasts(way, _lengths(key, int(causal), workspace), heads, dtype, int(causal), workspace)
+        best, _ = _chosen(way, key, heads, dtype, int(causal), workspace)
+        first = (best, *(each for each in found if each is not best))
+        ranked.append(tuple(_at(each, dims, card, dtype, heads, int(causal)) for each in first))
+    return KernelPlan(dims, heads, causal, card.name, *ranked)
+
+
+def _at(made: Forecast, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, causal: int) -> Forecast:
+    """The forecast of the kernels of another one, for these sizes."""
+    at_once = heads // made.rounds
+    return replace(forecast(made.tiling, dims, card, dtype, at_once, _mask(dims, causal)), rounds=made.rounds)
+
+
+def _lengths(dims: Dims, causal: int, workspace: int | None) -> Dims:
+    """The sizes that kernels are chosen for: lengths are rounded up to powers of two, unless a workspace is to be kept.
+
+    So few kernels serve all lengths.
+    """
+    if workspace is not None:
+        return dims
+    several = max(1, causal)
+    return tuple(
+        (name, 2 ** (-(-size // by) - 1).bit_length() * by if name.startswith("n") else size)
+        for name, size in dims
+        for by in (several if name == "n_q" else 1,)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -224,15 +253,43 @@ def _check(torch: Any, query: Any, key: Any, value: Any, enable_gqa: bool) -> No
 
 
 @lru_cache(maxsize=256)
-def _run(tiling: Tiling, dims: Dims, dtype: str, causal: int, scale: float) -> tuple[Any, list[str]]:
-    """The module that launches the kernels of a tiling, and the names of the tensors it takes."""
-    sizes = dict(dims)
-    schedule, band = get(tiling.schedule).in_dims(sizes), _mask(sizes, causal)
-    program = schedule.program if band is None else schedule.masked
+def _run(
+    tiling: Tiling, widths: Dims, even: bool, far: bool, dtype: str, causal: int, scale: float
+) -> tuple[Any, list[str]]:
+    """The module that launches the kernels of a tiling for all lengths, and the names of the tensors it takes.
+
+    `even`: for lengths that the tiles divide; `far`: see `triton`.
+    """
+    n = 2**14 if even else 2**14 - 1
+    sizes = {"n_q": n * max(1, causal), "n_k": n, **dict(widths)}
+    band, program = _mask(sizes, causal), _program(tiling, causal)
     source = triton(
-        program, {**sizes, **tiling.blocks}, dtype, band, scale=scale, warps=tiling.warps, stages=tiling.stages
+        program,
+        {**sizes, **tiling.blocks},
+        dtype,
+        band,
+        scale=scale,
+        warps=tiling.warps,
+        stages=tiling.stages,
+        apart=tiling.apart,
+        far=far,
     )
     return module_of(source.text), [name for name in program.tensors if name in program.inputs]
+
+
+@lru_cache(maxsize=1024)
+def _chosen(way: str, dims: Dims, heads: int, dtype: str, causal: int, workspace: int | None) -> tuple[Forecast, bool]:
+    """The first of the kernels that are for these lengths, and whether its tiles divide them."""
+    for each in _forecasts(way, _lengths(dims, causal, workspace), heads, dtype, causal, workspace):
+        even = divided(_program(each.tiling, causal), {**dict(dims), **each.tiling.blocks})
+        if even or not each.tiling.even:
+            return each, even
+    raise UsageError("no kernel is for these lengths; give a larger workspace.")
+
+
+def _program(tiling: Tiling, causal: int) -> Program:
+    schedule = get(tiling.schedule).in_dims({"n_q": 1, "n_k": 1, "d_k": 1, "d_v": 1})
+    return schedule.masked if causal else schedule.program
 
 
 def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, workspace: int | None) -> dict[str, Any]:
@@ -241,8 +298,9 @@ def _launch(way: str, tensors: dict[str, Any], causal: int, scale: float, worksp
     heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
     lengths = (Q.shape[1], tensors["K"].shape[1], Q.shape[2], tensors["V"].shape[2])
     dims = tuple(zip(("n_q", "n_k", "d_k", "d_v"), lengths, strict=True))
-    best = _forecasts(way, dims, heads, dtype, causal, workspace)[0]
-    module, names = _run(best.tiling, dims, dtype, causal, scale)
+    best, even = _chosen(way, dims, heads, dtype, causal, workspace)
+    far = far_away(_program(best.tiling, causal), dict(dims))
+    module, names = _run(best.tiling, dims[2:], even, far, dtype, causal, scale)
     at_once = heads // best.rounds
     whole: dict[str, Any] = {}
     for start in range(0, heads, at_once):

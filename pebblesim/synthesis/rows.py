@@ -258,6 +258,9 @@ class _Rows:
     def _product(self, each: Equation) -> None:
         over = self._over(each.name)
         if over == (False, True) and self.done[each.name] == When.BEFORE and self.y is not None:
+            for name in each.uses:  # what is read as a whole is read before the loop, since it may be needed after it
+                if not self._streams(name, each):
+                    self._operand(name)
             self.tile[each.name] = self.writer.zeros(each.name)
             with self.writer.loop(self.writer.j, self.y):
                 self._sum(each)

@@ -33,6 +33,7 @@ RATES = {
     "product": "seconds that each product of tiles waits for the one before",
     "passing": "seconds that a computed operand takes to go through shared memory",
     "elementwise": "operations on elements per second on a multiprocessor",
+    "paired": "share of half_width that remains where two products run at the same time",
     "beside": "share of the work on elements that other warps' products do not hide, where a loop has both",
     "late": "bytes per second into a multiprocessor that no loop reads ahead",
     "writing": "bytes per second out of a multiprocessor",

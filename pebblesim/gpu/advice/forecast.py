@@ -108,6 +108,8 @@ class Forecast:
                     "name": launch.cost.name,
                     "times": launch.cost.times,
                     "programs": launch.cost.programs,
+                    "warps": launch.cost.warps,
+                    "stages": launch.cost.stages,
                     "shared": launch.cost.storage.shared,
                     "seconds": launch.seconds,
                     "binds": launch.binds,
@@ -123,21 +125,21 @@ def can_forecast(card: Card) -> bool:
     return bool(card.rates) and all(figure in card.figures for figure in NEEDED)
 
 
-def launch_forecast(cost: LaunchCost, warps: int, card: Card) -> LaunchForecast:
+def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
-    return timed(cost, warps, rate, {name: card.figures[name].value for name in NEEDED})
+    return timed(cost, rate, {name: card.figures[name].value for name in NEEDED})
 
 
-def timed(cost: LaunchCost, warps: int, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
+def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
     """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers."""
     if not cost.working:
         return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
-    resident, slots = _resident(cost, warps, figure)
+    resident, slots = _resident(cost, figure)
     waves = cost.working / cost.times / slots  # of one launch
+    half_width = rate["half_width"] * (rate["paired"] if cost.paired else 1)
     products = sum(
-        operations / (rate["products"] * width / (width + rate["half_width"]))
-        for width, operations in cost.products.items()
+        operations / (rate["products"] * width / (width + half_width)) for width, operations in cost.products.items()
     )
     besides = {
         "elements": cost.elementwise / rate["elementwise"] * (rate["beside"] if cost.beside else 1),
@@ -182,9 +184,9 @@ def _rounded(blocks: Round, slots: int, alone: float) -> float:
     return max(waves, max(ends) * alone)
 
 
-def _resident(cost: LaunchCost, warps: int, figure: Mapping[str, float]) -> tuple[int, int]:
+def _resident(cost: LaunchCost, figure: Mapping[str, float]) -> tuple[int, int]:
     """Blocks on a multiprocessor, and on the card."""
-    threads, words = 32 * warps, figure["registers"] / 4
+    threads, words = 32 * cost.warps, figure["registers"] / 4
     registers = min(255, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
     resident = max(
         1,
@@ -217,8 +219,8 @@ def forecast(
         raise UsageError(f"the rates of kernels on {card.name} were not measured, so there is no forecast.")
     costs = launch_costs(tiling, dims, dtype, heads, mask)
     held = ((cost.name, cost.storage) for cost in costs)
-    check(tiling, held, card.size("shared_per_block"), card.size("registers"))
-    return Forecast(tiling, tuple(launch_forecast(cost, tiling.warps, card) for cost in costs))
+    check(tiling, dims, held, card.size("shared_per_block"), card.size("registers"))
+    return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
 def forecasts(

@@ -11,7 +11,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from pebblesim.gpu.emit.triton import WORDS
+from pebblesim.gpu.emit.orientation import turned
+from pebblesim.gpu.emit.words import WORDS
 from pebblesim.language import program as ir
 from pebblesim.launches.launches import Launch, lifetimes_of
 
@@ -61,7 +62,8 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
         for node, pipelined in _reads(launch.block, False)
         if node.tile in operands
     )
-    passed = {ref.tile for product in products for ref in through_shared(product, read)}
+    transposed = turned(nodes)
+    passed = {ref.tile for product in products for ref in through_shared(product, read, transposed)}
     largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
     changed = {node.target.tile for node in nodes if isinstance(node, ir.Compute)}
     held_in_registers = {
@@ -84,12 +86,15 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     return Storage(held + width * largest, peak + 4 * largest + addresses)
 
 
-def through_shared(product: ir.MatMul, read: Container[ir.Tile]) -> list[ir.Ref]:
-    """Return computed operands that matrix units read from shared memory: all but an untransposed left one."""
+def through_shared(product: ir.MatMul, read: Container[ir.Tile], turned: Container[ir.Tile]) -> list[ir.Ref]:
+    """Return computed operands that matrix units read from shared memory.
+
+    All but a left one that is held as the product takes it; `turned` are the tiles that are held transposed.
+    """
     return [
         ref
         for ref, right in ((product.left, False), (product.right, True))
-        if ref.tile not in read and (ref.transposed or right)
+        if ref.tile not in read and (right or ref.transposed != (ref.tile in turned))
     ]
 
 

@@ -75,7 +75,10 @@ def roofline(rows: Sequence[Counted], ax: Axes, *, peak: float, bandwidth: float
     unit = EngFormatter(sep="\N{THIN SPACE}")
     ax.annotate(f"{unit(peak)}op/s", (right, peak), xytext=(-4, 4), ha="right", **words)
     ax.annotate(f"{unit(bandwidth)}B/s", (left, bandwidth * left), xytext=(10, -4), ha="left", va="top", **words)
-    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, peak * (peak / floor) ** 0.45))
+    lines = (len(rows) + 1) // 2
+    above = 0.05 + 0.048 * lines  # the part of the height that the legend takes, above the roof
+    highest = peak * (peak / floor) ** (above / (1 - above))
+    ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(floor, highest))
     ax.yaxis.set_major_formatter(unit)
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel=f"useful operations per byte moved ({dtype})", ylabel="useful operations per second")

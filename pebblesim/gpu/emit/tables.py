@@ -1,0 +1,176 @@
+"""Tensors that the kernels of a program keep in memory between their launches, and how they lie there.
+
+A table of pairs is kept tile by tile, as it is written: so each access begins where a wide one can, whatever the number
+of keys, and addresses within a tile are constants. Ragged tiles are filled up with zeros, so that reading them needs no
+predicate. A table that only the rows of one iteration around launches need has only this number of rows, and a table
+that replaces another tile by tile uses its memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.gpu.emit.words import is_float32, word_bytes
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Mask
+from pebblesim.launches.launches import Launch, launches
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The tensors of a program in memory.
+
+    Attributes:
+        tiled: tables of pairs that are kept tile by tile, and the rows and columns of a tile.
+        parts: tensors in use for one iteration of a loop around launches, and the tiles that it runs over.
+        places: tensors that take the place of another.
+    """
+
+    tiled: Mapping[ir.Tensor, tuple[int, int]]
+    parts: Mapping[ir.Tensor, ir.Range]
+    places: Mapping[ir.Tensor, ir.Tensor]
+
+    def lengths(self, tensor: ir.Tensor, sizes: ir.Sizes) -> list[int]:
+        """Lengths of a tensor in memory."""
+        lengths = list(tensor.sides(sizes))
+        if tensor in self.parts:
+            lengths[0] = min(lengths[0], ir.length(self.parts[tensor].block, sizes))
+        if tensor in self.tiled:
+            tile = self.tiled[tensor]
+            lengths = [*(-(-length // side) for length, side in zip(lengths, tile, strict=True)), *tile]
+        return lengths
+
+    def texts(self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], str], tiles: str) -> list[str]:
+        """The lengths as text; `size` names a dimension, `tiles` is the function that rounds a quotient up."""
+        lengths = [size(dim) for dim in tensor.shape]
+        if tensor.apart is not None:
+            block = ir.length(tensor.apart.block, sizes)
+            lengths.insert(0, f"{tiles}({size(tensor.apart.dim)}, {block})")
+        if tensor in self.parts:
+            lengths[0] = "at_once"
+        if tensor in self.tiled:
+            tile = self.tiled[tensor]
+            lengths = [
+                *(f"{tiles}({length}, {side})" for length, side in zip(lengths, tile, strict=True)),
+                *map(str, tile),
+            ]
+        return lengths
+
+    def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> int:
+        """Words that a primitive moves; of a table kept tile by tile, with the zeros that fill up ragged tiles."""
+        ranges = ir.moved_part(node)
+        if node.tensor in self.tiled:
+            return prod(ir.length(rng.block, sizes) for rng in ranges)
+        return at.words(ranges)
+
+
+def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> Tables:
+    """Find how the tensors of a program lie in memory between its launches."""
+    between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
+    tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
+    return Tables(tiled, _parts(between, made), _places(program, between, made))
+
+
+def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, int] | None:
+    """Rows and columns of the tiles in which a table of pairs is written, if it is read in parts of them."""
+    moved = [node for launch in made for node in moves(launch) if node.tensor is tensor]
+    if tensor.apart is not None or not all(ir.over_pairs(ir.moved_part(node)) for node in moved):
+        return None
+    if any(isinstance(node, ir.Init) or None in (rng.parent for rng in node.tile.ranges) for node in moved):
+        return None
+    sides = {node: [ir.length(rng.block, sizes) for rng in ir.moved_part(node)] for node in moved}
+    written = {tuple(sides[node]) for node in moved if isinstance(node, ir.Write)}
+    if len(written) != 1:
+        return None
+    ((rows, columns),) = written
+    return (rows, columns) if all(a <= rows and b <= columns for a, b in sides.values()) else None
+
+
+def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
+    """Bytes of the tables that kernels make beside their outputs, for each head; a single vector is none."""
+    made = tables(program, launches(program, masked=True, repeated=True), sizes)
+    between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
+    return sum(
+        word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))
+        for tensor in between
+        if (len(tensor.shape) == 2 or tensor.apart) and tensor not in made.places
+    )
+
+
+def moved_words(program: ir.Program, sizes: ir.Sizes, mask: Mask | None = None) -> dict[str, tuple[int, int]]:
+    """Words that the kernels of a program read and write of each tensor, for each head, with the zeros in tables."""
+    kept = tables(program, launches(program, masked=True, repeated=True), sizes)
+
+    def amounts(node: ir.Node, at: LoopContext) -> Iterator[tuple[Hashable, int]]:
+        if isinstance(node, ir.Read | ir.Write | ir.Init):
+            yield (node.tensor.name, isinstance(node, ir.Read)), kept.words(node, sizes, at)
+
+    found: Counter[Hashable] = Counter()
+    for phase in program.phases:
+        found += totals(phase.body, sizes, amounts, mask)
+    return {name: (found[name, True], found[name, False]) for name in program.tensors}
+
+
+def moves(launch: Launch) -> list[ir.Read | ir.Write | ir.Init]:
+    """The primitives of a launch that move words between cache and memory."""
+    return [node for node in ir.walk(launch.body) if isinstance(node, ir.Read | ir.Write | ir.Init)]
+
+
+def _parts(between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.Range]:
+    """Tensors whose rows are in use for one iteration of a loop around launches, and the range of that loop."""
+    parts: dict[ir.Tensor, ir.Range] = {}
+    for tensor in between:
+        if tensor.apart:
+            continue
+        loops = {launch.around for launch in made if any(node.tensor is tensor for node in moves(launch))}
+        loop = loops.pop() if len(loops) == 1 else None
+        if loop is not None and all(
+            isinstance(node, ir.Read | ir.Write) and tile_of_whole(node.tile.ranges[0]) is loop.range
+            for launch in made
+            for node in moves(launch)
+            if node.tensor is tensor
+        ):
+            parts[tensor] = loop.range
+    return parts
+
+
+def _places(program: ir.Program, between: list[ir.Tensor], made: list[Launch]) -> dict[ir.Tensor, ir.Tensor]:
+    """Tensors that can have the place of another, which is not read again.
+
+    The launch that writes the one reads the other, each block the tile that it writes, before it does.
+    """
+    places: dict[ir.Tensor, ir.Tensor] = {}
+    for tensor in between:
+        uses = [launch for launch in made if any(node.tensor is tensor for node in moves(launch))]
+        for other in between:
+            if other is tensor or other in places.values():
+                continue
+            last = [launch for launch in made if any(node.tensor is other for node in moves(launch))][-1]
+            if (
+                last is uses[0]
+                and other.shape == tensor.shape
+                and tensor.apart is other.apart is None
+                and is_float32(program, other) == is_float32(program, tensor)
+                and len({launch.around for launch in made if launch in uses or launch is last}) == 1
+                and _tile_by_tile(last, other, tensor)
+            ):
+                places[tensor] = other
+    return places
+
+
+def _tile_by_tile(launch: Launch, old: ir.Tensor, new: ir.Tensor) -> bool:
+    """Whether each block reads one tile of the old tensor, later writes that of the new, and nothing else of them."""
+    moved = [node for node in launch.block if isinstance(node, ir.Read | ir.Write) and node.tensor in (old, new)]
+    if len(moved) != 2 or moved != [node for node in moves(launch) if node.tensor in (old, new)]:
+        return False
+    read, written = moved
+    return (
+        isinstance(read, ir.Read)
+        and read.tensor is old
+        and isinstance(written, ir.Write)
+        and read.tile.ranges == written.tile.ranges
+    )

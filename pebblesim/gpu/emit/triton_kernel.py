@@ -1,0 +1,398 @@
+"""The statements of a Triton kernel, as text: a launch, each independent iteration of which is one of its programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, prod
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
+from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band
+from pebblesim.launches.launches import Launch, blocks
+
+LARGE_TILE = 2**15
+"""Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A kernel of the text.
+
+    Attributes:
+        name: name of its function.
+        launch: the launch.
+        tensors: names of the tensors whose addresses are its arguments, in order.
+        programs: number of programs for each head, in total over all times it is launched.
+        numbers: names of its other arguments: those for rows around launches before the addresses, sizes behind them.
+    """
+
+    name: str
+    launch: Launch
+    tensors: tuple[str, ...]
+    programs: int
+    numbers: tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class Writer(Values):
+    """Writes one kernel."""
+
+    def __init__(self, setting: Setting, launch: Launch, name: str) -> None:
+        super().__init__(setting, launch)
+        self._name = name
+        nodes = list(ir.walk(launch.block))
+        self._tensors: dict[str, ir.Tensor] = {}
+        for node in nodes:
+            if isinstance(node, ir.Read | ir.Write | ir.Init):
+                self._tensors.setdefault(node.tensor.name, node.tensor)
+        self._reread = {node.tensor for node in nodes if isinstance(node, ir.Read)}
+        self._resumed = {  # sums in memory that are to be scaled: read as if they had not been yet
+            node.target.tile
+            for node in nodes
+            if isinstance(node, ir.Compute) and node.mode == "add" and setting.scale and self._makes_scores(node.expr)
+        } & {node.tile for node in nodes if isinstance(node, ir.Read)}
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, of which `text` is the source."""
+        numbers = (self._of_rows, self._setting.free)
+        return Kernel(self._name, self._launch, tuple(self._tensors), blocks(self._launch, self._sizes, 1), numbers)
+
+    @property
+    def _of_rows(self) -> tuple[str, ...]:
+        return () if self._around is None else ("start", "at_once")
+
+    @property
+    def programs(self) -> str:
+        """How many programs it is launched with for each head, as text of Python."""
+        counts = (self._count(loop.range).replace("tl.", "triton.") for loop in self._launch.grid)
+        return " * ".join(f"({each})" if "//" in each else each for each in counts) or "1"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Names of its arguments, in order."""
+        return [*self._of_rows, *(self._setting.of[tensor] for tensor in self._tensors.values()), *self._setting.free]
+
+    def text(self) -> str:
+        """The source of the kernel."""
+        general = ", ".join(f'"{each}"' for each in (*self._of_rows, *self._setting.free))
+        self._lines = [
+            "@triton.jit" + f"(do_not_specialize=[{general}])" * bool(general and not self._setting.even),
+            f"def {self._name}({', '.join(self.arguments)}):",
+            "    head = tl.program_id(1).to(tl.int64)",
+        ]
+        for tensor in self._tensors.values():
+            self._say(1, f"{self._setting.of[tensor]} += head * {' * '.join(self._lengths(tensor))}")
+        self._opening()
+        self._grid()
+        self._block()
+        return "\n".join(self._lines)
+
+    def _lengths(self, tensor: ir.Tensor) -> list[str]:
+        return self._setting.tables.texts(tensor, self._sizes, self._setting.size, "tl.cdiv")
+
+    def _grid(self) -> None:
+        loops = self._launch.grid
+        if not loops:
+            return
+        numbers = [self._names.new(loop.range.name) for loop in loops]
+        counts = [self._count(loop.range) for loop in loops]
+        if len(loops) == 1:
+            self._say(1, f"{numbers[0]} = tl.program_id(0)")
+        elif len(loops) == 2:
+            self._say(1, f"tall, wide = {counts[0]}, {counts[1]}")
+            self._say(1, f"group, rank = tl.program_id(0) // ({GROUP} * wide), tl.program_id(0) % ({GROUP} * wide)")
+            even = counts[0].isdecimal() and int(counts[0]) % GROUP == 0
+            height = str(GROUP) if even else f"tl.minimum(tall - group * {GROUP}, {GROUP})"
+            self._say(1, f"{numbers[0]}, {numbers[1]} = group * {GROUP} + rank % {height}, rank // {height}")
+        else:
+            raise UsageError(f"{self._program.name}: more than two loops of independent tiles in one launch.")
+        for loop, number in zip(loops, numbers, strict=True):
+            if longest_last(self._launch, loop, self._mask):
+                self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
+            self._enter(loop, 1, number)
+            self._numbers[loop.range] = number
+        for loop in loops:
+            if loop.when is not None and self._mask is not None:
+                self._guard(loop.when)
+
+    def _guard(self, when: ir.MaskCondition) -> None:
+        """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
+        (top, bottom), (left, right) = self._positions(when.rows), self._ends(when.columns)
+        out = []
+        if self._after is not None:
+            out.append(f"({left} - {bottom} >= {self._after})")
+        if self._before is not None:
+            out.append(f"({top} - {right} >= {self._before})")
+        if out:
+            self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")
+            self._say(2, "return")
+        elif when.none:
+            self._say(1, "return")
+
+    def _block(self) -> None:
+        """The statements of a block; those that need predicates are written without them, too, for tiles in which all
+        pairs are allowed. In a group of rows both versions together take more registers than two blocks have: not for a
+        single predicate of a small tile.
+        """
+        body, tile = self._launch.block, self._tile_of_pairs()
+        differ = [at for at, node in enumerate(body) if self._differs(node)]
+        small = self._around is not None and tile is not None and prod(map(self._length, tile)) < LARGE_TILE
+        if tile is None or not differ or (small and len(differ) == 1):
+            self._body(body, 1)
+            return
+        assert self._mask is not None and self._mask.after is not None
+        self._body(body[: differ[0]], 1)
+        kept = (self._loaded, self._unscaled, self._empty, self._base_2)
+        before = [set(each) for each in kept]
+        condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._after} + 1"
+        for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
+            for each, earlier in zip(kept, before, strict=True):
+                each.clear()
+                each.update(earlier)
+            self._say(1, line)
+            self._body(body[differ[0] :], 2)
+
+    def _tile_of_pairs(self) -> ir.Ranges | None:
+        """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
+        tiles = [loop.range for loop in self._launch.grid]
+        if self._mask is None or self._mask.after is None or self._mask.before is not None:
+            return None
+        asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
+        return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
+
+    def _fused(self, outer: ir.Loop, inner: ir.Loop, depth: int) -> None:
+        """Tiles of a tile, with nothing between the loops, as one loop over the smaller tiles."""
+        small, parts = self._length(inner.range), self._parts(inner)
+        total = self._total(outer.range)
+        last = str(-(-int(total) // small)) if total.isdecimal() else f"tl.cdiv({total}, {small})"
+        low, high = self._bounds(outer)
+        start = "0" if low == "0" else f"({low}) * {parts}"
+        stop = f"tl.minimum(({high}) * {parts}, {last})" if "minimum" in high else last
+        full = f"{total} // {small}" if self._ragged(outer.range) and not total.isdecimal() else None
+        for piece in self._split(start, stop, full, self._whole):
+            number = self._names.new(inner.range.name)
+            self._say(depth, f"for {number} in {piece.range}:")
+            first = "start + " if self._within(outer.range) else ""
+            self._named(inner.range, depth + 1, number, first)
+            self._in_piece(inner, piece, depth)
+
+    def _loop(self, node: ir.Loop, depth: int) -> None:
+        for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
+            number = self._names.new(node.range.name)
+            self._numbers[node.range] = number
+            self._say(depth, f"for {number} in {piece.range}:")
+            self._enter(node, depth + 1, number)
+            self._in_piece(node, piece, depth)
+
+    def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
+        """The body of a loop in one of its pieces."""
+        around = self._whole
+        self._whole = around or piece.whole
+        if piece.complete:
+            self._complete.add(node.range)
+        self._looped(node.body, depth + 1)
+        self._complete.discard(node.range)
+        self._whole = around
+
+    def _differs(self, node: ir.Node) -> bool:
+        """Whether a primitive needs a predicate where some pairs are not allowed."""
+        match node:
+            case ir.Write(tile=tile):
+                return ir.over_pairs(tile.ranges)
+            case ir.Compute(expr=ir.RowReduction(operand=operand)):
+                return ir.over_pairs(operand.shape)
+            case ir.Compute(expr=ir.MatMul(left=left, right=right)):
+                return any(ir.over_pairs(ref.ranges) and ref.tile not in self._zero for ref in (left, right))
+        return False
+
+    def _body(self, body: list[ir.Node], depth: int) -> None:
+        for node in body:
+            match node:
+                case ir.Loop(body=[ir.Loop(range=ir.Range(parent=outer)) as inner]) if outer is node.range:
+                    self._fused(node, inner, depth)
+                case ir.Loop():
+                    self._loop(node, depth)
+                case ir.Read():
+                    self._read(depth, node)
+                case ir.Write():
+                    self._write(depth, node)
+                case ir.Init():
+                    shape = ", ".join(str(self._length(rng)) for rng in node.ranges)
+                    self._store(depth, node, None, f"tl.full(({shape},), {constant(node.value)}, tl.float32)")
+                case ir.Zeros():
+                    self._fill(depth, node.tile, "0.0")
+                    self._empty.add(node.tile)
+                case ir.Constant():
+                    self._fill(depth, node.tile, constant(node.value))
+                    if node.value == -inf:  # a maximum to come
+                        self._base_2.add(node.tile)
+                case ir.Move():
+                    self._say(depth, f"{self._tile(node.tile)} = {self._tiles[node.source]}")
+                    for kind in (self._loaded, self._unscaled, self._base_2):
+                        (kind.add if node.source in kind else kind.discard)(node.tile)
+                case ir.Delete():
+                    pass
+                case ir.Compute():
+                    self._compute(depth, node)
+
+    def _looped(self, body: list[ir.Node], depth: int) -> None:
+        """The statements of a loop; what it hands on to its next iteration is to the base that it began with."""
+        before = set(self._base_2)
+        self._body(body, depth)
+        made = {tile for node in ir.walk(body) if (tile := ir.entering(node))}
+        for tile in [tile for tile in self._tiles if tile in (self._base_2 ^ before) - made]:
+            name, factor = self._tiles[tile], TO_BASE_2 if tile in before else FROM_BASE_2
+            self._say(depth, f"{name} = {name} * {factor}")
+        self._base_2 = before
+
+    def _written(self, node: ir.Write) -> str:
+        """The value of a tile for memory. Logarithms that only other launches read stay to base 2."""
+        tensor, value = node.tensor, self._scaled(node.tile)
+        if node.tile in self._base_2 and tensor.name not in self._program.outputs and tensor not in self._reread:
+            self._setting.logarithms.add(tensor)
+        if (node.tile in self._base_2) == (tensor in self._setting.logarithms):
+            return value
+        return f"({value} * {FROM_BASE_2 if node.tile in self._base_2 else TO_BASE_2})"
+
+    def _read(self, depth: int, node: ir.Read) -> None:
+        self._check_written(node)
+        name, resumed = self._tile(node.tile), node.tile in self._resumed
+        (self._unscaled if resumed else self._loaded).add(node.tile)
+        if node.tensor in self._setting.logarithms:
+            self._base_2.add(node.tile)
+        inside, absent = self._inside(node.tensor, node.tile.ranges), "0.0"
+        if node.tile in self._subtracted:
+            absent = 'float("inf")'  # so that exponentials are 0 there
+        edge = f", mask={inside}, other={absent}" if inside else ""
+        unscaled = f" / {self._scale}" * resumed
+        self._say(depth, f"{name} = tl.load({self._place(node.tensor, node.tile.ranges, node.at)}{edge}){unscaled}")
+
+    def _write(self, depth: int, node: ir.Write) -> None:
+        """Write a tile; entries of a table for which there is no pair, or no allowed one, are 0."""
+        frame, ranges = node.tile in self._turned, node.tile.ranges
+        exist: list[str] = []
+        if node.tensor in self._setting.tables.tiled:
+            exist = [self._exist(rng, axis, frame) for axis, rng in enumerate(ranges)]
+        value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
+        self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
+
+    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+        ranges = ir.moved_part(node)
+        inside = self._inside(node.tensor, ranges)
+        mask = f", mask={inside}" if inside else ""
+        kind = f"{self._setting.of[node.tensor]}.dtype.element_ty"
+        self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")
+
+    def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
+        """The addresses of a tile."""
+        lengths, start = self._lengths(tensor), self._setting.of[tensor]
+        if at is not None:  # of one of several tensors
+            start += f" + tl.cast({self._numbers[at]}, tl.int64) * {' * '.join(lengths[1:])}"
+        if len(ranges) == 1:
+            return f"{start} + {self._index(ranges[0])}"
+        if tensor in self._setting.tables.tiled:
+            return f"{start} + {self._in_table(tensor, ranges)}"
+        (rows, columns), width = ranges, lengths[-1]
+        at_columns = f"{self._index(columns)}[None, :]"
+        if rows.parent is None:
+            return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
+        size = self._length(rows)
+        first = f"{self._counted[rows]} * {size}"
+        if self._within_rows(rows) and tensor not in self._setting.tables.parts:
+            first = f"start + {first}"
+        first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
+        return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
+
+    def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+        """Where a tile is in a table that is kept tile by tile: 64 bits for that tile, and constants within it."""
+        tile = self._setting.tables.tiled[tensor]
+        numbers, within = [], []
+        for rng, side in zip(ranges, tile, strict=True):
+            number, parts = self._counted[rng], side // self._length(rng)
+            within.append(f"{number} % {parts} * {self._length(rng)}" if parts > 1 else "")
+            number = f"{number} // {parts}" if parts > 1 else number
+            if self._within_rows(rng) and tensor not in self._setting.tables.parts:
+                number = f"(start // {side} + {number})"
+            numbers.append(number)
+        across = self._lengths(tensor)[1]
+        place = f"tl.cast({numbers[0]} * {across} + {numbers[1]}, tl.int64) * {prod(tile)}"
+        if within[0]:
+            place += f" + {within[0]} * {tile[1]}"
+        if within[1]:
+            place += f" + {within[1]}"
+        rows, columns = (f"tl.arange(0, {self._length(rng)})" for rng in ranges)
+        return f"{place} + {rows}[:, None] * {tile[1]} + {columns}[None, :]"
+
+    def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+        """The predicate of the entries in memory; empty where all are."""
+        if tensor in self._setting.tables.tiled:
+            return ""
+        axes: list[int | None] = [None] if len(ranges) == 1 else [0, 1]
+        return " & ".join(filter(None, (self._exist(rng, axis) for rng, axis in zip(ranges, axes, strict=True))))
+
+    def _check_written(self, node: ir.Read) -> None:
+        """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
+        if not self._pairs(node.tile.ranges) or node.tensor.name in self._program.inputs:
+            return
+        for phase in self._program.phases:
+            for other in ir.walk(phase.body):
+                if isinstance(other, ir.Write) and other.tensor is node.tensor:
+                    read, written = (tuple(map(self._length, each.tile.ranges)) for each in (node, other))
+                    if read[0] > written[0] or read[1] > written[1]:
+                        raise UsageError(
+                            f"{self._program.name}: under a mask, {node.tensor.name} is written in tiles of "
+                            f"{written[0]} x {written[1]} and cannot be read in tiles of {read[0]} x {read[1]}; take "
+                            "smaller blocks there."
+                        )
+
+    def _tile(self, tile: ir.Tile) -> str:
+        if tile not in self._tiles:
+            self._tiles[tile] = self._names.new(tile.name)
+        return self._tiles[tile]
+
+    def _fill(self, depth: int, tile: ir.Tile, value: str) -> None:
+        shape = ", ".join(str(self._length(rng)) for rng in tile.ranges[:: -1 if tile in self._turned else 1])
+        self._say(depth, f"{self._tile(tile)} = tl.full(({shape},), {value}, tl.float32)")
+
+    def _compute(self, depth: int, node: ir.Compute) -> None:
+        if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
+            raise self._part(node.target.tile, node.line)
+        tile, expr = node.target.tile, node.expr
+        name, frame = self._tile(tile), node.target.tile in self._turned
+        logarithm = node.mode != "add" and self._is_logarithm(expr)
+        scaled = self._scale is not None and self._makes_scores(expr)
+        waiting = tile in self._unscaled or (scaled and tile in self._empty)
+        if node.mode == "add" and isinstance(expr, ir.MatMul) and scaled == waiting:
+            onto = f"{name}.to(tl.float32)" if tile in self._loaded else name
+            self._say(depth, f"{name} = {self._dot(expr, node.line, onto, frame)}")
+        elif node.mode == "add":
+            made = self._expr(expr, node.line, frame)
+            made = f"{made} * {self._scale}" if scaled else made
+            self._say(depth, f"{name} = {self._scaled(tile)} + {made}" if waiting else f"{name} += {made}")
+            scaled = False
+        else:
+            made = self._exponent(expr, node.line, frame) if logarithm else self._expr(expr, node.line, frame)
+            self._say(depth, f"{name} = {made}")
+        (self._base_2.add if logarithm else self._base_2.discard)(tile)
+        (self._unscaled.add if scaled else self._unscaled.discard)(tile)
+        self._empty.discard(tile)
+        self._loaded.discard(tile)
+
+
+def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
+    """Whether the later tiles of rows in a grid meet more columns than the earlier ones, and so take longer."""
+    return (
+        mask is not None
+        and mask.after is not None
+        and any(
+            isinstance(node, ir.Loop) and node.when is not None and node.when.rows is loop.range
+            for node in ir.walk(launch.block)
+        )
+    )
+
+
+def constant(value: float) -> str:
+    """A number as Python text, an infinite one too."""
+    return repr(float(value)).replace("inf", 'float("inf")')

@@ -1,0 +1,373 @@
+"""Ranges of indices in a Triton kernel, as text: how many tiles, which indices, and which of them exist.
+
+Numbers of queries and of keys are arguments of a kernel, other sizes are numbers. Kernels are either for sizes that all
+their tiles divide, without predicates for ragged edges, or for any sizes: then a loop is cut into its complete tiles,
+which have no predicates, and the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.identifiers import Identifiers
+from pebblesim.gpu.emit.tables import Tables
+from pebblesim.language import program as ir
+from pebblesim.language.masks import Band
+from pebblesim.launches.launches import Launch
+
+GROUP = 8
+"""Rows of tiles that are launched together, column by column, so that shared tiles are still in L2."""
+
+TAKEN = """
+and as assert break class continue def del elif else except False finally for from global head heads if import in is
+lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
+device at_once tall wide after before
+"""
+"""Names that no tile or tensor may have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Facts that all kernels of a text share.
+
+    Attributes:
+        program, sizes, dtype, mask, scale: as for `triton`.
+        of: the names of the tensors' addresses.
+        tables: how the tensors lie in memory.
+        free: dimensions that are arguments.
+        even: whether all tiles divide these dimensions.
+        far: whether a head's matrix may have 2³¹ words or more, so that addresses within it have 64 bits.
+        logarithms: tensors of logarithms, to base 2.
+    """
+
+    program: ir.Program
+    sizes: ir.Sizes
+    dtype: str
+    mask: Band | None
+    scale: float | None
+    of: Mapping[ir.Tensor, str]
+    tables: Tables
+    free: tuple[str, ...]
+    even: bool
+    far: bool
+    logarithms: set[ir.Tensor]
+
+    def size(self, dim: str) -> str:
+        """A dimension as text."""
+        return dim if dim in self.free else str(self.sizes[dim])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tiles that a loop runs over.
+
+    Attributes:
+        low, high: number of the first tile, and that after the last, as text.
+        whole: whether all pairs in these tiles are allowed.
+        complete: whether all of their indices exist.
+        once: whether it is one tile at most.
+    """
+
+    low: str
+    high: str
+    whole: bool = False
+    complete: bool = False
+    once: bool = False
+
+    @property
+    def range(self) -> str:
+        """The range of a Python loop."""
+        ends = f"{self.low}, {self.high}".removeprefix("0, ")
+        return f"tl.range({self.low}, {self.high}, num_stages=1)" if self.once else f"range({ends})"
+
+
+def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
+    """The dimensions of queries and keys, unless some tile has all their indices."""
+    pairs: dict[str, None] = {}
+    whole: set[str] = set()
+    for launch in made:
+        if launch.kind == "fill":
+            continue
+        for node in ir.walk(launch.body):
+            tile = node.target.tile if isinstance(node, ir.Compute) else getattr(node, "tile", None)
+            for rng in tile.ranges if isinstance(tile, ir.Tile) else ():
+                if rng.pairs is not None:
+                    pairs |= dict.fromkeys(rng.pairs)
+                if rng.parent is None:
+                    whole.add(rng.name)
+    return tuple(dim for dim in program.dims if dim in pairs and dim not in whole)
+
+
+def largest_tiles(made: list[Launch], free: tuple[str, ...], sizes: ir.Sizes) -> dict[str, int]:
+    """The longest tile along each of these dimensions; iterations around launches are none."""
+    found = dict.fromkeys(free, 1)
+    for launch in made:
+        for node in ir.walk(launch.body):
+            if isinstance(node, ir.Loop) and node is not launch.around and node.range.dim in found:
+                found[node.range.dim] = max(found[node.range.dim], ir.length(node.range.block, sizes))
+    return found
+
+
+class Ranges:
+    """The ranges of a kernel."""
+
+    def __init__(self, setting: Setting, launch: Launch) -> None:
+        self._setting, self._launch = setting, launch
+        self._program, self._sizes, self._mask = setting.program, setting.sizes, setting.mask
+        self._around = None if launch.around is None else launch.around.range
+        self._names = Identifiers({*TAKEN.split(), *setting.of.values(), *setting.free})
+        self._indices: dict[ir.Range, str] = {}
+        self._numbers: dict[ir.Range, str] = {}
+        self._counted: dict[ir.Range, str] = {}  # numbers of the tiles, from the first of the rows around launches
+        self._complete: set[ir.Range] = set()  # of which all indices exist here
+        self._whole = False  # whether all pairs are allowed where one is
+        self._lines: list[str] = []
+
+    def _say(self, depth: int, line: str) -> None:
+        self._lines.append("    " * depth + line)
+
+    def _opening(self) -> None:
+        """Define the names that the text of ranges uses."""
+        if self._around is not None:
+            self._say(1, f"rows = tl.minimum(at_once, {self._setting.size(self._around.dim)} - start)")
+        if self._mask is not None and not self._mask.from_start:
+            queries, keys = map(self._setting.size, self._program.pairs or ())
+            queries = queries if self._mask.rows == 1 else f"{queries} // {self._mask.rows}"
+            shift = "" if keys == queries else f" + {keys} - {queries}"
+            if self._mask.after is not None:
+                self._say(1, f"after = {self._mask.after}{shift}")
+            if self._mask.before is not None:
+                self._say(1, f"before = {self._mask.before}{shift and f' - {keys} + {queries}'}")
+
+    # The limits of j - i, of an allowed pair (i, j), as text
+
+    @property
+    def _after(self) -> str | None:
+        if self._mask is None or self._mask.after is None:
+            return None
+        return str(self._mask.after) if self._mask.from_start else "after"
+
+    @property
+    def _before(self) -> str | None:
+        if self._mask is None or self._mask.before is None:
+            return None
+        return str(self._mask.before) if self._mask.from_start else "before"
+
+    # Tiles
+
+    def _length(self, rng: ir.Range) -> int:
+        """Indices of a tile: the block, or for a whole dimension the next power of two."""
+        if rng.parent is None:
+            return 1 << (self._sizes[rng.name] - 1).bit_length()
+        size = ir.length(rng.block, self._sizes)
+        if size & (size - 1):
+            raise UsageError(
+                f"{self._program.name}: a tile of a Triton kernel has a power of two of indices, and block "
+                f"{rng.block} is {size}; take {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}."
+            )
+        return size
+
+    def _ragged(self, rng: ir.Range) -> bool:
+        """Whether some tile of the range has indices that the dimension does not."""
+        if rng.dim not in self._setting.free:
+            return self._sizes[rng.dim] % self._length(rng) != 0
+        each: ir.Range | None = rng
+        while each is not None:
+            if each in self._complete:
+                return False
+            each = each.parent
+        return not self._setting.even
+
+    def _within(self, rng: ir.Range) -> bool:
+        """Whether it is over tiles of the rows that launches are repeated for."""
+        return self._around is not None and rng.parent is self._around
+
+    def _within_rows(self, rng: ir.Range) -> bool:
+        """Whether it is over a part of the rows that launches are repeated for."""
+        each: ir.Range | None = rng
+        while each is not None and each is not self._around:
+            each = each.parent
+        return each is not None
+
+    def _cut(self, rng: ir.Range) -> bool:
+        """Whether it is over tiles of a tile."""
+        return rng.parent is not None and rng.parent.parent is not None and not self._within(rng)
+
+    def _total(self, rng: ir.Range) -> str:
+        """The number of indices that tiles are of: of a dimension, or of the rows that launches are repeated for."""
+        return "rows" if self._within_rows(rng) else self._setting.size(rng.dim)
+
+    def _count(self, rng: ir.Range) -> str:
+        """The number of tiles of a dimension, or of the rows that launches are repeated for."""
+        block, total = self._length(rng), self._total(rng)
+        if total.isdecimal():
+            return str(-(-int(total) // block))
+        return f"{total} // {block}" if self._setting.even else f"tl.cdiv({total}, {block})"
+
+    def _parts(self, loop: ir.Loop) -> int:
+        """Tiles of a whole tile."""
+        outer = loop.range.parent
+        assert outer is not None
+        large, small = self._length(outer), self._length(loop.range)
+        if small > large:
+            raise UsageError(
+                f"{self._program.name}: block {loop.range.block} = {small} cuts tiles of {outer.block} = "
+                f"{large} in line {loop.line}; take no more than {large}."
+            )
+        return large // small
+
+    # Indices
+
+    def _index(self, rng: ir.Range) -> str:
+        """The name of the indices of a tile; those of a whole dimension are made when they are first asked for."""
+        if rng not in self._indices:
+            assert rng.parent is None
+            self._indices[rng] = self._names.new(f"at_{rng.name}")
+            at = next(i for i, line in enumerate(self._lines) if line.startswith("    head"))
+            self._lines.insert(at + 1, f"    {self._indices[rng]} = tl.arange(0, {self._length(rng)})")
+        return self._indices[rng]
+
+    def _enter(self, loop: ir.Loop, depth: int, number: str) -> None:
+        """Name the indices of a tile by its number."""
+        rng = loop.range
+        size, first = self._length(rng), "start + " * self._within_rows(rng)
+        if self._within(rng):
+            assert self._around is not None
+            around = ir.length(self._around.block, self._sizes)
+            if around % size and around < self._sizes[rng.dim]:
+                raise UsageError(
+                    f"{self._program.name}: {around:,} rows are done at once, which tiles of {rng.block} = {size} do "
+                    f"not divide; take a multiple of {size}."
+                )
+        elif self._cut(rng):
+            assert rng.parent is not None
+            number = f"({self._numbers[rng.parent]} * {self._parts(loop)} + {number})"
+        self._named(rng, depth, number, first)
+
+    def _named(self, rng: ir.Range, depth: int, number: str, first: str) -> None:
+        size = self._length(rng)
+        self._indices[rng], self._counted[rng] = self._names.new(f"at_{rng.name}"), number
+        self._say(depth, f"{self._indices[rng]} = {first}{number} * {size} + tl.arange(0, {size})")
+
+    def _ends(self, rng: ir.Range) -> tuple[str, str]:
+        """The first index of a tile, and the one after its last, as text."""
+        size = self._setting.size(rng.dim)
+        if rng.parent is None:
+            return "0", size
+        if rng is self._around:
+            return "start", "(start + rows)"
+        number, block = self._numbers[rng], self._length(rng)
+        first, last = f"{number} * {block}", f"({number} + 1) * {block}"
+        if self._within(rng):
+            first, last = f"(start + {first})", f"(start + {last})"
+        return first, f"tl.minimum({last}, {size})" if self._ragged(rng) else last
+
+    def _positions(self, rng: ir.Range) -> tuple[str, str]:
+        """The ends of a tile of rows as positions, of which a mask may have several rows each."""
+        start, stop = self._ends(rng)
+        assert self._mask is not None
+        several = self._mask.rows
+        return (start, stop) if several == 1 else (f"({start}) // {several}", f"(({stop} - 1) // {several} + 1)")
+
+    # Loops
+
+    def _bounds(self, loop: ir.Loop) -> tuple[str, str]:
+        """The number of the first tile that a loop runs over, and the one after that of the last."""
+        if self._cut(loop.range):
+            assert loop.range.parent is not None
+            if loop.range.parent not in self._numbers or loop.when is not None:
+                raise UsageError(
+                    f"{self._program.name}: tiles of a tile of a tile, or those that a mask allows (line {loop.line}), "
+                    "cannot be in a Triton kernel; read tiles of that size in its place."
+                )
+            parts, block = self._parts(loop), self._length(loop.range)
+            if not self._ragged(loop.range.parent):
+                return "0", str(parts)
+            total, number = self._total(loop.range), self._numbers[loop.range.parent]
+            tiles = str(-(-int(total) // block)) if total.isdecimal() else f"tl.cdiv({total}, {block})"
+            return "0", f"tl.minimum({tiles} - {number} * {parts}, {parts})"
+        block, within, count = self._length(loop.range), self._within(loop.range), self._count(loop.range)
+        if loop.when is None or self._mask is None:
+            return "0", count
+        if loop.when.none:
+            raise UsageError(
+                f"{self._program.name}: what line {loop.line} does with no allowed pair is no Triton kernel."
+            )
+        of_columns = loop.when.columns is loop.range
+        start, stop = self._positions(loop.when.rows) if of_columns else self._ends(loop.when.columns)
+        before, after, several = self._before, self._after, 1 if of_columns else self._mask.rows
+        back, forth = (before, after) if of_columns else (after, before)
+        rows = "" if several == 1 else f" * {several}"
+        low = "0"
+        if back is not None:
+            first = f"tl.maximum({start} - {back}, 0){rows}"
+            low = f"tl.maximum({first} - start, 0) // {block}" if within else f"{first} // {block}"
+        if forth is None:
+            return low, count
+        last = f"{stop} + {forth} + {block - 1}" if several == 1 else f"({stop} + {forth}){rows} + {block - 1}"
+        return low, f"tl.minimum(({last}{' - start' * within}) // {block}, {count})"
+
+    def _pieces(self, loop: ir.Loop, differs: bool) -> list[Piece]:
+        """The pieces of a loop, each with the predicates that its tiles need.
+
+        Under a causal mask tiles along the diagonal stand apart, if it makes a difference in the body: `differs`. A
+        ragged tile stands apart, too.
+        """
+        (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
+        apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal()
+        full = f"{total} // {self._length(loop.range)}" if apart else None
+        if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
+            return self._split(low, high, full, False)
+        block, several = self._length(loop.range), mask.rows
+        if loop.when.columns is loop.range:
+            start, _ = self._positions(loop.when.rows)
+            most = full or self._count(loop.range)
+            middle = f"tl.minimum(tl.maximum({start} + {self._after} + 1, 0) // {block}, {most})"
+            return [Piece(low, middle, whole=True, complete=full is not None), Piece(middle, high)]
+        _, stop = self._ends(loop.when.columns)
+        first = f"tl.maximum({stop} - {self._after} - 1, 0)" + (f" * {several}" if several > 1 else "")
+        if self._within(loop.range):
+            first = f"tl.maximum({first} - start, 0)"
+        middle = f"tl.minimum(({first} + {block - 1}) // {block}, {high})"
+        return [Piece(low, middle), *self._split(middle, high, full, True)]
+
+    def _split(self, low: str, high: str, full: str | None, whole: bool) -> list[Piece]:
+        """The complete tiles between two, and the last one."""
+        if full is None:
+            return [Piece(low, high, whole)]
+        return [
+            Piece(low, f"tl.minimum({high}, {full})" if "minimum" in high else full, whole, complete=True),
+            Piece(full if low == "0" else f"tl.maximum({low}, {full})", high, whole, once=True),
+        ]
+
+    # Predicates
+
+    def _exist(self, rng: ir.Range, axis: int | None, frame: bool = False) -> str:
+        """The predicate of the indices that exist, along an axis of a tile; empty where all do."""
+        if not self._ragged(rng):
+            return ""
+        where = "" if axis is None else along(axis, frame)
+        return f"({self._index(rng)}{where} < {self._setting.size(rng.dim)})"
+
+    def _pairs(self, ranges: ir.Ranges, frame: bool = False) -> str:
+        """The predicate of the allowed pairs of a tile of pairs; empty for others, and where all are."""
+        if self._mask is None or self._whole or not ir.over_pairs(ranges):
+            return ""
+        rows, columns = map(self._index, ranges)
+        rows = rows if self._mask.rows == 1 else f"({rows} // {self._mask.rows})"
+        distance = f"({columns}{along(1, frame)} - {rows}{along(0, frame)}"
+        parts = [] if self._after is None else [f"{distance} <= {self._after})"]
+        parts += [] if self._before is None else [f"{distance} >= -{self._before})"]
+        return " & ".join(parts)
+
+
+def along(axis: int, frame: bool = False) -> str:
+    """The index that makes a vector one of rows (axis 0) or of columns (1), of the transpose if `frame`."""
+    return "[None, :]" if (axis == 1) ^ frame else "[:, None]"
+
+
+def only(value: str, where: str, otherwise: str) -> str:
+    """A value where a predicate holds; everywhere if there is none."""
+    return f"tl.where({where}, {value}, {otherwise})" if where else value

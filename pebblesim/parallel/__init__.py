@@ -1,0 +1,1 @@
+"""Attention on many devices: who owns which tokens, which words each device moves, schedules, and lower bounds."""

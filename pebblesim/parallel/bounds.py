@@ -1,0 +1,130 @@
+"""Lower bounds on the words that the busiest of P devices moves; docs/parallel.md has the proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from pebblesim.core.bisection import first_beyond, first_that
+from pebblesim.lower_bounds.capacities import Capacity, Fresh, Gradients
+from pebblesim.parallel.team import Team
+
+
+@dataclass(frozen=True)
+class DeviceBound:
+    """A lower bound.
+
+    Attributes:
+        name: P1, P2 or P3.
+        value: the busiest device moves at least this number of words.
+        domain: the schedules that it holds for.
+    """
+
+    name: str
+    value: int
+    domain: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.domain}"
+
+
+def bounds(team: Team, M: int | None = None) -> list[DeviceBound]:
+    """Return all bounds, the largest first; P3 if there is a memory of M words."""
+    found = [
+        DeviceBound("P1", any_memory(team), "for products dealt to devices in any way"),
+        DeviceBound("P2", whole_pairs(team), "for pairs that one device computes whole"),
+    ]
+    if M is not None:
+        found.append(DeviceBound("P3", with_memory(team, M), "for products dealt in any way, M words in each device"))
+    return sorted(found, key=lambda each: -each.value)
+
+
+def _products(team: Team) -> tuple[Capacity, int, int]:
+    """The capacity, the products that some device evaluates at least, and those of all heads that share keys."""
+    capacity: Capacity = Gradients(team.d) if team.backward else Fresh(team.d, 1, 1, False)
+    weight = sum(Gradients.weights) if team.backward else 1
+    of_heads = team.sharing * team.pairs * team.d * weight
+    return capacity, -(-team.kv_heads * of_heads // team.P), of_heads
+
+
+def _line_words(team: Team) -> tuple[int, int]:
+    """The words of a row and of a key, inputs and outputs, without the statistics of rows."""
+    return (3 * team.d, 4 * team.d) if team.backward else (2 * team.d, 2 * team.d)
+
+
+def any_memory(team: Team) -> int:
+    """P1: the words that so many products take, less what a device owns."""
+    capacity, products, of_heads = _products(team)
+    full, rest = divmod(products, of_heads)
+    touched = full * (first_that(lambda X: capacity(X) >= of_heads, 1) - 1) if full else 0
+    touched += first_that(lambda X: capacity(X) >= rest, 0)
+    row, key = _line_words(team)
+    return max(0, touched - team.most_owned * (team.heads * row + team.kv_heads * key))
+
+
+def whole_pairs(team: Team) -> int:
+    """P2: a knapsack of heads. The pairs of those that share keys are convex in their words, or have two slopes."""
+    pairs = _pairs_for(team)
+    free = pairs(0)
+    missing = -(-team.heads * team.pairs // team.P) - team.kv_heads * free
+    if missing <= 0:
+        return 0
+    slopes = _slopes(team)
+    if slopes is not None:  # all heads use the first, then all the second
+        first, words, second = slopes
+        gain = team.kv_heads * (pairs(words) - free)
+        return ceil(missing / first if missing <= gain else team.kv_heads * words + (missing - gain) / second)
+    of_heads = team.sharing * team.pairs
+    full, rest = divmod(missing, of_heads - free)
+    all_words = first_that(lambda words: pairs(words) >= of_heads, 0)
+    if team.causal:
+        all_words -= 1  # it is rounded up; without a mask it is a whole number
+    return int(full * all_words + first_that(lambda words: pairs(words) >= free + rest, 0))
+
+
+def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
+    """Pairs per word while one side grows, the words until it is complete, and pairs per word then, for the other side.
+
+    None if the sides cost the same before one of them is complete.
+    """
+    row, key = _line_words(team)
+    own_rows, own_keys = team.sharing * team.most_owned, team.most_owned
+    all_rows, all_keys = team.sharing * team.n, team.n
+    if row * own_rows > key * all_keys:
+        return Fraction(own_rows, key), key * (all_keys - own_keys), Fraction(all_keys, row)
+    if key * own_keys > row * all_rows:
+        return Fraction(own_keys, row), row * (all_rows - own_rows), Fraction(all_rows, key)
+    return None
+
+
+def _pairs_for(team: Team) -> Callable[[int], Fraction]:
+    """The most pairs of the heads that share keys for a number of words: a rectangle, partly of own rows and keys."""
+    row, key = _line_words(team)
+    own_rows, own_keys = team.sharing * team.most_owned, team.most_owned
+    all_rows, all_keys = team.sharing * team.n, team.n
+
+    def pairs(words: int) -> Fraction:
+        budget = Fraction(words + row * own_rows + key * own_keys)
+        rows = min(max(budget / (2 * row), Fraction(own_rows)), Fraction(words, row) + own_rows)
+        rows = min(max(rows, (budget - key * all_keys) / row), Fraction(all_rows))
+        keys = min((budget - row * rows) / key, Fraction(all_keys))
+        return min(rows * keys, Fraction(team.sharing * team.pairs))
+
+    return pairs
+
+
+def with_memory(team: Team, M: int) -> int:
+    """P3: after each T words at most M + T are within reach; at most M words never leave."""
+    capacity, products, _ = _products(team)
+    return max(0, max((segments * T - M for segments, T in _segments(capacity, products, M)), default=0))
+
+
+def _segments(capacity: Capacity, products: int, M: int) -> Iterator[tuple[int, int]]:
+    """Yield numbers of full segments and lengths T for which so many segments do not evaluate all products."""
+    typical = (products - 1) // max(1, capacity(2 * M))
+    for segments in {1, 2, 3, *range(max(1, typical - 3), typical + 4)}:
+        T = first_beyond(capacity, (products - 1) // segments) - 1 - M
+        if T > 0:
+            yield segments, T

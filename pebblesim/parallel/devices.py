@@ -1,0 +1,212 @@
+"""Compare schedules of attention on many devices: `ps.devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.core.results import Result
+from pebblesim.core.sizes import bytes_of, whole
+from pebblesim.core.tables import Sheet
+from pebblesim.parallel.bounds import DeviceBound, bounds
+from pebblesim.parallel.count import Moved, best
+from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel
+from pebblesim.parallel.team import Team
+
+
+@dataclass(frozen=True)
+class Devices(Result):
+    """Schedules of attention on P devices.
+
+    Attributes:
+        team: sizes, direction, mask, and who owns which tokens.
+        M: words in each device, or None for no limit.
+        rows: the counted schedules; those that fit into M first, the fewest words of the busiest device first.
+        left_out: why other schedules are impossible, by name.
+        lower_bounds: lower bounds on the words of the busiest device, the largest first.
+    """
+
+    team: Team
+    M: int | None
+    rows: Sequence[Moved]
+    left_out: Mapping[str, str]
+    lower_bounds: Sequence[DeviceBound]
+    dtype: str | None = None
+
+    @property
+    def lower_bound(self) -> DeviceBound:
+        """The largest lower bound; every schedule here computes each pair whole, on one device."""
+        return self.lower_bounds[0]
+
+    def gap(self, row: Moved) -> float | None:
+        """Return the words of a schedule ÷ the largest lower bound; None if this is 0 and the words are not."""
+        value = self.lower_bound.value
+        return row.words / value if value else (None if row.words else 1.0)
+
+    def fits(self, row: Moved) -> bool:
+        """Return whether every device holds at most M words."""
+        return self.M is None or row.words_held <= self.M
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the data of `pebblesim devices --json`."""
+        team = self.team
+        return {
+            "n": team.n,
+            "d": team.d,
+            "heads": team.heads,
+            "kv_heads": team.kv_heads,
+            "P": team.P,
+            "M": self.M,
+            "backward": team.backward,
+            "mask": "causal" if team.causal else None,
+            "ownership": team.ownership,
+            "rows": [self._row(row) for row in self.rows],
+            "left_out": dict(self.left_out),
+            "lower_bound": {"value": self.lower_bound.value, "source": str(self.lower_bound)},
+            "lower_bounds": {each.name: each.value for each in self.lower_bounds},
+        }
+
+    def _row(self, row: Moved) -> dict[str, Any]:
+        return {
+            "schedule": row.schedule.name,
+            "source": row.schedule.source,
+            "split": [row.split.heads, row.split.rows, row.split.keys],
+            "words": row.words,
+            "total": row.total,
+            "words_held": row.words_held,
+            "fits": self.fits(row),
+            "gap": self.gap(row),
+            "steps": _steps(row),
+            "most_pairs": row.most_pairs,
+            "by_tensor": dict(row.tensors()),
+        }
+
+    def parts(self) -> list[str | Sheet]:
+        """Return the parts to print: a row for each schedule, those that are impossible, and the lower bounds."""
+        team = self.team
+        columns = ["schedule", "u x a x b", "words", "gap", "total", "words held", "steps", "pairs ÷ mean"]
+        rows: list[list[Any]] = [
+            [
+                row.schedule.name,
+                str(row.split),
+                row.words,
+                "" if self.gap(row) is None else f"{self.gap(row):.3f}",
+                row.total,
+                row.words_held,
+                _steps(row),
+                f"{row.most_pairs * team.P / (team.heads * team.pairs):.3f}",
+            ]
+            for row in self.rows
+        ]
+        if self.dtype is not None:
+            columns.insert(3, f"bytes, {self.dtype}")
+            for line, row in zip(rows, self.rows, strict=True):
+                line.insert(3, row.words * bytes_of(self.dtype))
+        if self.M is not None:
+            columns.append("fits")
+            for line, row in zip(rows, self.rows, strict=True):
+                line.append(self.fits(row))
+        memory = "" if self.M is None else f", M = {self.M:,} words in each device"
+        title = (
+            f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
+            f"n = {team.n:,}, d = {team.d:,}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"P = {team.P:,}, {team.ownership} tokens{memory}"
+        )
+        return [
+            title,
+            Sheet(columns, rows, ("schedule", "words", "gap"), left=2),
+            *(f"not here: {name}: {why}" for name, why in self.left_out.items()),
+            "words: received inputs and sent partial sums of the busiest device",
+            "u x a x b: groups of heads, parts of the queries, parts of the keys",
+            *(f"lower bound {each}: {each.value:,}" for each in self.lower_bounds),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+
+def devices(
+    schedules: str | Iterable[str] | None = None,
+    *,
+    n: int,
+    d: int,
+    P: int,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    M: int | None = None,
+    backward: bool = False,
+    mask: str | None = None,
+    ownership: str | None = None,
+    dtype: str | None = None,
+) -> Devices:
+    """Count the words that attention moves between P devices, under each schedule.
+
+    Args:
+        schedules: names of schedules; all by default.
+        n: tokens, each with a query, a key and a value in every head.
+        d: words in a row of a head.
+        P: devices; each owns ⌊n/P⌋ or ⌈n/P⌉ tokens: their inputs and their outputs.
+        heads, kv_heads: heads of queries, and of keys and values (as many by default).
+        M: words in a device; no limit by default.
+        backward: count the backward pass: dQ, dK and dV from Q, K, V, dO, and two statistics of each row.
+        mask: None, or "causal".
+        ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag for a causal mask, and contiguous without.
+        dtype: the type of a word, for a column of bytes.
+
+    Returns:
+        The counted schedules and lower bounds.
+
+    >>> result = devices(n=4096, d=64, P=16)
+    >>> result.rows[0].schedule.name, str(result.rows[0].split), result.rows[0].words
+    ('tiles', '1 x 4 x 4', 197376)
+    >>> result.lower_bound.value
+    196608
+
+    Raises:
+        UsageError: a name or size is not allowed, or a named schedule is impossible with these heads and devices.
+        Infeasible: M words are too few for each schedule.
+    """
+    if mask not in (None, "causal", "dense"):
+        raise UsageError(f"mask = {mask!r} was given; on many devices the mask is causal, or there is none.")
+    M = None if M is None else whole("M", M)
+    if dtype is not None:
+        bytes_of(dtype)
+    causal = mask == "causal"
+    of_tokens = ownership or ("zig-zag" if causal else "contiguous")
+    team = Team(n, d, heads, heads if kv_heads is None else kv_heads, P, backward, causal, of_tokens)
+    names = [schedules] if isinstance(schedules, str) else list(SCHEDULES if schedules is None else schedules)
+    counted, left_out = [], dict[str, str]()
+    for schedule in _named(names, M, schedules is None):
+        try:
+            counted.append(best(schedule, team, M))
+        except UsageError as error:
+            if schedules is not None:
+                raise
+            left_out[schedule.name] = str(error)
+    result = Devices(team, M, counted, left_out, bounds(team, M), dtype)
+    if not any(map(result.fits, counted)):
+        least = min(counted, key=lambda row: row.words_held)
+        raise Infeasible(
+            f"M = {M:,} words in each device are too few; {least.schedule.name} takes the least, {least.words_held:,}; "
+            "take that many, or more devices.",
+            least.words_held,
+        )
+    order = sorted(counted, key=lambda row: (not result.fits(row), row.words, row.total, row.words_held))
+    return Devices(team, M, order, left_out, result.lower_bounds, dtype)
+
+
+def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
+    for name in names:
+        if name not in SCHEDULES:
+            raise UnknownName("schedule for many devices", name, SCHEDULES)
+    chosen = [SCHEDULES[name] for name in dict.fromkeys(names)]
+    if M is None and not every and any(each.order == IN_PASSES for each in chosen):
+        raise UsageError("tiles-in-passes takes as many passes as a memory asks for; give its words, M.")
+    return [each for each in chosen if M is not None or each.order != IN_PASSES]
+
+
+def _steps(row: Moved) -> int:
+    """The number of steps of the busiest device in which words move."""
+    return sum(words > 0 for words in row.by_step(row.busiest))

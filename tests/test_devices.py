@@ -1,0 +1,404 @@
+"""Attention on many devices: words played one by one, numbers, closed forms, bounds, and exact least words."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from math import ceil, floor, isqrt
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings, strategies as st
+from matplotlib.figure import Figure
+from strategies import amount
+
+import pebblesim as ps
+from pebblesim.catalogue import backward_qkv, forward
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
+from pebblesim.parallel import play
+from pebblesim.parallel.bounds import any_memory, bounds, whole_pairs, with_memory
+from pebblesim.parallel.count import Layout, Moved, best, splits
+from pebblesim.parallel.formula import closed_form
+from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel, Split
+from pebblesim.parallel.team import Team
+from pebblesim.parallel.tokens import OWNERSHIPS, owned
+from pebblesim.views.plots.devices import figure
+
+
+@st.composite
+def teams(draw: st.DrawFn) -> Team:
+    kv_heads, sharing = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (3, 1)]))
+    return Team(
+        n=draw(st.integers(1, 9)),
+        d=draw(st.integers(1, 3)),
+        heads=kv_heads * sharing,
+        kv_heads=kv_heads,
+        P=draw(st.integers(1, 8)),
+        backward=draw(st.booleans()),
+        causal=draw(st.booleans()),
+        ownership=draw(st.sampled_from(OWNERSHIPS)),
+    )
+
+
+def every_split(team: Team) -> Iterator[tuple[Parallel, Split]]:
+    for schedule in SCHEDULES.values():
+        try:
+            yield from ((schedule, split) for split in splits(schedule, team))
+        except UsageError:
+            continue
+
+
+def memory_for(team: Team, rows: int) -> int:
+    """Words for this number of rows of others, one key of others, and what a device owns, counted by hand."""
+    row, key, statistics = (3, 4, 2) if team.backward else (2, 2, 1)
+    row_words, key_words = row * team.d + statistics, key * team.d
+    own = -(-team.n // team.P) * (team.heads * row_words + team.kv_heads * key_words)
+    return own + rows * row_words + key_words
+
+
+class Oracle:
+    """Devices as sets of words (tensor, head, token, column): who holds what, and what moved, word by word."""
+
+    INPUTS = ("Q", "K", "V"), ("Q", "K", "V", "dO", "L", "D")
+    OUTPUTS = ("O", "L"), ("dQ", "dK", "dV")
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+        self.inputs, self.outputs = self.INPUTS[team.backward], self.OUTPUTS[team.backward]
+        n, P = team.n, team.P
+        if team.ownership == "striped":
+            owner = [t % P for t in range(n)]
+        else:
+            chunks = P if team.ownership == "contiguous" else 2 * P
+            sizes = [n // chunks + (q < n % chunks) for q in range(chunks)]
+            owner = [min(q, 2 * P - 1 - q) if chunks > P else q for q, size in enumerate(sizes) for _ in range(size)]
+        self.mine = [
+            {
+                (name, h, t)
+                for name in self.inputs + self.outputs
+                for h in range(self.of(name))
+                for t in range(n)
+                if owner[t] == p
+            }
+            for p in range(P)
+        ]
+        self.has = [set(mine) for mine in self.mine]
+        self.moved = [Counter[str]() for _ in range(P)]
+        self.peak = [self.size(has) for has in self.has]
+        self.pairs = Counter[tuple[int, int, int]]()
+        self.by_device = Counter[int]()
+        self.waiting: list[set[tuple[str, int, int]]] = [set() for _ in range(P)]
+
+    def of(self, name: str) -> int:
+        return self.team.kv_heads if name in ("K", "V", "dK", "dV") else self.team.heads
+
+    def size(self, words: set[tuple[str, int, int]]) -> int:
+        return sum(1 if name in ("L", "D") else self.team.d for name, _, _ in words)
+
+    def follow(self, move: play.Move) -> None:
+        p = move.device
+        if isinstance(move, play.Compute):
+            kv = move.head // (self.team.heads // self.team.kv_heads)
+            allowed = [(i, j) for i in move.queries for j in move.keys if j <= i or not self.team.causal]
+            for i, j in allowed:
+                needs = {
+                    (
+                        name,
+                        kv if name in ("K", "V", "dK", "dV") else move.head,
+                        j if name in ("K", "V", "dK", "dV") else i,
+                    )
+                    for name in self.inputs + self.outputs
+                }
+                assert needs <= self.has[p]
+                self.waiting[p] |= {each for each in needs if each[0] in self.outputs} - self.mine[p]
+                self.pairs[move.head, i, j] += 1
+            self.by_device[p] += len(allowed)
+            return
+        words = {(name, head, token) for head, token in move.rows for name in move.tensors}
+        sums = {(name, head, token) for head, token in move.rows for name in move.sums}
+        assert not (words | sums) & self.mine[p]
+        if isinstance(move, play.Receive):
+            assert not (words | sums) & self.has[p]
+            self.has[p] |= words | sums
+            moved = words
+        else:
+            assert words | sums <= self.has[p]
+            self.has[p] -= words | sums
+            self.waiting[p] -= sums
+            moved = sums
+        for word in moved:
+            self.moved[p][word[0]] += self.size({word})
+        self.peak[p] = max(self.peak[p], self.size(self.has[p]))
+
+
+def played(moved: Moved) -> Oracle:
+    """Play, and check that each allowed pair of each head is computed once and that no partial sum is lost."""
+    team, oracle = moved.layout.team, Oracle(moved.layout.team)
+    for move in play.moves(moved):
+        oracle.follow(move)
+    pairs = itertools.product(range(team.heads), range(team.n), range(team.n))
+    assert oracle.pairs == Counter((h, i, j) for h, i, j in pairs if j <= i or not team.causal)
+    assert not any(oracle.waiting)
+    return oracle
+
+
+@given(teams(), st.integers(1, 5), st.data())
+@settings(max_examples=amount(20, 300))
+def test_what_is_counted_is_what_is_played_word_by_word(team: Team, rows: int, data: st.DataObject) -> None:
+    by_name = {
+        schedule.name: (schedule, split) for schedule, split in data.draw(st.permutations(list(every_split(team))))
+    }
+    for schedule, split in by_name.values():
+        check_words(
+            Moved(schedule, Layout(team, split), memory_for(team, rows) if schedule.order == IN_PASSES else None)
+        )
+
+
+def check_words(moved: Moved) -> None:
+    team, oracle = moved.layout.team, played(moved)
+    assert moved.each == [each.total() for each in oracle.moved]
+    for p, each in enumerate(oracle.moved):
+        assert {name: words for name, words in moved.by_tensor(p).items() if words} == dict(each)
+        assert sum(moved.by_step(p)) == moved.each[p]
+    assert moved.words_held == max(oracle.peak)
+    assert moved.M is None or moved.words_held <= moved.M
+    assert moved.most_pairs == max(oracle.by_device.values())
+    assert moved.words >= max(each.value for each in bounds(team, moved.words_held))
+
+
+def inputs_of(team: Team, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Random inputs, and the outputs of the catalogue's references, head by head."""
+    random = np.random.default_rng(seed)
+    x = {name: random.standard_normal((team.heads, team.n, team.d)) for name in ("Q", "dO")}
+    x |= {name: random.standard_normal((team.kv_heads, team.n, team.d)) for name in ("K", "V")}
+    allowed = np.tri(team.n, dtype=bool) if team.causal else None
+    shares = team.heads // team.kv_heads
+    one = [{name: x[name][h // (shares if name in "KV" else 1)] for name in x} for h in range(team.heads)]
+    made = [forward.reference(each, allowed) for each in one]
+    out = {name: np.stack([each[name] for each in made]) for name in ("O", "L")}
+    if not team.backward:
+        return x, out
+    x |= {"L": out["L"], "D": (x["dO"] * out["O"]).sum(-1)}
+    grads = [backward_qkv.reference(each, allowed) for each in one]
+    by_head = {name: np.stack([each[name] for each in grads]) for name in ("dQ", "dK", "dV")}
+    shape = (team.kv_heads, shares, team.n, team.d)
+    return x, {"dQ": by_head["dQ"]} | {name: by_head[name].reshape(shape).sum(1) for name in ("dK", "dV")}
+
+
+@given(teams(), st.integers(1, 5), st.data())
+@settings(max_examples=amount(25, 300))
+def test_devices_compute_the_reference_from_the_words_that_they_hold(
+    team: Team, rows: int, data: st.DataObject
+) -> None:
+    schedule, split = data.draw(st.sampled_from(list(every_split(team))))
+    M = memory_for(team, rows) if schedule.order == IN_PASSES else None
+    x, expected = inputs_of(team)
+    outputs = play.numbers(Moved(schedule, Layout(team, split), M), x)
+    assert set(outputs) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_a_device_that_uses_a_word_that_it_was_not_sent_gets_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(4, 2, 1, 1, 2)
+    moved = best(SCHEDULES["ring"], team)
+    all_moves = list(play.moves(moved))
+    lost = next(move for move in all_moves if isinstance(move, play.Receive) and move.rows)
+    monkeypatch.setattr(play, "moves", lambda _: [move for move in all_moves if move is not lost])
+    assert np.isnan(play.numbers(moved, inputs_of(team)[0])["O"]).any()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_closed_form_is_the_count_where_P_divides_n(name: str, backward: bool) -> None:
+    schedule, form, seen = SCHEDULES[name], closed_form(SCHEDULES[name], backward), 0
+    exact = {"ceiling": ceil, "floor": floor, "Max": max}
+    value = sympy.lambdify(sympy.symbols("n d h h_kv P u a b M"), form, modules=[exact])
+    for P, (h, h_kv), m in itertools.product((1, 2, 4, 6, 12), ((1, 1), (4, 2), (12, 12)), (1, 3)):
+        team = Team(m * P, 2, h, h_kv, P, backward)
+        try:
+            options = splits(schedule, team)
+        except UsageError:
+            continue
+        for split in options:
+            M = memory_for(team, 4) if schedule.order == IN_PASSES else None
+            moved = Moved(schedule, Layout(team, split), M)
+            sizes = map(Fraction, (m * P, 2, h, h_kv, P, split.heads, split.rows, split.keys, M or 0))
+            assert set(moved.each) == {value(*sizes)}
+            seen += 1
+    assert seen > 3
+
+
+@pytest.mark.parametrize("ownership", OWNERSHIPS)
+def test_tokens_are_dealt_evenly_and_pairs_are_counted_in_progressions(ownership: str) -> None:
+    for n, P in itertools.product((1, 2, 5, 8, 13), (1, 2, 3, 5)):
+        own = owned(ownership, n, P)
+        assert sorted(token for each in own for token in each) == list(range(n))
+        assert {each.number for each in own} <= {n // P, -(-n // P)}
+        for mine, other in itertools.product(own, own):
+            assert mine.pairs_up_to(other) == sum(j <= i for i in mine for j in other)
+            assert list(mine.clipped(1, n - 1)) == [token for token in mine if 1 <= token < n - 1]
+
+
+@pytest.mark.parametrize("P", [4, 9, 16, 64])
+def test_square_tiles_meet_the_bound_but_for_the_statistics_of_rows(P: int) -> None:
+    side, d = isqrt(P), 2
+    n = P * (10 if P < 64 else 8)
+    team = Team(n, d, 1, 1, P)
+    moved = best(SCHEDULES["tiles"], team)
+    statistics = n // side - n // P
+    assert moved.tensors()["L"] == statistics
+    assert moved.words - statistics == any_memory(team) == whole_pairs(team) == 4 * n * d // side - 4 * n * d // P
+
+
+@pytest.mark.parametrize("P, n", [(12, 144), (48, 960)])
+def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
+    team = Team(n, 2, 1, 1, P, backward=True)
+    moved = best(SCHEDULES["tiles"], team)
+    words = moved.words - moved.tensors()["L"] - moved.tensors()["D"]
+    assert any_memory(team) <= whole_pairs(team) <= words
+    assert 100 * words <= 105 * any_memory(team)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("heads", [(1, 1), (4, 1), (4, 2), (8, 2), (9, 3), (3, 3), (5, 5)])
+def test_the_knapsack_is_the_best_of_whole_rows_and_keys_but_for_parts(
+    heads: tuple[int, int], backward: bool, causal: bool
+) -> None:
+    """The oracle tries every rectangle of whole rows and keys in each head, by a table over words."""
+    (h, h_kv), d = heads, 3
+    row, key = (3 * d, 4 * d) if backward else (2 * d, 2 * d)
+    for n, P in itertools.product((1, 2, 4), (1, 2, 3, 5)):
+        team = Team(n, d, h, h_kv, P, backward, causal)
+        own, sharing = -(-n // P), h // h_kv
+        allowed = n * (n + 1) // 2 if causal else n * n
+        one: dict[int, int] = {}
+        for i, j in itertools.product(range(sharing * own, sharing * n + 1), range(own, n + 1)):
+            words = row * (i - sharing * own) + key * (j - own)
+            one[words] = max(one.get(words, 0), min(i * j, sharing * allowed))
+        table = {0: 0}
+        for _ in range(h_kv):
+            added: dict[int, int] = {}
+            for (a, x), (b, y) in itertools.product(table.items(), one.items()):
+                added[a + b] = max(added.get(a + b, 0), x + y)
+            table = added
+        least = min(words for words, pairs in table.items() if pairs * P >= h * allowed)
+        assert least - 2 * (row + key) <= whole_pairs(team) <= least
+
+
+def least_words(n: int, backward: bool, d: int = 1, heads: int = 1) -> int:
+    """The least words of the busiest of P = n devices with a token each: all ways to deal whole pairs to them."""
+    row, key = (3 * d, 4 * d) if backward else (2 * d, 2 * d)
+    for limit in itertools.count():
+        options = [list(_rectangles(p, n, heads, row, key, limit)) for p in range(n)]
+        if _covers((1 << heads * n * n) - 1, options):
+            return limit
+    raise AssertionError
+
+
+def _rectangles(p: int, n: int, heads: int, row: int, key: int, limit: int) -> Iterator[int]:
+    """The largest sets of pairs, as bits, that device p can compute with so many words: a rectangle in each head."""
+    found = set()
+    subsets = [s | 1 << p for s in range(1 << n) if not s >> p & 1]
+    for chosen in itertools.product(itertools.product(subsets, subsets), repeat=heads):
+        if sum(row * (I.bit_count() - 1) + key * (J.bit_count() - 1) for I, J in chosen) <= limit:
+            found.add(sum(J << (h * n + i) * n for h, (I, J) in enumerate(chosen) for i in range(n) if I >> i & 1))
+    yield from (each for each in found if not any(each != other and each & other == each for other in found))
+
+
+def _covers(missing: int, options: list[list[int]]) -> bool:
+    if not missing:
+        return True
+    if not options or sum(max((each & missing).bit_count() for each in one) for one in options) < missing.bit_count():
+        return False
+    return any(
+        _covers(missing & ~each, options[1:]) for each in sorted(options[0], key=lambda e: -(e & missing).bit_count())
+    )
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    "n, heads", [(1, 1), (2, 1), (3, 1), (4, 1), pytest.param(5, 1, marks=pytest.mark.slow), (2, 2)]
+)
+def test_no_way_to_deal_whole_pairs_is_below_the_bounds(n: int, heads: int, backward: bool) -> None:
+    """All assignments of pairs to n = P devices; and the schedules are no better than the best of them."""
+    team = Team(n, 1, heads, heads, n, backward)
+    least = least_words(n, backward, heads=heads)
+    assert any_memory(team) <= least and whole_pairs(team) <= least
+    found = min(
+        moved.words - sum(moved.tensors().get(name, 0) for name in "LD")
+        for moved in ps.devices(n=n, d=1, heads=heads, P=n, backward=backward).rows
+    )
+    assert found >= least
+    if (n, heads, backward) == (4, 1, False):
+        assert found == least == whole_pairs(team) == 4
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_with_little_memory_the_passes_come_near_the_bound(backward: bool) -> None:
+    """So little is owned beside M that P3 is larger than P2, which asks for no memory."""
+    team = Team(2**12, 2, 1, 1, 512, backward)
+    M = 3 * team.owned_words(8)
+    moved = Moved(SCHEDULES["tiles-in-passes"], Layout(team, Split(1, 128, 4)), M)
+    assert moved.words_held <= M
+    assert whole_pairs(team) < with_memory(team, M) < moved.words < 3 * with_memory(team, M)
+
+
+def test_the_command_prints_what_design_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    result = ps.devices(n=4096, d=64, heads=8, kv_heads=2, P=4)
+    data = json.loads(json.dumps(result.to_dict()))
+    assert {"n", "d", "heads", "kv_heads", "P", "rows", "lower_bound"} <= set(data)
+    assert {"schedule", "words", "total", "words_held", "gap"} <= set(data["rows"][0])
+    assert set(data["lower_bound"]) == {"value", "source"}
+    assert [row["words"] for row in data["rows"]] == sorted(row["words"] for row in data["rows"])
+    by_name = {row["schedule"]: row["words"] for row in data["rows"]}
+    assert by_name["ring"] == by_name["all-gather"] == 2 * 2 * 4096 * 64 * 3 // 4
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"P": 3, "schedules": "ulysses"}, "8 heads on 2 .* 3 groups .* nearest number that works is 2"),
+        ({"P": 7, "schedules": "ulysses-rows"}, "multiple of 2, not 7; the nearest that works is 8"),
+        ({"P": 0}, "P = 0 was given"),
+        ({"P": 5000}, "up to 1,024 devices"),
+        ({"kv_heads": 3}, "8 heads cannot share 3 heads"),
+        ({"mask": "window:64"}, "the mask is causal, or there is none"),
+        ({"schedules": "tiles-in-passes"}, "give its words, M"),
+    ],
+)
+def test_wrong_devices_get_one_sentence_and_the_nearest_that_works(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ps.devices(**{"n": 64, "d": 4, "heads": 8, "kv_heads": 2, "P": 4} | wrong)  # type: ignore[arg-type]
+
+
+def test_too_little_memory_names_the_least_that_works() -> None:
+    with pytest.raises(Infeasible, match="tiles-in-passes takes the least") as error:
+        ps.devices(n=64, d=4, P=4, M=100)
+    least = error.value.least_M
+    assert any(row.words_held <= least for row in ps.devices(n=64, d=4, P=4, M=least).rows)
+    with pytest.raises(Infeasible):
+        ps.devices(n=64, d=4, P=4, M=least - 1)
+    with pytest.raises(UnknownName, match="did you mean 'ulysses'"):
+        ps.devices("ulises", n=64, d=4, P=4)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_schedule_is_below_the_bounds_where_many_heads_share_keys(backward: bool) -> None:
+    for (heads, kv_heads), P in itertools.product(((64, 8), (32, 2), (8, 8), (128, 1)), (2, 3, 4, 8)):
+        result = ps.devices(n=480, d=8, heads=heads, kv_heads=kv_heads, P=P, backward=backward)
+        assert result.rows[0].words >= result.lower_bound.value
+
+
+def test_the_picture_over_devices_shows_the_counts_and_the_bound() -> None:
+    results = [ps.devices(n=64, d=4, heads=4, P=P) for P in (2, 4, 8)]
+    drawing = Figure()
+    figure(results, drawing)
+    (ax,) = drawing.axes
+    lines = {str(line.get_label()): dict(np.asarray(line.get_xydata())) for line in ax.lines}
+    assert lines["ulysses"] == {r.team.P: w.words for r in results for w in r.rows if w.schedule.name == "ulysses"}
+    assert sorted(lines["ulysses"]) == [2, 4]  # 8 devices cannot share 4 heads
+    assert lines["lower bound"] == {each.team.P: each.lower_bound.value for each in results}
