@@ -376,13 +376,25 @@ def test_a_worker_writes_to_its_own_split(name: str, gpu: Simulated, sources: di
 def test_nvcc_takes_kernels_as_they_are_launched_and_spills_nothing(
     architecture: str, turn: int, tmp_path: Path
 ) -> None:
-    """With the sizes as constants and blocks of 256 threads; every second schedule. With 512 a few would spill."""
+    """With the sizes as constants and blocks of 256 threads; every fourth schedule. With 512 a few would spill."""
     names = [name for name in TESTED if name in SCHEDULES][turn::4]
     texts = [launched(SCHEDULES[name], f"k{number}_") for number, name in enumerate(names)]
     said = compiled("\n".join(texts), architecture, tmp_path)
     kernels = "".join(texts).count("KERNEL(")
     assert len(re.findall(r"Used \d+ registers", said)) == kernels >= len(names)
-    assert said.count("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") == kernels
+    reports = re.findall(r"Function properties for k(\d+)_(\w+)\s+(.*)", said)
+    assert len(reports) == kernels
+    spilled = {
+        (names[int(number)], kernel)
+        for number, kernel, report in reports
+        if report != "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+    }
+    assert spilled == {(name, kernel) for name, kernel in SPILLED if name in names}
+
+
+SPILLED = {("dS-stored", "dK_dV")}
+"""Kernels of which nvcc 13.0 spills one register for any number of threads, though it uses 64 of 255: Runner refuses
+to measure them."""
 
 
 def launched(schedule: Schedule, prefix: str) -> str:
