@@ -1,4 +1,4 @@
-"""What attention takes, and a sentence about what it does not."""
+"""Checks of the arguments of attention, and a sentence about what it does not take."""
 
 from __future__ import annotations
 

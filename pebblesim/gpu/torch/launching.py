@@ -50,7 +50,7 @@ class Kernel:
 
 
 def _specialised(argument: Any) -> Any:
-    """What a kernel is compiled for, of an argument: the width of a number, and whether 16 divides it or an address."""
+    """The facts of an argument that a kernel is compiled for: the width of a number, and whether 16 divides it."""
     if isinstance(argument, int):
         return (argument == 1, argument % 16 == 0, argument >= 2**31)
     return argument.data_ptr() % 16 == 0
