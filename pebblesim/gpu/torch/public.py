@@ -76,8 +76,8 @@ def attention(
     others = (attn_mask, cu_seqlens, key_padding, key_ranges, softcap, compute_dtype)
     plain = not (return_lse or dropout_p) and all(each is None for each in others)
     sizes = quick.kept(query, key, value, options) if plain else None
-    if (launch := quick.known(sizes)) is not None:
-        return launch(query, key, value)
+    if (launch := quick.known(sizes)) is not None and (quickly := launch(query, key, value)) is not None:
+        return quickly
     kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
     query, key, value = _cast((query, key, value), compute_dtype)
     checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)

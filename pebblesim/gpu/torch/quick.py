@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pebblesim.gpu.torch.launching import loaded_for
+from pebblesim.gpu.torch.launching import RECORDER, launch, loaded_for
 from pebblesim.gpu.torch.masks import Shown, pattern_of, seen_keys
 
 MOST = 4096
 """Calls that are kept."""
 
-_KEPT: dict[Hashable, Callable[[Tensor, Tensor, Tensor], Tensor] | None] = {}
+Replay = Callable[[Tensor, Tensor, Tensor], Tensor | None]
+"""A launch of query, key and value; None if their alignment is another one."""
+
+_KEPT: dict[Hashable, Replay | None] = {}
 
 
 def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
@@ -42,7 +46,7 @@ def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[
     return (*shapes, query.dtype, key.dtype, value.dtype, query.device.index, *rest)
 
 
-def known(sizes: tuple[Hashable, ...] | None) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
     """The launch of a call that was made before; None if there was none, or if it is not kept."""
     return None if sizes is None else _KEPT.get(sizes)
 
@@ -62,14 +66,16 @@ def keep(
         sizes: from `kept`.
         query, key, value, shown, scale, workspace: as of the operator, with any dimensions of batches.
     """
-    if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST:
+    if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
         return
+    if len({each.data_ptr() for each in (query, key, value)}) < 3:
+        return  # which of them a launch took could not be told
     _KEPT[sizes] = _launch(query, key, value, shown, scale, workspace)
 
 
 def _launch(
     query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, workspace: int | None
-) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+) -> Replay | None:
     """A function that launches the kernels of these sizes, or None."""
     (n_q, d), n_k, kv_heads = query.shape[-2:], key.shape[-2], key.shape[-3]
     shared = query.shape[-3] // kv_heads
@@ -84,9 +90,51 @@ def _launch(
     run = loaded_for("forward", query, rows, n_k, d_v, pattern, scale, workspace)
     if run is None:
         return None
-    values, shape = (heads, n_k, d_v), (*query.shape[:-1], d_v)
+    RECORDER.launches = recorded = []
+    try:
+        out = run(query.view(rows), key.view(columns), value.view(heads, n_k, d_v))["O"]
+    finally:
+        RECORDER.launches = None
+    return _replayed((query, key, value), out, (*query.shape[:-1], d_v), recorded)
 
-    def launch(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return run(query.view(rows), key.view(columns), value.view(values))["O"].view(shape)
 
-    return launch
+def _replayed(inputs: tuple[Tensor, ...], out: Tensor, shape: tuple[int, ...], recorded: list[Any]) -> Replay:
+    """A function that launches what was recorded, with other inputs of the same sizes.
+
+    Args:
+        inputs: the inputs of the recorded launches, each at an address of its own.
+        out: their output, and `shape`: how it is returned.
+        recorded: kernels, grids and arguments.
+    """
+    addresses = [each.data_ptr() for each in (*inputs, out)]
+    between: dict[int, Tensor] = {}
+    for _, _, arguments in recorded:
+        for each in arguments:
+            if isinstance(each, Tensor) and each.data_ptr() not in addresses:
+                between.setdefault(each.data_ptr(), each)
+    addresses += between
+    made = [(torch.Size(each.shape), each.dtype) for each in between.values()]
+    calls = []
+    for kernel, grid, arguments in recorded:
+        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else len(addresses) for x in arguments]
+        numbers = [x for x in arguments if not isinstance(x, Tensor)]
+        steps = iter(range(len(numbers)))
+        places = [len(addresses) + next(steps) if place == len(addresses) else place for place in places]
+        calls.append((kernel, grid, itemgetter(*places), numbers))
+    device, dtype, aligned = out.device, out.dtype, not any(x % 16 for x in addresses[:3])
+    stream_of = torch._C._cuda_getCurrentRawStream
+
+    def replay(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
+        given = [query.data_ptr(), key.data_ptr(), value.data_ptr()]
+        if ((given[0] | given[1] | given[2]) % 16 == 0) is not aligned:
+            return None
+        result = torch.empty(shape, dtype=dtype, device=device)
+        held = [torch.empty(size, dtype=kind, device=device) for size, kind in made]
+        given.append(result.data_ptr())
+        given += [each.data_ptr() for each in held]
+        stream = stream_of(device.index)
+        for kernel, grid, places, numbers in calls:
+            launch(kernel, grid, stream, places(given + numbers))
+        return result
+
+    return replay
