@@ -90,7 +90,8 @@ def _launch(
     run = loaded_for("forward", query, rows, n_k, d_v, pattern, scale, workspace)
     if run is None:
         return None
-    RECORDER.launches = recorded = []
+    recorded: list[Any] = []
+    RECORDER.launches = recorded
     try:
         out = run(query.view(rows), key.view(columns), value.view(heads, n_k, d_v))["O"]
     finally:
