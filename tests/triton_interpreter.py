@@ -63,6 +63,10 @@ class Array:
         self.values[:] = value
         self.written += self.values.size
 
+    def __isub__(self, other: Array) -> Array:
+        self.values -= other.values
+        return self
+
     def numpy(self) -> np.ndarray:
         return self.values.reshape(self.shape)
 
@@ -182,12 +186,17 @@ def _modules(**stand_ins: Any) -> Any:
 
 
 def run(
-    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None = None
+    text: str,
+    inputs: dict[str, np.ndarray],
+    dtype: str,
+    pairs: tuple[int, int] | None = None,
+    shift: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
-    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
+    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
+    the gradient of L, if it is an argument.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
@@ -206,7 +215,7 @@ def run(
         exec(compile(text, "kernels", "exec"), module.__dict__)
         given = [Array(x, TYPES["float32" if x.ndim == 2 else dtype]) for x in inputs.values()]
         arrays += zip(inputs, given, strict=True)
-        outputs = module.run(*given)
+        outputs = module.run(*given, **({} if shift is None else {"dL": Array(shift, TYPES["float32"])}))
     names = {id(array): name for name, array in outputs.items()} | {
         id(a): name for name, a in zip(inputs, given, strict=True)
     }

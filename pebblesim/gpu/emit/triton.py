@@ -39,6 +39,12 @@ FAR = 2**31
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
 
+SHIFT, SHIFTED = "dL", "v"
+"""The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.
+
+L is the logarithm of the sum of a row's exponentials, so its gradient by the scores is P: dS = P ∘ (dP - (v - dL)).
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -114,6 +120,8 @@ def triton(
         depth = "    " if around is None else "        "
         called = f"{writer.kernel.name}[({writer.programs}, heads)]"
         calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
+        if _shifted(program, launch) is not None:
+            calls += [f"    if {SHIFT} is not None:", f"        {setting.of[program.tensors[SHIFTED]]} -= {SHIFT}"]
     fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
     lines = [
         f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
@@ -175,12 +183,20 @@ def _setting(
     )
 
 
+def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
+    """The row sums of dO ∘ O, if a launch writes them, and nothing else, to memory."""
+    written = {node.tensor for node in ir.walk(launch.body) if isinstance(node, ir.Write)}
+    tensor = program.tensors.get(SHIFTED)
+    return tensor if "dO" in program.inputs and written == {tensor} else None
+
+
 def _run(setting: Setting, made: list[Launch]) -> list[str]:
     """The lines of `run` before the launches: sizes, and tensors that are made here."""
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
+    shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     lines = [
-        f"def run({', '.join(of[tensor] for tensor in given)}):",
+        f"def run({', '.join(of[tensor] for tensor in given)}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
         f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
     ]

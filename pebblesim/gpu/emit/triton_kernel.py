@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from pebblesim.core.errors import UsageError
@@ -11,6 +11,9 @@ from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch, blocks
+
+PREFETCHED = 6
+"""Iterations whose reads are in flight, of a loop that has no products and goes over copies of a tensor."""
 
 LARGE_TILE = 2**15
 """Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
@@ -179,10 +182,11 @@ class Writer(Values):
             self._in_piece(inner, piece, depth)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
+        prefetched = PREFETCHED if _copies(node) else None
         for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
-            self._say(depth, f"for {number} in {piece.range}:")
+            self._say(depth, f"for {number} in {replace(piece, stages=piece.stages or prefetched).range}:")
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
 
@@ -379,6 +383,14 @@ class Writer(Values):
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
         self._empty.discard(tile)
         self._loaded.discard(tile)
+
+
+def _copies(loop: ir.Loop) -> bool:
+    """Whether a loop reads one of several copies of a tensor in each iteration, and nothing waits for matrix units."""
+    return any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body) and not any(
+        isinstance(node, ir.Loop) or (isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul))
+        for node in loop.body
+    )
 
 
 def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
