@@ -23,7 +23,7 @@ from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.views.plots.race import crossing, race as draw
 
@@ -68,7 +68,8 @@ def run(
     if "L" in inputs:  # logarithms are to base 2 in the kernels
         inputs["L"] = inputs["L"] * np.log2(np.e)
     pairs = None if name.startswith("matmul") else schedule.problem.grid(dims)
-    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs)
+    limited = isinstance(band, Band) and None not in (band.before, band.after)
+    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs, band=allowed if limited else None)
 
     def by_place(by_tensor: Mapping[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()

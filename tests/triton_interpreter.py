@@ -45,6 +45,7 @@ class Array:
         self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
         self.read, self.written = 0, 0
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
+        self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
         self.part = False  # whether of some rows at once
         self.beside = [0, 0]  # words read and written where there is no pair
 
@@ -55,9 +56,18 @@ class Array:
             self.read += places.size
         if self.pairs is not None:
             _, *numbers = np.unravel_index(places, self.shape)
+            if self.allowed is not None:
+                numbers[1] = numbers[1] + self.first(numbers[0] * self.shape[3] + LANGUAGE.start * self.part)
             rows, columns = (numbers[axis] * self.shape[3 + axis] + numbers[2 + axis] for axis in (0, 1))
             rows = rows + LANGUAGE.start * self.part
             self.beside[written] += int(((rows >= self.pairs[0]) | (columns >= self.pairs[1])).sum())
+
+    def first(self, rows: np.ndarray) -> np.ndarray:
+        """The number of the first tile with an allowed pair, in tiles of rows that begin at these."""
+        assert self.allowed is not None
+        tall, wide = self.shape[3:]
+        number = {row: int(np.argmax(self.allowed[row : row + tall].any(axis=0))) // wide for row in set(rows.tolist())}
+        return np.array([number[row] for row in rows.tolist()], np.int64)
 
     def fill_(self, value: float) -> None:
         self.values[:] = value
@@ -191,12 +201,13 @@ def run(
     dtype: str,
     pairs: tuple[int, int] | None = None,
     shift: np.ndarray | None = None,
+    band: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
     tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
-    the gradient of L, if it is an argument.
+    the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
@@ -205,6 +216,7 @@ def run(
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
         if len(shape) == 5:
             arrays[-1][1].pairs, arrays[-1][1].part = pairs, "at_once" in next(shapes)
+            arrays[-1][1].allowed = band
         else:
             next(shapes)
         return arrays[-1][1]

@@ -13,6 +13,7 @@ from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
 
@@ -101,7 +102,7 @@ FEWEST_ROWS = 256
 
 
 def within(
-    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None
+    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None, mask: Mask | None = None
 ) -> list[tuple[Tiling, int]]:
     """A tiling as it is or, if its tables take more bytes than there is room for, cut: (tiling, heads at once).
 
@@ -109,33 +110,33 @@ def within(
     heads at once, too. Empty if not even the fewest rows fit.
     """
     schedule = get(tiling.schedule).in_dims(dims)
-    if room is None or heads * workspace(schedule.program, {**dims, **tiling.blocks}, dtype) <= room:
+    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype, mask)
+    if room is None or heads * whole <= room:
         return [(tiling, heads)]
-    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype)
     fitting = []
     for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
         if at_once * whole <= room:
             fitting = [(tiling, at_once)]  # as many heads as fit
-        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
+        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
                 fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
 
 
-def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str) -> int:
+def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:
     """The fewest bytes of tables that a tiling can be cut to."""
     name, blocks = IN_ROWS.get(tiling.schedule, tiling.schedule), {"C": FEWEST_ROWS, "e": LEAST_SIDE, **tiling.blocks}
-    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype)
+    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype, mask)
 
 
-def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int:
+def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int, mask: Mask | None) -> int:
     """Rows at once of one head, as evenly as multiples of `FEWEST_ROWS` can be; 0 if none fit."""
     program = get(IN_ROWS[tiling.schedule]).in_dims(dims).program
     n_q = dims.get("n_q", dims.get("n", 0))
 
     def taken(rows: int) -> int:
-        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype)
+        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype, mask)
 
     if taken(FEWEST_ROWS) > room:
         return 0

@@ -175,7 +175,7 @@ def _setting(
         mask=mask,
         scale=scale,
         of={tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()},
-        tables=tables(program, made, sizes),
+        tables=tables(program, made, sizes, mask),
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
@@ -222,7 +222,7 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
-        shape = ", ".join(setting.tables.texts(tensor, setting.sizes, setting.size, "triton.cdiv"))
+        shape = ", ".join(setting.tables.texts(tensor, setting.sizes, setting.size, False))
         kind = "float32" if is_float32(program, tensor) else setting.dtype
         lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
     return lines

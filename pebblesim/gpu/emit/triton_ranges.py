@@ -366,7 +366,7 @@ class Ranges:
 
 
 def _moves(loop: ir.Loop) -> bool:
-    """Whether tiles of the range of a loop enter the cache in it: else it makes no difference which of them are ragged."""
+    """Whether tiles of a loop's range enter the cache in it; else it makes no difference which of them are ragged."""
     inside = {loop.range} | {each.range for each in ir.walk(loop.body) if isinstance(each, ir.Loop)}
     return any(rng in inside for node in ir.walk(loop.body) if (tile := ir.entering(node)) for rng in tile.ranges)
 
