@@ -47,6 +47,7 @@ class Array:
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
         self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
         self.part = False  # whether of some rows at once
+        self.copied: Array | None = None  # what it stands for, with longer rows
         self.beside = [0, 0]  # words read and written where there is no pair
 
     def touched(self, places: np.ndarray, written: bool) -> None:
@@ -73,12 +74,25 @@ class Array:
         self.values[:] = value
         self.written += self.values.size
 
-    def __isub__(self, other: Array) -> Array:
-        self.values -= other.values
-        return self
+    def __getitem__(self, key: tuple[slice, slice]) -> Rows:
+        return Rows(self, key[1].stop)
 
     def numpy(self) -> np.ndarray:
         return self.values.reshape(self.shape)
+
+
+class Rows:
+    """The first words of each row of an array."""
+
+    def __init__(self, array: Array, words: int) -> None:
+        self.array, self.values = array, array.numpy()[:, :words]
+
+    def copy_(self, other: Array) -> None:
+        self.values[:] = other.numpy()
+        self.array.copied = other
+
+    def sub_(self, other: Array) -> None:
+        self.values -= other.numpy()
 
 
 class Pointer:
@@ -110,7 +124,7 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
-            def launch(*arrays: Array | int, num_warps: int, num_stages: int) -> None:
+            def launch(*arrays: Array | int, num_warps: int, num_stages: int, maxnreg: int = 255) -> None:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
@@ -233,7 +247,7 @@ def run(
     }
     words: Counter[tuple[str, str]] = Counter()
     for _, array in arrays:
-        name = names.get(id(array), "between")
+        name = names.get(id(array.copied or array), "between")
         words["read", name] += array.read
         words["written", name] += array.written
         words["read", "beside"] += array.beside[False]

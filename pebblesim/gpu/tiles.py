@@ -26,7 +26,8 @@ class Tiling:
         blocks: its block sizes.
         warps: of each thread block.
         stages: copies of the operands in flight.
-        apart: warps and stages of launches that have others, by the name of the launch.
+        apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
+            registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
@@ -35,7 +36,7 @@ class Tiling:
     blocks: Mapping[str, int]
     warps: int = 8
     stages: int = 3
-    apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
     even: bool = False
 
@@ -44,12 +45,13 @@ class Tiling:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
-        apart = "".join(f"; {name}: {warps} warps, {stages} stages" for name, (warps, stages) in self.apart.items())
+        apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
-        return self.apart.get(launch, (self.warps, self.stages))
+        warps, stages, *_ = self.apart.get(launch, (self.warps, self.stages))
+        return warps, stages
 
 
 def _small_cache(schedule: str) -> tuple[Tiling, ...]:
@@ -61,9 +63,11 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
     )
 
 
-def _two_pass(sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int]) -> Tiling:
-    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
-    return Tiling("backward-two-pass-blocked", blocks, 8, 4 if widths[1] <= 128 else 3, {"dK, dV": own}, widths)
+def _two_pass(
+    sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int], **others: tuple[int, ...]
+) -> Tiling:
+    blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths)
 
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
@@ -81,11 +85,11 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),
-        _two_pass((128, 64, 64, 64), (4, 3), (1, 64)),
+        _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
         _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
         _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""

@@ -25,7 +25,7 @@ from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
-from pebblesim.gpu.emit.tables import tables
+from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.gpu.emit.words import WORDS, is_float32
@@ -35,6 +35,9 @@ from pebblesim.launches.launches import Launch, check_alike, launches
 
 FAR = 2**31
 """Words whose addresses do not fit into 32 bits."""
+
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Triton's names of warps, of stages, and of the most registers of a thread."""
 
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
@@ -63,7 +66,7 @@ def triton(
     scale: float | None = None,
     warps: int = 8,
     stages: int = 3,
-    apart: Mapping[str, tuple[int, int]] | None = None,
+    apart: Mapping[str, tuple[int, ...]] | None = None,
     far: bool | None = None,
 ) -> Source:
     """Write the Triton source of a program.
@@ -76,7 +79,8 @@ def triton(
         mask: which pairs are allowed, for a program traced under a mask.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         warps, stages: warps and pipeline stages of each launch.
-        apart: those of launches that have others, by the name of the launch.
+        apart: those of launches that have others, by the name of the launch, and behind them, if given, the most
+            registers of a thread.
         far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
 
     Raises:
@@ -116,12 +120,14 @@ def triton(
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = "num_warps={}, num_stages={}".format(*(apart or {}).get(launch.name, (warps, stages)))
+        own = ", ".join(map("{}={}".format, OPTIONS, (apart or {}).get(launch.name, (warps, stages))))
         depth = "    " if around is None else "        "
         called = f"{writer.kernel.name}[({writer.programs}, heads)]"
         calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
         if _shifted(program, launch) is not None:
-            calls += [f"    if {SHIFT} is not None:", f"        {setting.of[program.tensors[SHIFTED]]} -= {SHIFT}"]
+            rows = setting.size(program.tensors[SHIFTED].shape[0])
+            shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
+            calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
     fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
     lines = [
         f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
@@ -212,6 +218,14 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         matrices = [of[tensor] for tensor in given if len(tensor.shape) == 2]
         lines.append(f"    if max(each.shape[1] * each.shape[2] for each in ({', '.join(matrices)},)) >= 2**31:")
         lines.append('        raise ValueError("these kernels need heads of less than 2**31 words")')
+    for tensor in () if setting.even else given:
+        if tensor in setting.tables.aligned:
+            rows, name = setting.size(tensor.shape[0]), of[tensor]
+            lines += [
+                f"    if {rows} % {GROUP_OF_WORDS}:  # each head's begins where wide accesses can",
+                f"        given, {name} = {name}, {_empty(setting, tensor)}",
+                f"        {name}[:, :{rows}].copy_(given)",
+            ]
     around = next((launch.around for launch in made if launch.around is not None), None)
     if around is not None:
         block = ir.length(around.range.block, setting.sizes)
@@ -222,7 +236,11 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
-        shape = ", ".join(setting.tables.texts(tensor, setting.sizes, setting.size, False))
-        kind = "float32" if is_float32(program, tensor) else setting.dtype
-        lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
+        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
     return lines
+
+
+def _empty(setting: Setting, tensor: ir.Tensor) -> str:
+    """The text of a new tensor."""
+    kind = "float32" if is_float32(setting.program, tensor) else setting.dtype
+    return f"torch.empty((heads, {', '.join(setting.lengths(tensor, False))}), dtype=torch.{kind}, device=device)"

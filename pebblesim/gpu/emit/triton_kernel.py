@@ -100,7 +100,7 @@ class Writer(Values):
         return "\n".join(self._lines)
 
     def _lengths(self, tensor: ir.Tensor) -> list[str]:
-        return self._setting.tables.texts(tensor, self._sizes, self._setting.size, True)
+        return self._setting.lengths(tensor, True)
 
     def _grid(self) -> None:
         loops = self._launch.grid

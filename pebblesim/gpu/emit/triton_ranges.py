@@ -54,6 +54,10 @@ class Setting:
     far: bool
     logarithms: set[ir.Tensor]
 
+    def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
+        """The lengths of a tensor in memory as text, in a kernel or around it."""
+        return self.tables.texts(tensor, self.sizes, self.size, kernel, self.even)
+
     def size(self, dim: str) -> str:
         """A dimension as text."""
         return dim if dim in self.free else str(self.sizes[dim])
