@@ -67,7 +67,7 @@ def cache(
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
     from pebblesim.cachesim import traces
-    from pebblesim.cachesim.cache import CacheTable, table
+    from pebblesim.cachesim.result import CacheTable, table
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))
     if output is not None:
