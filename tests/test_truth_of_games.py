@@ -22,7 +22,7 @@ from pebblesim.core.errors import PebblesimError, TraceError, UsageError
 from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
-from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
+from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum, tracing
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 
@@ -32,7 +32,7 @@ MANY = 10**6
 def untraced(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Schedule:
     """A copy of a schedule, traced without looking for repeated work."""
     with monkeypatch.context() as patch:
-        patch.setattr(machine, "check_repeats", lambda program: None)
+        patch.setattr(tracing, "check_repeats", lambda program: None)
         again = replace(schedule)
         assert again.program
     return again
