@@ -23,7 +23,6 @@ from pebblesim.counting.arguments import problem_dims
 from pebblesim.language import Block, Machine, Tensor, masks
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, Schedule, schedule as register
-from pebblesim.language.tile_ranges import TileRange
 
 any_schedule = st.sampled_from(list(SCHEDULES.values()))
 blocked = [schedule for schedule in SCHEDULES.values() if schedule.blocks]

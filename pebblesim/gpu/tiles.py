@@ -87,6 +87,24 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
 """For each problem, the kernels that are forecast and raced."""
 
 
+SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(1, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
+    ),
+    "backward-qkv": (),
+}
+"""For blocks of threads with less shared memory than `LARGE` bytes."""
+
+LARGE = 160 * 1024
+
+
+def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
+    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
+    return (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
+
+
 IN_ROWS = {
     "scores-stored-blocked": "scores-stored-in-rows",
     "small-cache-backward-blocked": "small-cache-backward-in-rows",

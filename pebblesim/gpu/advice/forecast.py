@@ -19,14 +19,14 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
-from pebblesim.gpu.tiles import TILINGS, Tiling, check, least_room, within
+from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
 from pebblesim.language.masks import Mask
 
 MANY_WAVES = 8
 """From this number of waves on blocks no longer run in waves, because they drift apart."""
 
 MOST_THREADS = 2048
-"""Threads on a multiprocessor."""
+"""Threads on a multiprocessor, where the card does not say."""
 
 REGISTERS_BESIDES = 64
 """32-bit registers that a thread uses for addresses and counters."""
@@ -128,7 +128,12 @@ def can_forecast(card: Card) -> bool:
 def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
-    return timed(cost, rate, {name: card.figures[name].value for name in NEEDED})
+    return timed(cost, rate, figures_of(card))
+
+
+def figures_of(card: Card) -> dict[str, float]:
+    """The figures of a card that a forecast takes, as plain numbers."""
+    return {name: card.figures[name].value for name in (*NEEDED, "threads") if name in card.figures}
 
 
 def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
@@ -193,7 +198,7 @@ def _resident(cost: LaunchCost, figure: Mapping[str, float]) -> tuple[int, int]:
         min(
             int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
             int(words // (threads * registers)),
-            MOST_THREADS // threads,
+            int(figure.get("threads", MOST_THREADS)) // threads,
         ),
     )
     return resident, resident * int(figure["multiprocessors"])
@@ -232,7 +237,7 @@ def forecasts(
     mask: Mask | None = None,
     workspace: int | None = None,
 ) -> tuple[Forecast, ...]:
-    """Forecast all kernels in `TILINGS` that fit on a card, fastest first; empty if there are no kernels.
+    """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
 
     Args:
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
@@ -243,7 +248,7 @@ def forecasts(
         UsageError: the workspace is too little for any kernel that fits.
     """
     fitting = []
-    for tiling in TILINGS.get(problem_name, ()):
+    for tiling in tilings(problem_name, card.size("shared_per_block")):
         for cut, at_once in within(tiling, dims, heads, dtype, workspace):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
@@ -256,35 +261,3 @@ def forecasts(
             least = min(least_room(each.tiling, dims, dtype) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
     return tuple(sorted(fitting, key=lambda each: each.seconds))
-
-
-PASTED = {
-    "a": "BLOCK_M",
-    "b": "BLOCK_N",
-    "c": "BLOCK_D",
-    "B_r": "BLOCK_M",
-    "B_c": "BLOCK_N",
-    "b_r": "BLOCK_M1",
-    "b_c": "BLOCK_N1",
-}
-"""Names of the blocks in kernels."""
-
-
-def pasted(forecast: Forecast, dims: Mapping[str, int], heads: int) -> list[str]:
-    """Return lines for a user's own kernel: its tile, its launch settings, and the resources of each launch."""
-    named = {PASTED.get(name, name): size for name, size in forecast.tiling.blocks.items()}
-    width = max(size for name, size in dims.items() if name.startswith("d"))
-    named.setdefault("BLOCK_D", 1 << (width - 1).bit_length())  # the whole head dimension, as tiles have it
-    sizes = ", ".join(f"{name} = {size}" for name, size in named.items())
-    lines = [f"  {sizes}, num_warps = {forecast.tiling.warps}, num_stages = {forecast.tiling.stages}"]
-    at_once = heads // forecast.rounds
-    for launch in forecast.launches:
-        cost = launch.cost
-        often = f"{cost.times} times " if cost.times > 1 else ""
-        lines.append(
-            f"  {cost.name}: {often}grid ({-(-cost.programs // at_once // cost.times)}, {at_once}), "
-            f"{cost.storage.shared:,} bytes of shared memory, {launch.seconds * 1e6:,.0f} µs, mostly {launch.binds}"
-        )
-    if forecast.rounds > 1:
-        lines.append(f"  all that {forecast.rounds} times, for {at_once} heads each")
-    return lines

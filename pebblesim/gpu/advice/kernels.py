@@ -1,0 +1,194 @@
+"""Our kernels on matrix units for a card: which fit, their tiles in a kernel's words, and the least time of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.tables import Sheet
+from pebblesim.gpu.advice import amounts, cards
+from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.launch_costs import Round
+from pebblesim.gpu.tiles import TILINGS, Tiling
+from pebblesim.language.masks import Band, Mask
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.advice.result import Advice
+
+NAMED = {
+    "a": "BLOCK_M",
+    "b": "BLOCK_N",
+    "c": "BLOCK_D",
+    "B_r": "BLOCK_M",
+    "B_c": "BLOCK_N",
+    "b_r": "BLOCK_M1",
+    "b_c": "BLOCK_N1",
+    "S": "SPLIT",
+}
+"""What kernels call the blocks."""
+
+
+def kernels(
+    problem_name: str,
+    dims: Mapping[str, int],
+    card: Card,
+    dtype: str,
+    heads: int,
+    mask: Mask | None,
+    blocks: Mapping[str, int] | None,
+    workspace: int | None,
+) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
+    """Our kernels that fit on a card, the fastest first, and those with the user's tile, each with its forecast.
+
+    Where a card was not calibrated, the order is by scaled rates of another one; see `cards.with_rates`.
+    """
+    if why_none(problem_name, card, dtype, mask):
+        return (), ()
+    assert mask is None or isinstance(mask, Band)
+    with_rates = cards.with_rates(card)
+    ranked = forecasts(problem_name, dims, with_rates, dtype, heads, mask, workspace)
+    own = []
+    for like in {each.tiling.schedule: each.tiling for each in reversed(ranked)}.values():
+        if blocks and set(blocks) <= set(like.blocks):  # missing blocks are those of the fastest kernel
+            for stages in (4, 3, 2):
+                try:
+                    tiling = Tiling(like.schedule, {**like.blocks, **blocks}, like.warps, stages)
+                    own.append(forecast(tiling, dims, with_rates, dtype, heads, mask))
+                    break
+                except UsageError:
+                    continue
+    return ranked, tuple(own)
+
+
+def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> str | None:
+    """Why there are no kernels to advise; None if there may be some."""
+    if problem_name not in TILINGS:
+        return f"none is written for the problem {problem_name}; there are some for {' and '.join(TILINGS)}"
+    if dtype not in ("bfloat16", "float16"):
+        return f"they take words of 16 bits, and not of {dtype}; add --dtype bf16"
+    if card.peak and dtype not in card.peak:
+        return f"{card.name} has no matrix units for {dtype} that are known (known: {', '.join(card.peak)})"
+    if not (mask is None or isinstance(mask, Band)):
+        return f"they know causal, window:W and band:W, and not {mask}"
+    return None
+
+
+def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
+    """The least seconds in which published rates of a card allow a kernel; None if its rate of products is not known.
+
+    Each launch takes as long as the products of the multiprocessor with most of them, its bytes from L2, and those from
+    and to memory, each part once.
+    """
+    peak = card.peak.get(dtype)
+    if peak is None:
+        return None
+    seconds = 0.0
+    for launch in kernel.launches:
+        cost, limits = launch.cost, [0.0]
+        if cost.working:
+            each = sum(cost.products.values()) / cost.working
+            units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
+            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
+            limits.append(each * busiest / (peak.value / units))
+        if bandwidth := card.rate("l2_bandwidth"):
+            limits.append(cost.moved.reads / bandwidth)
+        limits.append(cost.least / card.figures["memory_bandwidth"].value)
+        seconds += max(limits)
+    return kernel.rounds * seconds
+
+
+def _busiest(blocks: Round, units: int) -> float:
+    """Blocks of average work, at least, on the multiprocessor that has most."""
+    if not blocks:
+        return 0.0
+    if len(blocks) == 1:
+        ((time, number),) = blocks
+        return time * -(-number // units)
+    return max(sum(time * number for time, number in blocks) / units, blocks[0][0])
+
+
+def tile(tiling: Tiling) -> str:
+    """The blocks of a tiling, each beside its name in a kernel."""
+    return ", ".join(
+        f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
+        for name, size in tiling.blocks.items()
+    )
+
+
+def shown(advice: Advice) -> Iterator[str | Sheet]:
+    """The part of an advice on kernels: what to take, and a table of all that fit."""
+    none = why_none(advice.problem, advice.card, advice.dtype, advice.mask)
+    if none is not None or not advice.kernels:
+        small = f"none of them fits into the {advice.card.size('shared_per_block'):,} bytes of a block"
+        yield f"kernels on matrix units: {none or small}"
+        return
+    best = advice.kernels[0]
+    yield f"take {best.tiling.schedule}: {_settings(best, advice.dims)}"
+    yield from _launches(best, advice)
+    yield ""
+    yield "our kernels on matrix units"
+    yield _table(advice)
+    if not advice.card.calibrated:
+        yield (
+            f"no forecast: {advice.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
+            f"forecast needs. The order is by the rates of {cards.MODEL}, scaled."
+        )
+    if advice.own_kernels:
+        yield from (
+            f"your tile: {each.seconds / best.seconds:.2f} x the time of the first" for each in advice.own_kernels
+        )
+
+
+def _settings(kernel: Forecast, dims: Mapping[str, int]) -> str:
+    """The tile and the launch settings of a kernel, to paste."""
+    tiling = kernel.tiling
+    widest = max(size for name, size in dims.items() if name.startswith("d"))
+    whole = "" if "c" in tiling.blocks else f", BLOCK_D={1 << (widest - 1).bit_length()}"
+    return f"{tile(tiling)}{whole}, num_warps={tiling.warps}, num_stages={tiling.stages}"
+
+
+def _launches(best: Forecast, advice: Advice) -> Iterator[str]:
+    heads = advice.times // best.rounds
+    for launch in best.launches:
+        cost = launch.cost
+        often = f"{cost.times} times " if cost.times > 1 else ""
+        said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
+        said += f"{cost.storage.shared:,} bytes of shared memory"
+        if advice.card.calibrated:
+            said += f", {amounts.duration(launch.seconds)}, mostly {launch.binds}"
+        yield said
+    if best.rounds > 1:
+        yield f"  all that {best.rounds} times, for {heads} heads each"
+    if advice.heads_per_problem == 1:
+        blocks = " ".join(f"--block {name}={size}" for name, size in best.tiling.blocks.items())
+        sizes = " ".join(
+            f"-{name} {size}" if len(name) == 1 else f"--size {name}={size}" for name, size in advice.dims.items()
+        )
+        mask = "" if advice.mask is None else f" --mask {advice.mask}"
+        M = f"-M {advice.card.size('shared_per_block')} --dtype {advice.dtype}"
+        yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {sizes} {M} {blocks}{mask} --target triton"
+
+
+def _table(advice: Advice) -> Sheet:
+    useful = amounts.ratio(advice.useful * advice.times, 10**12)
+    rows = []
+    for each in advice.kernels + advice.own_kernels:
+        held = max(launch.cost.storage.shared for launch in each.launches)
+        row = [
+            each.tiling.schedule,
+            tile(each.tiling),
+            each.tiling.warps,
+            each.tiling.stages,
+            f"{held / 1024:,.0f} KiB",
+            advice.tile_of(each).gap,
+            amounts.duration(at_least(each, advice.card, advice.dtype)),
+        ]
+        if advice.card.calibrated:
+            row += [amounts.duration(each.seconds), f"{useful / each.seconds:,.0f}", each.binds]
+        rows.append(row if max(other.rounds for other in advice.kernels) == 1 else [*row, advice.times // each.rounds])
+    columns = ["kernel", "tile", "warps", "stages", "shared", "gap", "at least"]
+    columns += ["forecast", "useful Top/s", "most of it"] if advice.card.calibrated else []
+    columns += ["heads at once"] if len(rows[0]) > len(columns) else []
+    return Sheet(columns, rows, ("kernel", "tile", "forecast", "at least", "warps", "stages"))
