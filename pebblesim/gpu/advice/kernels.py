@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
@@ -115,6 +115,16 @@ def tile(tiling: Tiling) -> str:
         f"{name}={size}" if name not in NAMED else f"{NAMED[name]}={size} ({name})"
         for name, size in tiling.blocks.items()
     )
+
+
+def as_data(kernel: Forecast, advice: Advice) -> dict[str, Any]:
+    """A kernel as printed by `pebblesim advise --json`; `seconds` are None where a card was not calibrated."""
+    least = at_least(kernel, advice.card, advice.dtype)
+    data = kernel.to_dict() | {"gap": advice.tile_of(kernel).gap, "at_least": least}
+    if not advice.card.calibrated:
+        unknown = {"seconds": None, "binds": None}
+        data |= unknown | {"launches": [each | unknown | {"parts": None} for each in data["launches"]]}
+    return data
 
 
 def shown(advice: Advice) -> Iterator[str | Sheet]:

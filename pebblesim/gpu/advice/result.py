@@ -212,9 +212,9 @@ class Advice(Result):
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        forecasts = {"kernels": [kernel.to_dict() for kernel in self.kernels]}
-        own = {"own_kernels": [kernel.to_dict() for kernel in self.own_kernels]}
-        return {**head, "boundaries": boundaries, **roofline, **forecasts, **own}
+        ours = {"kernels": [kernels.as_data(each, self) for each in self.kernels]}
+        own = {"own_kernels": [kernels.as_data(each, self) for each in self.own_kernels]}
+        return {**head, **ours, **own, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
         """A row as data."""
