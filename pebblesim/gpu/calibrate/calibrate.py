@@ -52,6 +52,7 @@ class Calibration(Result):
         held_out: kernels that the rates were not fitted to.
         fitted_to: number of kernels that they were fitted to.
         failed: kernels that could not be run here, each with why.
+        rows: all kernels that were measured.
         seconds: how long it took.
     """
 
@@ -59,6 +60,7 @@ class Calibration(Result):
     held_out: tuple[Compared, ...]
     fitted_to: int
     failed: tuple[Measured, ...]
+    rows: tuple[Measured, ...]
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def from_rows(card: Card, rows: list[Measured], seconds: float) -> Calibration:
     held = (row for number, row in enumerate(fine) if not number % HELD_OUT)
     compared = tuple(Compared(row, forecast_of(row, rates, figures_of(card))) for row in held)
     failed = tuple(row for row in rows if not row.seconds)
-    return Calibration(replace(card, rates=own), compared, len(used), failed, seconds)
+    return Calibration(replace(card, rates=own), compared, len(used), failed, tuple(fine), seconds)
 
 
 def forecast_of(row: Measured, rates: dict[str, float], figures: dict[str, float]) -> float:

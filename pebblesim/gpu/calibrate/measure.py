@@ -198,7 +198,7 @@ def ceilings(torch: Any) -> dict[str, float]:
     for programs, block in ((2 * threads, 8192), (8 * threads, 8192), (8 * threads, 16384)):
         loops = max(1, 2**29 // (programs * block))
         out = torch.empty(programs, device="cuda")
-        call = _streaming(x, out, words, block, loops, programs)
+        call = streaming(x, out, words, block, loops, programs)
         call()
         fastest = max(fastest, 4 * programs * block * loops / seconds_in_graph(torch, call, 5))
     size = min(2**30, torch.cuda.mem_get_info()[0] // 8)
@@ -220,7 +220,7 @@ def _launches(torch: Any, number: int) -> float:
     return seconds_in_graph(torch, call)
 
 
-def _streaming(x: Any, out: Any, words: int, block: int, loops: int, programs: int) -> Callable[[], Any]:
+def streaming(x: Any, out: Any, words: int, block: int, loops: int, programs: int) -> Callable[[], Any]:
     """A launch whose programs read the words of x over and over, past L1, each from a place of its own."""
     text = f"""
 import triton
