@@ -38,11 +38,9 @@ def main() -> None:
 def run(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    made, path = calibrate(folder / "card.toml")
+    made, _ = calibrate(folder / "card.toml")
     save(made.rows + made.failed, folder / "calibrating.jsonl")
-    print(
-        f"calibrated in {made.seconds:.0f} s, {len(made.rows)} kernels, {len(made.failed)} failed, {path}", flush=True
-    )
+    print(f"calibrated in {made.seconds:.0f} s, {len(made.rows)} kernels, {len(made.failed)} failed", flush=True)
     card = cards.with_rates(made.card)
     cells = [Cell(shape, each.tiling) for shape in drawn(SEED, NUMBER) for each in shape.ranked(card, WITHIN)]
     rows = []

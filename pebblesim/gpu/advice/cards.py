@@ -43,7 +43,7 @@ RATES = {
     "memory": "bytes per second between memory and the caches, of a copy",
     "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }
-"""The rates that the kernels of our schedules reach on a card, fitted to measurements (`benchmarks/gpu/fit.py`)."""
+"""The rates that the kernels of our schedules reach on a card, fitted to measurements (`pebblesim gpu calibrate`)."""
 
 NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 """Figures that advice requires."""
