@@ -112,6 +112,17 @@ def cards() -> Mapping[str, Card]:
     return {key: _card(table, f"card {key}", sources) for key, table in tables.items()}
 
 
+def caches() -> dict[str, dict[str, int]]:
+    """Return the bytes of the caches of each built-in card, by what they are: those of a block first."""
+    return {
+        name: {
+            "a block's shared memory": card.size("shared_per_block"),
+            card.last_cache.upper(): card.size(card.last_cache),
+        }
+        for name, card in cards().items()
+    }
+
+
 def card(name: str) -> Card:
     """Return a card that was calibrated here, or a built-in one, with this name: "H200", "h200", "RTX 4090", "4090".
 
