@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import strategies
 from hypothesis import given, strategies as st
+from typer.testing import CliRunner
 
 import pebblesim as ps
+from pebblesim.cli.main import app
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.forecast import can_forecast, forecast, forecasts
@@ -182,6 +185,10 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     assert take.startswith(f"take small-cache-backward-blocked: {named}, BLOCK_D=64 (c), num_warps=")
     launch = next(each.cost for each in best.launches if each.cost.name == "P")
     assert f"  P: grid ({launch.programs // 16}, 16), {launch.storage.shared:,} bytes of shared memory, " in text
+    emitted = re.search(r"its source: pebblesim (gpu emit .*)", text)
+    assert emitted is not None
+    source = CliRunner().invoke(app, emitted[1].split()).stdout
+    assert f"num_warps={best.tiling.warps}, num_stages={best.tiling.stages})" in source and "def run(Q, K, V" in source
     shown = advice.to_dict()["kernels"][0]
     assert shown["launches"][1]["programs"] == launch.programs and shown["at_least"] < shown["seconds"]
 

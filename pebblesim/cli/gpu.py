@@ -90,6 +90,8 @@ def emit(
         str | None,
         typer.Option("--scale", help="For triton: factor of the scores, a number or 1/sqrt(d_k); 1.", metavar="X"),
     ] = None,
+    warps: Annotated[int, typer.Option("--warps", min=1, help="For triton: warps of a block.")] = 8,
+    stages: Annotated[int, typer.Option("--stages", min=1, help="For triton: copies of what loops read.")] = 3,
     workers: Workers = 1,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the source to.")] = None,
@@ -99,7 +101,7 @@ def emit(
     from pebblesim.launches.sectors import moved
 
     if target == "triton":
-        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json)
+        _emit_triton(schedule, sizes, cache, blocks, mask, scale, output, as_json, (warps, stages))
         return
     if target != "cuda":
         raise UnknownName("target", target, ("cuda", "triton"))
@@ -144,6 +146,7 @@ def _emit_triton(
     scale: str | None,
     output: Path | None,
     as_json: bool,
+    launched: tuple[int, int],
 ) -> None:
     from pebblesim.gpu.emit.triton import triton
     from pebblesim.gpu.tiles import in_powers_of_two
@@ -155,7 +158,9 @@ def _emit_triton(
     algorithm = algorithm.in_dims(counted.dims)
     program = algorithm.under(band)
     factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
-    source = triton(program, {**counted.dims, **counted.blocks}, dtype, band, scale=factor)
+    warps, stages = launched
+    sizes_of_all = {**counted.dims, **counted.blocks}
+    source = triton(program, sizes_of_all, dtype, band, scale=factor, warps=warps, stages=stages)
     if output is not None:
         with whole_file(output, f"{str(output)!r} cannot be written") as unfinished:
             unfinished.write_text(source.text, encoding="utf-8")

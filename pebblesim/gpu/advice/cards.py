@@ -51,6 +51,9 @@ NEEDED = ("shared_per_block", "l2", "memory_bandwidth")
 MODEL = "H200"
 """The card whose rates, scaled, stand for those of a card that was not calibrated."""
 
+SCALED = f"scaled from the card {MODEL}"
+"""The source of such rates."""
+
 
 class Figure(NamedTuple):
     """A value and its source."""
@@ -229,10 +232,9 @@ def with_rates(card: Card) -> Card:
     bandwidth = ratio("memory_bandwidth")
     scale = {"products": matrix, "product": 1 / matrix, "elementwise": words, "memory": bandwidth}
     scale |= dict.fromkeys(("late", "writing"), bandwidth * each)
-    said = f"of {model.name}, scaled"
-    rates = {name: Figure(figure.value * scale.get(name, 1.0), said) for name, figure in model.rates.items()}
+    rates = {name: Figure(figure.value * scale.get(name, 1.0), SCALED) for name, figure in model.rates.items()}
     figures = {name: model.figures[name] for name in ("multiprocessors", "registers", "shared_per_multiprocessor")}
-    figures["l2_bandwidth"] = Figure(model.figures["l2_bandwidth"].value * bandwidth, said)
+    figures["l2_bandwidth"] = Figure(model.figures["l2_bandwidth"].value * bandwidth, SCALED)
     if "shared_per_multiprocessor" not in card.figures:
         figures["shared_per_multiprocessor"] = card.figures["shared_per_block"]
     return replace(card, figures=figures | dict(card.figures), rates=rates, scaled=True)

@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.gpu.advice.cards import Card
+from pebblesim.gpu.advice.cards import SCALED, Card
 from pebblesim.gpu.launch_costs import LaunchCost, Round, launch_costs
 from pebblesim.gpu.tiles import Tiling, check, least_room, tilings, within
 from pebblesim.language.masks import Mask
@@ -228,6 +228,41 @@ def forecast(
     return Forecast(tiling, tuple(launch_forecast(cost, card) for cost in costs))
 
 
+def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
+    """The least seconds in which published rates of a card allow a kernel; None if its rate of products is not known.
+
+    Each launch takes as long as the products of the multiprocessor with most of them, its bytes from L2, and those from
+    and to memory, each part once.
+    """
+    peak = card.peak.get(dtype)
+    if peak is None:
+        return None
+    seconds = 0.0
+    for launch in kernel.launches:
+        cost, limits = launch.cost, [0.0]
+        if cost.working:
+            each = sum(cost.products.values()) / cost.working
+            units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
+            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
+            limits.append(each * busiest / (peak.value / units))
+        l2 = card.figures.get("l2_bandwidth")
+        if l2 and l2.source != SCALED:
+            limits.append(cost.moved.reads / l2.value)
+        limits.append(cost.least / card.figures["memory_bandwidth"].value)
+        seconds += max(limits)
+    return kernel.rounds * seconds
+
+
+def _busiest(blocks: Round, units: int) -> float:
+    """Blocks of average work, at least, on the multiprocessor that has most."""
+    if not blocks:
+        return 0.0
+    if len(blocks) == 1:
+        ((time, number),) = blocks
+        return time * -(-number // units)
+    return max(sum(time * number for time, number in blocks) / units, blocks[0][0])
+
+
 def forecasts(
     problem_name: str,
     dims: Mapping[str, int],
@@ -238,6 +273,8 @@ def forecasts(
     workspace: int | None = None,
 ) -> tuple[Forecast, ...]:
     """Forecast all kernels of ours that fit on a card, fastest first; empty if there are no kernels.
+
+    On a card whose rates are scaled ones of another, those that need least come first, and then the fastest.
 
     Args:
         problem_name, dims, card, dtype, heads, mask: as for `forecast`.
@@ -260,4 +297,8 @@ def forecasts(
         if fit:
             least = min(least_room(each.tiling, dims, dtype) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
-    return tuple(sorted(fitting, key=lambda each: each.seconds))
+
+    def rank(each: Forecast) -> tuple[float, float]:
+        return (at_least(each, card, dtype) or 0.0) if card.scaled else 0.0, each.seconds
+
+    return tuple(sorted(fitting, key=rank))

@@ -9,8 +9,7 @@ from pebblesim.core.errors import UsageError
 from pebblesim.core.tables import Sheet
 from pebblesim.gpu.advice import amounts, cards
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
-from pebblesim.gpu.launch_costs import Round
+from pebblesim.gpu.advice.forecast import Forecast, at_least, forecast, forecasts
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language.masks import Band, Mask
 
@@ -42,7 +41,7 @@ def kernels(
 ) -> tuple[tuple[Forecast, ...], tuple[Forecast, ...]]:
     """Our kernels that fit on a card, the fastest first, and those with the user's tile, each with its forecast.
 
-    Where a card was not calibrated, the order is by scaled rates of another one; see `cards.with_rates`.
+    Where a card was not calibrated, the order is by the least time; see `forecasts`.
     """
     if why_none(problem_name, card, dtype, mask):
         return (), ()
@@ -73,40 +72,6 @@ def why_none(problem_name: str, card: Card, dtype: str, mask: Mask | None) -> st
     if not (mask is None or isinstance(mask, Band)):
         return f"they know causal, window:W and band:W, and not {mask}"
     return None
-
-
-def at_least(kernel: Forecast, card: Card, dtype: str) -> float | None:
-    """The least seconds in which published rates of a card allow a kernel; None if its rate of products is not known.
-
-    Each launch takes as long as the products of the multiprocessor with most of them, its bytes from L2, and those from
-    and to memory, each part once.
-    """
-    peak = card.peak.get(dtype)
-    if peak is None:
-        return None
-    seconds = 0.0
-    for launch in kernel.launches:
-        cost, limits = launch.cost, [0.0]
-        if cost.working:
-            each = sum(cost.products.values()) / cost.working
-            units = int(card.figures["multiprocessors"].value) if "multiprocessors" in card.figures else 1
-            busiest = sum(_busiest(blocks, units) for blocks in cost.rounds)
-            limits.append(each * busiest / (peak.value / units))
-        if bandwidth := card.rate("l2_bandwidth"):
-            limits.append(cost.moved.reads / bandwidth)
-        limits.append(cost.least / card.figures["memory_bandwidth"].value)
-        seconds += max(limits)
-    return kernel.rounds * seconds
-
-
-def _busiest(blocks: Round, units: int) -> float:
-    """Blocks of average work, at least, on the multiprocessor that has most."""
-    if not blocks:
-        return 0.0
-    if len(blocks) == 1:
-        ((time, number),) = blocks
-        return time * -(-number // units)
-    return max(sum(time * number for time, number in blocks) / units, blocks[0][0])
 
 
 def tile(tiling: Tiling) -> str:
@@ -143,7 +108,7 @@ def shown(advice: Advice) -> Iterator[str | Sheet]:
     if not advice.card.calibrated:
         yield (
             f"no forecast: {advice.card.name} was not calibrated; `pebblesim gpu calibrate` on one measures what a "
-            f"forecast needs. The order is by the rates of {cards.MODEL}, scaled."
+            f"forecast needs. The order is by what is needed at least, then by rates of {cards.MODEL}, scaled."
         )
     if advice.own_kernels:
         yield from (
@@ -166,6 +131,8 @@ def _launches(best: Forecast, advice: Advice) -> Iterator[str]:
         often = f"{cost.times} times " if cost.times > 1 else ""
         said = f"  {cost.name}: {often}grid ({-(-cost.programs // heads // cost.times)}, {heads}), "
         said += f"{cost.storage.shared:,} bytes of shared memory"
+        if (cost.warps, cost.stages) != (best.tiling.warps, best.tiling.stages):
+            said += f", {cost.warps} warps, {cost.stages} stages"
         if advice.card.calibrated:
             said += f", {amounts.duration(launch.seconds)}, mostly {launch.binds}"
         yield said
@@ -178,6 +145,7 @@ def _launches(best: Forecast, advice: Advice) -> Iterator[str]:
         )
         mask = "" if advice.mask is None else f" --mask {advice.mask}"
         M = f"-M {advice.card.size('shared_per_block')} --dtype {advice.dtype}"
+        mask += f" --warps {best.tiling.warps} --stages {best.tiling.stages}"
         yield f"  its source: pebblesim gpu emit {best.tiling.schedule} {sizes} {M} {blocks}{mask} --target triton"
 
 
