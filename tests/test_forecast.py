@@ -188,7 +188,7 @@ def test_advice_begins_with_a_kernel_to_take() -> None:
     emitted = re.search(r"its source: pebblesim (gpu emit .*)", text)
     assert emitted is not None
     source = CliRunner().invoke(app, emitted[1].split()).stdout
-    assert f"num_warps={best.tiling.warps}, num_stages={best.tiling.stages})" in source and "def run(Q, K, V" in source
+    assert f"num_warps={best.tiling.warps}, num_stages={best.tiling.stages})" in source and "def run(" in source
     shown = advice.to_dict()["kernels"][0]
     assert shown["launches"][1]["programs"] == launch.programs and shown["at_least"] < shown["seconds"]
 

@@ -168,7 +168,6 @@ LONGER: Final = {
     ("asymptotics.tropical", "_Problem"): 358,
     ("dags.optimum_kernel", "search"): 179,
     ("game.pebble_machine", "run"): 199,
-    ("gpu.advice.result", "Advice"): 308,
     ("gpu.emit.cuda", "_Writer"): 333,
     ("gpu.emit.triton_kernel", "Writer"): 344,
     ("schedules.activation", "define"): 61,

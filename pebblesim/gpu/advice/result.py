@@ -18,10 +18,10 @@ from pebblesim.core.results import Result
 from pebblesim.core.sizes import BYTES, listed
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.count import Counted, count
-from pebblesim.gpu.advice import kernels
 from pebblesim.gpu.advice.amounts import amount, duration, ratio, sizes
 from pebblesim.gpu.advice.cards import Card
 from pebblesim.gpu.advice.forecast import Forecast
+from pebblesim.gpu.advice.kernels import Kernels
 from pebblesim.language.masks import Band, Mask
 from pebblesim.language.problems import problem
 from pebblesim.language.program import in_parts
@@ -148,10 +148,22 @@ class Advice(Result):
         """Return (limit, seconds), the roofline time of a tile; None if the arithmetic rate is not known."""
         return None if self.peak is None else max(self.limits(tile).items(), key=lambda item: item[1])
 
-    def tile_of(self, kernel: Forecast) -> Counted:
-        """The count of a kernel's tile at the multiprocessors."""
-        tiling, M = kernel.tiling, self.boundaries[0].M
-        return count(tiling.schedule, M=M, blocks=tiling.blocks, mask=self.mask, **_any(self.dims))
+    @property
+    def ours(self) -> Kernels:
+        """Our kernels, to be shown."""
+        return Kernels(
+            self.card,
+            self.problem,
+            self.dims,
+            self.dtype,
+            self.mask,
+            self.times,
+            self.heads_per_problem > 1,
+            self.useful,
+            self.boundaries[0].M,
+            self.kernels,
+            self.own_kernels,
+        )
 
     @cached_property
     def fastest(self) -> Counted:
@@ -161,7 +173,7 @@ class Advice(Result):
         the least I/O. Differences below 1 % are ignored; then it is the tile with the least I/O at the first boundary.
         """
         if self.kernels:
-            return self.tile_of(self.kernels[0])
+            return self.ours.tile_of(self.kernels[0])
         rows = [row for row in self.boundaries[0].rows if not in_parts(self._program(row))]  # others are no kernels
         worst = [allowed[1] for row in rows if (allowed := self.allowed(row))]
         return next((row for row, each in zip(rows, worst, strict=False) if each <= 1.01 * min(worst)), rows[0])
@@ -212,8 +224,8 @@ class Advice(Result):
             for boundary in self.boundaries
         ]
         roofline = {"roofline": self._allowed(self.fastest), "left_out": LEFT_OUT}
-        ours = {"kernels": [kernels.as_data(each, self) for each in self.kernels]}
-        own = {"own_kernels": [kernels.as_data(each, self) for each in self.own_kernels]}
+        ours = {"kernels": [self.ours.as_data(each) for each in self.kernels]}
+        own = {"own_kernels": [self.ours.as_data(each) for each in self.own_kernels]}
         return {**head, **ours, **own, "boundaries": boundaries, **roofline}
 
     def _row(self, boundary: Boundary, row: Counted) -> dict[str, Any]:
@@ -263,7 +275,7 @@ class Advice(Result):
             shared = self.heads_per_problem
             heads += f" on {self.heads // shared:,} of keys and values, {shared:,} of them counted as one"
         parts: list[str | Sheet] = [f"{self.card.name}: {self.problem}, {given}, {self.dtype}{under}, {heads}"]
-        parts += ["", *kernels.shown(self), "", MODEL]
+        parts += ["", *self.ours.shown(), "", MODEL]
         for boundary in self.boundaries:
             parts += ["", *self._shown(boundary)]
         return [*parts, "", self._roofline()]

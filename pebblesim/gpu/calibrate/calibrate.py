@@ -45,7 +45,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Calibration(Result):
-    """What was measured of a card.
+    """A card as it was measured.
 
     Attributes:
         card: the card, with its rates.
