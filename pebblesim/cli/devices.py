@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pebblesim.cli.completion import one_of, parallel_schedules
-from pebblesim.cli.options import AsJson, command, family
+from pebblesim.cli.options import AsJson, Sizes, command, family
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
@@ -31,8 +31,7 @@ def devices(
         ),
     ] = None,
     *,
-    n: Annotated[str, typer.Option("-n", help="Tokens: 4096, 64k, 2^20.", metavar="N")],
-    d: Annotated[str, typer.Option("-d", help="Words in a row of a head.", metavar="D")],
+    sizes: Sizes,
     p: Annotated[str, typer.Option("-P", help="Devices.", metavar="DEVICES")],
     heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1,
     kv_heads: Annotated[
@@ -54,6 +53,9 @@ def devices(
         str | None,
         typer.Option("--ownership", help="Who owns which tokens: contiguous, zig-zag or striped.", metavar="NAME"),
     ] = None,
+    latent: Annotated[
+        bool, typer.Option("--latent", help="Values are the first d_v columns of the keys; give --size d_k and d_v.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -71,14 +73,14 @@ def devices(
     run = partial(
         compare,
         schedules or None,
-        n=parse_size("n", n),
-        d=parse_size("d", d),
+        **sizes.dims,
         heads=heads,
         kv_heads=kv_heads,
         M=None if m is None else parse_words(m, dtype),
         backward=backward,
         mask=mask,
         ownership=ownership,
+        latent=latent,
         dtype=dtype,
     )
     devices = parse_size("P", p)

@@ -53,8 +53,11 @@ class Devices(Result):
         """Return the data of `pebblesim devices --json`."""
         team = self.team
         return {
-            "n": team.n,
-            "d": team.d,
+            "n": team.n_q,
+            "d": team.d_k,
+            "n_k": team.n_k,
+            "d_v": team.d_v,
+            "latent": team.latent,
             "heads": team.heads,
             "kv_heads": team.kv_heads,
             "P": team.P,
@@ -111,7 +114,7 @@ class Devices(Result):
         memory = "" if self.M is None else f", M = {self.M:,} words in each device"
         title = (
             f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
-            f"n = {team.n:,}, d = {team.d:,}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"{team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
             f"P = {team.P:,}, {team.ownership} tokens{memory}"
         )
         return [
@@ -130,29 +133,36 @@ class Devices(Result):
 def devices(
     schedules: str | Iterable[str] | None = None,
     *,
-    n: int,
-    d: int,
     P: int,
+    n: int | None = None,
+    d: int | None = None,
+    n_q: int | None = None,
+    n_k: int | None = None,
+    d_k: int | None = None,
+    d_v: int | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
     M: int | None = None,
     backward: bool = False,
     mask: str | None = None,
     ownership: str | None = None,
+    latent: bool = False,
     dtype: str | None = None,
 ) -> Devices:
     """Count the words that attention moves between P devices, under each schedule.
 
     Args:
         schedules: names of schedules; all by default.
-        n: tokens, each with a query, a key and a value in every head.
-        d: words in a row of a head.
         P: devices; each owns ⌊n/P⌋ or ⌈n/P⌉ tokens: their inputs and their outputs.
+        n: tokens, each with a query, a key and a value in every head; or else n_q queries and n_k keys.
+        d: words in a row of a head; or else d_k words in a row of Q and K, and d_v in one of V and O.
+        n_q, n_k, d_k, d_v: where they differ from n and d.
         heads, kv_heads: heads of queries, and of keys and values (as many by default).
         M: words in a device; no limit by default.
         backward: count the backward pass: dQ, dK and dV from Q, K, V, dO, and two statistics of each row.
         mask: None, or "causal".
         ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag for a causal mask, and contiguous without.
+        latent: the values are the first d_v columns of the keys.
         dtype: the type of a word, for a column of bytes.
 
     Returns:
@@ -175,7 +185,20 @@ def devices(
         bytes_of(dtype)
     causal = mask == "causal"
     of_tokens = ownership or ("zig-zag" if causal else "contiguous")
-    team = Team(n, d, heads, heads if kv_heads is None else kv_heads, P, backward, causal, of_tokens)
+    given = {"n_q": (n_q, n), "n_k": (n_k, n), "d_k": (d_k, d), "d_v": (d_v, d)}
+    sizes = {name: own if own is not None else both for name, (own, both) in given.items()}
+    if missing := [name for name, size in sizes.items() if size is None]:
+        raise UsageError(f"{' and '.join(missing)} must be given, or n and d, which stand for n_q, n_k and d_k, d_v.")
+    team = Team(
+        **sizes,  # type: ignore[arg-type]
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        P=P,
+        backward=backward,
+        causal=causal,
+        ownership=of_tokens,
+        latent=latent,
+    )
     names = [schedules] if isinstance(schedules, str) else list(SCHEDULES if schedules is None else schedules)
     counted, left_out = [], dict[str, str]()
     for schedule in _named(names, M, schedules is None):
