@@ -1,14 +1,17 @@
 """Break lines of the core that a seed draws, and see which tests find it.
 
-    .venv/bin/python -m pytest -n0 --cov=pebblesim --cov=graphs --cov=schedules --cov-context=test --cov-report=
-    .venv/bin/python benchmarks/drawn_mutations.py --seed 1 --number 60 --results drawn.json docs/drawn-mutations.md
+    .venv/bin/python -m pytest --cov=pebblesim --cov=graphs --cov=schedules --cov-context=test --cov-report=
+    .venv/bin/python benchmarks/drawn_mutations.py --seed 7 --results drawn.json
+    .venv/bin/python benchmarks/drawn_mutations.py --results drawn.json page.md
 
 `mutations.py` breaks what somebody thought of; here nobody chooses. A line is drawn from all lines of the core on which
 an operator, a comparison, a constant or a call of min or max can be changed, then one such change of the line. It is
-written into the file, in a copy of the repository. The tests that cover the line run first, the quickest before the
-others; if none fails, all quick tests run. What survives is at the head of the page. The coverage data (pytest-cov, a
-development tool that is not among the dependencies) say which tests cover a line; without them all quick tests run at
-once. With `--results FILE` what is known is kept there, so that a run that was interrupted goes on.
+made in a clone of the last commit. First run some of the tests that cover the line, as the data of the first command
+say (pytest-cov is a development tool and not among the dependencies). The lines that survive them are broken all at
+once, and all quick tests run; those that fail are tried on the survivors one by one, until none fails.
+
+What is known is kept in a file, so that a run that was interrupted goes on. Why a change survives ("why"), or which
+test was written for it ("since"), is added there by hand, and the last command makes a page of it.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ import json
 import os
 import random
 import re
-import shutil
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +39,14 @@ CORE = ("pebblesim", "graphs", "schedules")
 OUTSIDE = ("claims", "cli", "gpu", "graphs", "schedules", "sparse_backward", "views")
 """Rooms of pebblesim that are not drawn from: faces and pictures, and the symbolic links to the folders at the top."""
 
+RESULTS = ROOT / "benchmarks" / "drawn_mutations.json"
+"""What is known of the mutations of docs/drawn-mutations.md."""
+
 FIRST = 60
 """Covering tests that are tried before all quick tests."""
+
+CPU_SECONDS = 600, 1800
+"""Seconds after which a process of covering tests, or of all tests, is taken for one that does not end."""
 
 SWAPS: dict[type, str] = {
     ast.Add: "-",
@@ -75,11 +84,11 @@ class Mutation(NamedTuple):
         return f"{self.path}:{self.line}: {self.old.strip()} → {self.new.strip()}"
 
 
-def changes(path: Path) -> Iterator[Mutation]:
+def changes(root: Path, path: Path) -> Iterator[Mutation]:
     """All single changes of the lines of a file; parts that span several lines are left alone."""
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
-    place = path.relative_to(ROOT).as_posix()
+    place = path.relative_to(root).as_posix()
 
     def at(node: ast.expr, start: int, end: int, text: str) -> Mutation:
         # ast counts columns in bytes of UTF-8.
@@ -117,142 +126,206 @@ def between(node: ast.expr) -> Iterator[tuple[ast.expr, ast.AST, ast.expr]]:
         yield from ((left, node.op, right) for left, right in zip(node.values, node.values[1:], strict=False))
 
 
-def sources() -> Iterator[Path]:
+def sources(root: Path) -> Iterator[Path]:
     """The files of the core."""
     for folder in CORE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if folder != "pebblesim" or path.relative_to(ROOT / folder).parts[0] not in OUTSIDE:
+        for path in sorted((root / folder).rglob("*.py")):
+            if folder != "pebblesim" or path.relative_to(root / folder).parts[0] not in OUTSIDE:
                 yield path
 
 
-def drawn(seed: int, number: int) -> list[Mutation]:
+def drawn(root: Path, seed: int, number: int) -> list[Mutation]:
     """Different mutations: a line is drawn, then one of its changes."""
     by_line: dict[tuple[str, int], list[Mutation]] = {}
-    for path in sources():
-        for change in changes(path):
+    for path in sources(root):
+        for change in changes(root, path):
             by_line.setdefault((change.path, change.line), []).append(change)
     dice = random.Random(seed)
     lines = dice.sample(sorted(by_line), number)
     return [dice.choice(by_line[line]) for line in lines]
 
 
-def covering(data: Any, mutation: Mutation) -> list[str]:
-    """The tests that ran the line, as pytest names them; where no test runs it as Python (a loop that is compiled, or a
-    line that runs at import), the tests that ran a file which imports this one."""
-    if tests := ran(data, mutation.path, mutation.line):
-        return sorted(tests)
-    name = re.compile(rf"\b(import|from)\b.*\b{Path(mutation.path).stem}\b")
-    importers = [path for path in sources() if name.search(path.read_text(encoding="utf-8"))]
-    return sorted(set().union(*(ran(data, path.relative_to(ROOT).as_posix(), None) for path in importers)))
+class Coverage:
+    """Which tests run a line of a checkout, from the data of pytest-cov."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        from coverage import CoverageData
+
+        self._root = root
+        self._data: Any = CoverageData(basename=str(path))
+        self._data.read()
+
+    def of(self, mutation: Mutation) -> list[str]:
+        """The tests that ran the line, as pytest names them; where no test runs it as Python (a loop that is compiled,
+        or a line that runs at import), the tests that ran a file which imports this one."""
+        if tests := self._ran(mutation.path, mutation.line):
+            return sorted(tests)
+        name = re.compile(rf"\b(import|from)\b.*\b{Path(mutation.path).stem}\b")
+        importers = [path for path in sources(self._root) if name.search(path.read_text(encoding="utf-8"))]
+        return sorted(set().union(*(self._ran(path.relative_to(self._root).as_posix(), None) for path in importers)))
+
+    def _ran(self, path: str, line: int | None) -> set[str]:
+        """The tests that ran a line of a file, or any line of it."""
+        tests: set[str] = set()
+        for measured in self._data.measured_files():
+            if measured.endswith("/" + path):
+                by_line = self._data.contexts_by_lineno(measured)
+                tests.update(by_line.get(line, ()) if line is not None else itertools.chain(*by_line.values()))
+        return {test.rpartition("|")[0] or test for test in tests - {""}}
 
 
-def known_coverage(path: Path) -> Any:
-    """What pytest-cov wrote, or None if there is no such file."""
-    if not path.exists():
-        return None
-    from coverage import CoverageData
+class Clone:
+    """A clone of the last commit, in which lines are broken and tests run.
 
-    data = CoverageData(basename=str(path))
-    data.read()
-    return data
+    Args:
+        path: where it is; made if there is nothing.
+        workers: number of processes for all tests.
+    """
+
+    def __init__(self, path: Path, workers: int) -> None:
+        self.path, self.workers = path, workers
+        if not (path / ".git").exists():
+            subprocess.run(["git", "clone", "--quiet", ROOT, path], check=True)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, check=True, capture_output=True, text=True)
+        self.commit = head.stdout.strip()
+        self.broken([])
+
+    def broken(self, mutations: Iterable[Mutation]) -> list[Mutation]:
+        """Break these lines and mend all others; return those that are Python."""
+        subprocess.run(["git", "checkout", "--quiet", "."], cwd=self.path, check=True)
+        fine = []
+        for mutation in mutations:
+            file = self.path / mutation.path
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            assert lines[mutation.line - 1].rstrip("\n") == mutation.old, "the clone is of another commit"
+            lines[mutation.line - 1] = mutation.new + "\n"
+            try:
+                compile("".join(lines), mutation.path, "exec")
+            except SyntaxError:
+                continue
+            file.write_text("".join(lines), encoding="utf-8")
+            fine.append(mutation)
+        return fine
+
+    def failing(self, tests: Sequence[str], most: int) -> list[str]:
+        """The first tests that fail, so many at most; all quick tests are tried if none is named.
+
+        Raises:
+            RuntimeError: pytest ran no test.
+        """
+        workers, limit = (0, CPU_SECONDS[0]) if tests else (self.workers, CPU_SECONDS[1])
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), f"--maxfail={most}", "--tb=line", "-rfE"]
+        ended = subprocess.run(
+            [*command, "-p", "no:cacheprovider", *tests],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "CI": "1", "PYTHONPATH": str(self.path), "PYTHONHASHSEED": "0"},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit)),
+        )
+        if ended.returncode == 0:
+            return []
+        lines = ended.stdout.splitlines()
+        if any("while loading" in line or line.startswith("ERROR tests/conftest") for line in lines):
+            return ["pytest does not start"]
+        failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        if failed:
+            return failed
+        if ended.returncode < 0:
+            return ["the run does not end" if -ended.returncode in (9, 24) else f"signal {-ended.returncode}"]
+        raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
 
 
-def ran(data: Any, path: str, line: int | None) -> set[str]:
-    """The tests that ran a line of a file, or any line of it."""
-    tests: set[str] = set()
-    for measured in data.measured_files():
-        if measured.endswith("/" + path):
-            by_line = data.contexts_by_lineno(measured)
-            tests.update(by_line.get(line, ()) if line is not None else itertools.chain(*by_line.values()))
-    return {test.rpartition("|")[0] or test for test in tests - {""}}
+def by_covering(clone: Clone, mutation: Mutation, coverage: Coverage) -> dict[str, Any]:
+    """What is known of a mutation after some of its covering tests."""
+    if not clone.broken([mutation]):
+        return {"found by": "not a program"}
+    tests = coverage.of(mutation)
+    chosen = tests if len(tests) <= FIRST else random.Random(mutation.key).sample(tests, FIRST)
+    found = clone.failing(chosen, 1) if chosen else []
+    return {"found by": found[0] if found else "", "covering": len(tests)}
 
 
-def failing(copy: Path, tests: Sequence[str], workers: int) -> str | None:
-    """The first test that fails in the copy; None if all pass. RuntimeError if pytest ran no test."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", str(workers), "-p", "no:cacheprovider", "--tb=line"]
-    env = {**os.environ, "CI": "1", "PYTHONPATH": str(copy)}
-    ended = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True, env=env)
-    if ended.returncode == 0:
-        return None
-    lines = ended.stdout.splitlines()
-    if any("while loading" in line or line.startswith("ERROR tests/conftest") for line in lines):
-        return "pytest does not start"
-    for line in lines:
-        if line.startswith(("FAILED ", "ERROR ")):
-            return line.split(" ", 1)[1].split(" - ")[0].removeprefix("tests/")
-    if ended.returncode in (1, 2, 3):
-        return "the run of pytest ends"
-    raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
+def by_all(clone: Clone, survivors: Sequence[Mutation]) -> Iterator[tuple[Mutation, str]]:
+    """Those of several mutations that all quick tests find, and by which test."""
+    left = list(survivors)
+    while left:
+        clone.broken(left)
+        failed = clone.failing([], 50)
+        if not failed:
+            return
+        known = [test for test in failed if "::" in test]
+        found = {each: by[0] for each in left if clone.broken([each]) and (by := clone.failing(known, 1))}
+        if not found:  # only together, or the run ended: each by itself
+            found = {each: by[0] for each in left if clone.broken([each]) and (by := clone.failing([], 1))}
+        yield from found.items()
+        if not found:
+            return
+        left = [each for each in left if each not in found]
 
 
-def tried(copy: Path, mutation: Mutation, data: Any, workers: int) -> str:
-    """Which test finds a mutation; "" if it survives all quick tests."""
-    path = copy / mutation.path
-    before = path.read_text(encoding="utf-8")
-    lines = before.splitlines(keepends=True)
-    assert lines[mutation.line - 1].rstrip("\n") == mutation.old
-    lines[mutation.line - 1] = mutation.new + "\n"
-    try:
-        compile("".join(lines), mutation.path, "exec")
-    except SyntaxError:
-        return "not a program"
-    path.write_text("".join(lines), encoding="utf-8")
-    try:
-        if tests := covering(data, mutation) if data else []:
-            chosen = tests if len(tests) <= FIRST else random.Random(mutation.key).sample(tests, FIRST)
-            if by := failing(copy, chosen, 0):
-                return by
-        return failing(copy, [], workers) or ""
-    finally:
-        path.write_text(before, encoding="utf-8")
-
-
-def page(seed: int, results: dict[str, str]) -> str:
+def page(known: dict[str, Any]) -> str:
     """The document."""
-    known = {key: by for key, by in results.items() if by != "not a program"}
-    survivors = [key for key, by in known.items() if not by]
+    tried = {key: each for key, each in known["mutations"].items() if each["found by"] != "not a program"}
+    found, since = (sum(bool(each.get(by)) for each in tried.values()) for by in ("found by", "since"))
     parts = [
-        "# Lines of the core that a seed drew, and what found the change\n",
-        f"`benchmarks/drawn_mutations.py` draws lines of the core by a seed (here {seed}), breaks each in one place,\n"
-        "and runs the quick tests. The first that fails is named.\n",
-        f"{len(known)} mutations, {len(known) - len(survivors)} found.\n",
+        "# Lines that a seed drew, and what found the change\n",
+        "`benchmarks/drawn_mutations.py` draws lines of the core by a seed, breaks each in one place, and runs the\n"
+        "quick tests: first those that cover the line, then all. The first that fails is named; where none failed,\n"
+        "the table says why, or names the test that was written then.\n",
+        f"Seed {known['seed']}, lines of commit {known['commit'][:7]}: {len(tried)} mutations, {found} found; of the "
+        f"{len(tried) - found} others {since} are found now.\n",
+        "| place and change | found by |",
+        "|---|---|",
     ]
-    if survivors:
-        parts += ["## Survivors\n", *(f"- `{key}`" for key in survivors), ""]
-    parts += ["## All\n", "| place and change | found by |", "|---|---|"]
-    parts += [
-        f"| `{key.replace('|', chr(92) + '|')}` | {(by and f'`{by}`') or 'nothing'} |" for key, by in known.items()
-    ]
+    for key, each in tried.items():
+        by = each["found by"] or each.get("since", "")
+        test = f"`{by.removeprefix('tests/')}`" if by else "nothing"
+        why = f": {each['why']}" if each.get("why") else ""
+        parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{key}`", test + why)) + " |")
     return "\n".join(parts) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("page", type=Path, nargs="?", help="the document to write")
+    parser.add_argument("page", type=Path, nargs="?", help="the document to write, from what is known")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", help="data of pytest-cov, by test")
-    parser.add_argument("--results", type=Path, help="what is known already, and where to keep what comes")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="what is known, and where to keep what comes")
+    parser.add_argument("--clone", type=Path, help="where to break lines; by default in a temporary folder")
     parser.add_argument("--workers", type=int, default=2, help="for the run of all quick tests")
     parser.add_argument("--list", action="store_true", help="say what is drawn, and stop")
     given = parser.parse_args()
-    mutations = drawn(given.seed, given.number)
     if given.list:
-        print("\n".join(mutation.key for mutation in mutations))
-        return
-    results = json.loads(given.results.read_text()) if given.results and given.results.exists() else {}
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "copy"
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".coverage*"))
-        data = known_coverage(given.coverage)
-        for number, mutation in enumerate(mutations, 1):
-            if mutation.key not in results:
-                results[mutation.key] = tried(copy, mutation, data, given.workers)
-                if given.results:
-                    given.results.write_text(json.dumps(results, indent=1, ensure_ascii=False))
-            print(f"{number:3} {results[mutation.key] or 'SURVIVES':60} {mutation.key}", flush=True)
-    if given.page:
-        given.page.write_text(page(given.seed, results), encoding="utf-8")
+        print("\n".join(mutation.key for mutation in drawn(ROOT, given.seed, given.number)))
+    elif given.page:
+        given.page.write_text(page(json.loads(given.results.read_text())), encoding="utf-8")
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            clone = Clone(given.clone or Path(scratch) / "clone", given.workers)
+            mutations = drawn(clone.path, given.seed, given.number)
+            tried(clone, mutations, given.seed, Coverage(clone.path, given.coverage), given.results)
+
+
+def tried(clone: Clone, mutations: Sequence[Mutation], seed: int, coverage: Coverage, results: Path) -> None:
+    """Try mutations, and keep what is known after each."""
+    fresh = {"seed": seed, "commit": clone.commit, "mutations": {}}
+    known = json.loads(results.read_text()) if results.exists() else fresh
+    if (known["seed"], known["commit"]) != (seed, clone.commit):
+        raise SystemExit(f"{results} is of seed {known['seed']} and commit {known['commit']}; name another file.")
+
+    def keep(mutation: Mutation, each: dict[str, Any]) -> None:
+        known["mutations"][mutation.key] = each
+        results.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"{len(known['mutations']):3} {each['found by'] or 'survives':60} {mutation.key}", flush=True)
+
+    for mutation in mutations:
+        if mutation.key not in known["mutations"]:
+            keep(mutation, by_covering(clone, mutation, coverage))
+    survivors = [each for each in mutations if not known["mutations"][each.key]["found by"]]
+    for mutation, by in by_all(clone, survivors):
+        keep(mutation, known["mutations"][mutation.key] | {"found by": by})
 
 
 if __name__ == "__main__":

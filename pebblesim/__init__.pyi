@@ -11,8 +11,9 @@ from .api.listing import Listing as Listing, list as list
 from .api.overtaking import bound_exponent as bound_exponent
 from .api.play import Played as Played, play as play
 from .asymptotics.tropical import decide as decide
-from .cachesim.cache import Cached as Cached, CacheTable as CacheTable, accesses as accesses, cache as cache
+from .cachesim.cache import accesses as accesses, cache as cache
 from .cachesim.l2_traffic import L2 as L2, l2 as l2
+from .cachesim.result import Cached as Cached, CacheTable as CacheTable
 from .claims import verify as verify
 from .core.errors import (
     Infeasible as Infeasible,

@@ -297,7 +297,7 @@ def test_the_terms_are_the_count_by_phase_and_by_tensor(data: st.DataObject) -> 
     dims = {dim: data.draw(draw) for dim in schedule.problem.dims}
     blocks = {block: data.draw(draw) for block in schedule.blocks}
     counted = ps.count(schedule, M=1, blocks=blocks, mask=mask, **dims)
-    program, band = schedule.program if mask is None else schedule.masked, masks.of(mask)
+    program, band = schedule.under(mask), masks.of(mask)
     assert band is None or isinstance(band, masks.Band)
     sizes = {**dims, **blocks}
     if band is not None and schedule.name.endswith("-in-rows"):

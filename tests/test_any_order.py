@@ -61,6 +61,39 @@ def test_no_bound_for_every_way_exceeds_a_game_that_absorbs_weights(
     assert all(bound.value > 3 * words for way, bound in of_each.items() if way != "any order of the products")
 
 
+def test_few_pairs_need_products_with_weights_however_P_comes() -> None:
+    """48 pairs, each of which has 16² products with W_V of its own: 6,520 words, where the inputs and outputs, and P,
+    are 4,224 and 4,272."""
+    dims = {"n_q": 48, "n_k": 48, "d": 16, "d_k": 1, "d_v": 16}
+    of_each = best_of_ways(PROBLEMS["projected-backward-qkv"].rectangle, dims, 27, from_text("window:1"))
+    assert {way: bound.value for way, bound in of_each.items()} == {
+        "P made": 6520,
+        "P kept": 6568,
+        "any order of the products": 6520,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "widest"),
+    [
+        ("backward", "any order of the products"),
+        ("backward-qkv", "P kept for some pairs"),
+        ("projected-forward", "any order of the products"),
+        ("projected-backward-qkv", "any order of the products"),
+        ("linear", "any order of the products"),
+    ],
+)
+@given(data=st.data())
+@strategies.draws(20, 300)
+def test_a_way_that_is_a_case_of_another_has_no_lesser_bound(name: str, widest: str, data: st.DataObject) -> None:
+    problem = PROBLEMS[name].rectangle or PROBLEMS[name]
+    dims = {dim: data.draw(SIDE | st.sampled_from([256, 4096]), dim) for dim in problem.dims}
+    masks = st.sampled_from([None, "causal", "window:1", "window:7"]) if problem.maskable else st.none()
+    mask, M = data.draw(masks, "mask"), data.draw(st.integers(1, 40) | st.integers(1, 40_000), "M")
+    of_each = best_of_ways(problem, dims, M, mask and from_text(mask))
+    assert min(bound.value for bound in of_each.values()) == of_each[widest].value
+
+
 def check_bounds(schedule: Schedule, dims: dict[str, int], above: int) -> int:
     """Assert that no bound exceeds a count at `above` words more than the least M; how many bounds were larger than
     the compulsory one."""

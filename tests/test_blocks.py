@@ -361,7 +361,7 @@ def test_words_and_pebbles_in_closed_form_are_those_of_the_count(schedule: Sched
     """And what is said of all sizes between two holds for some of them."""
     dims = {dim: data.draw(SMALL, label=dim) for dim in schedule.problem.dims}
     mask = data.draw(strategies.masks(dims["n"])) if schedule.maskable and data.draw(st.booleans()) else None
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     two = [{name: data.draw(SMALL, label=name) for name in schedule.blocks} for _ in range(3)]
     low, between, high = (
         {name: sorted(each[name] for each in two)[place] for name in schedule.blocks} for place in range(3)
@@ -416,7 +416,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: 
     largest = {1: 40, 2: 16, 3: 6}[len(schedule.blocks)]
     dims = {dim: data.draw(st.integers(1, largest), label=dim) for dim in schedule.problem.dims}
     mask = data.draw(st.none() | strategies.masks(dims["n"])) if schedule.maskable else None
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     sizes = range(1, max(dims.values()) + 1)
     least_M = peak_red(schedule.program, dims | dict.fromkeys(schedule.blocks, 1))
     most_M = peak_red(schedule.program, dims | dict.fromkeys(schedule.blocks, max(dims.values())))
@@ -436,7 +436,7 @@ def test_best_has_the_least_io_of_all_feasible_blocks_under_masks_too(schedule: 
 def test_no_larger_M_moves_more_and_best_no_more_than_fit(schedule: Schedule, data: st.DataObject) -> None:
     dims = {dim: data.draw(ANY, label=dim) for dim in schedule.problem.dims}
     mask = band(schedule, data, max(dims.values()))
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     least_M = peak_red(schedule.program, dims | dict.fromkeys(schedule.blocks, 1))
     M = least_M + data.draw(ANY | st.integers(0, 20), label="M")
     more = M + data.draw(st.integers(1, 9) | ANY, label="more")

@@ -252,6 +252,19 @@ def test_what_an_lru_holds_a_larger_one_holds(stream: Any, capacity: int) -> Non
         assert set(held[capacity]) <= set(held[capacity + 1])
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "M", "mask"), [("flash2-forward", 64, 400, "causal"), ("small-cache-forward", 64, 200, "window:5")]
+)
+def test_blocks_under_a_mask_are_those_of_the_count(name: str, n: int, M: int, mask: str) -> None:
+    """A mask may make smaller blocks the better ones, for the words moved and so for the requests and an L2."""
+    counted = ps.count(name, n=n, d=4, M=M, mask=mask)
+    assert counted.blocks != ps.count(name, n=n, d=4, M=M).blocks
+    stream = ps.accesses(name, n=n, d=4, M=M, mask=mask, machine="moves")
+    assert stream.sizes[stream.ids].sum() == counted.io
+    behind = ps.l2(name, n=n, d=4, M=M, mask=mask, size=2**20)
+    assert behind.blocks == counted.blocks and behind.requested == 4 * counted.io
+
+
 def test_enough_is_the_least_that_is() -> None:
     stream = ps.accesses("flash2-forward", n=40, d=4, M=60)
     sizes = range(int(stream.sizes.max()), stream.touched + 1)  # an item larger than the cache is never found

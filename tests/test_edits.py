@@ -79,7 +79,7 @@ def judge(edited: Schedule, shift: int, summation: str, mask: Mask | None) -> st
     original = SCHEDULES[edited.name]
     mask = mask if original.maskable else None
     try:
-        program = edited.program if mask is None else edited.masked
+        program = edited.under(mask)
     except TraceError:
         return "refused when traced"
     sizes = sizes_of(original, shift)

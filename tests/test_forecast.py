@@ -87,7 +87,7 @@ def test_what_does_not_fit_or_is_for_other_head_dimensions_is_refused() -> None:
 def test_launches_move_what_is_counted(tiling: Tiling, n: int, d: int, heads: int, mask: str | None) -> None:
     schedule, seen = get(tiling.schedule), masks.of(mask)
     costs = launch_costs(tiling, {"n": n, "d": d}, "float16", heads, seen)
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     words = moved_words(program, {"n": n, "d": d, **tiling.blocks}, seen)
     counted = ps.count(tiling.schedule, M=2**60, blocks=tiling.blocks, mask=mask, n=n, d=d).by_tensor
     for name, moved in words.items():  # tables have whole tiles, other tensors are as they are

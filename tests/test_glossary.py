@@ -12,9 +12,10 @@ import pytest
 
 import pebblesim as ps
 from pebblesim.api.glossary import glossary, named_in
-from pebblesim.api.play import set_up
+from pebblesim.api.graph import graph_of
 from pebblesim.cli import main as cli
 from pebblesim.core.errors import UnknownName
+from pebblesim.counting.run import Run
 from pebblesim.game.moves import KINDS
 from pebblesim.game.referee import RULES
 from pebblesim.game.words import MOVES, in_words
@@ -23,7 +24,7 @@ from pebblesim.graphs.summation import PARTS
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import SCHEDULES, of_problem
 
-Run = Callable[[str], str]
+Command = Callable[[str], str]
 
 
 def graphs(name: str) -> Iterator[tuple[str, Cdag]]:
@@ -32,7 +33,7 @@ def graphs(name: str) -> Iterator[tuple[str, Cdag]]:
         sizes = dict.fromkeys(schedule.problem.dims, 2)
         for mask in (None, "window:1") if schedule.maskable else (None,):
             blocks = dict.fromkeys(schedule.blocks, 1)
-            yield schedule.name, set_up(schedule, M=10_000, mask=mask, blocks=blocks, **sizes).graph
+            yield schedule.name, graph_of(Run.of(schedule, sizes, M=10_000, mask=mask, blocks=blocks))
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -63,8 +64,8 @@ def test_every_kind_of_vertex_is_met_and_called_as_the_glossary_says() -> None:
     for graph in (
         ps.graph("forward", n=5, d=4, summation="blocked:4"),
         ps.graph("backward", n=4, d=4, order="U", dQ_block=2, summation="balanced"),
-        set_up("flash2-forward", n=4, d=2, M=60).graph,
-        set_up("flash2-forward", n=4, d=2, M=60, mask=np.tri(4, 4, -1, dtype=bool)).graph,
+        graph_of(Run.of("flash2-forward", {"n": 4, "d": 2}, M=60)),
+        graph_of(Run.of("flash2-forward", {"n": 4, "d": 2}, M=60, mask=np.tri(4, 4, -1, dtype=bool))),
     ):
         for v in range(graph.vertices):
             met.setdefault(graph.locate(v)[3].kind, graph.describe(v))
@@ -129,7 +130,7 @@ def test_the_formulas_are_true(name: str) -> None:
     solves, tried = PROBLEMS[name], set()
     for schedule in of_problem(name):
         sizes = dict.fromkeys(schedule.problem.dims, 3)  # square, so that ones of one length do
-        graph = set_up(schedule, M=10_000, blocks=dict.fromkeys(schedule.blocks, 3), **sizes).graph
+        graph = graph_of(Run.of(schedule, sizes, M=10_000, blocks=dict.fromkeys(schedule.blocks, 3)))
         inputs = solves.random_inputs(sizes, kept=schedule.kept)
         names = [family.name for family in graph.families if family.initial is None and family.blocks == 1]
         values = graph.evaluate(inputs, names)
@@ -182,7 +183,7 @@ def test_a_problem_without_a_glossary_has_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["small-cache", "flash2-forward"])
-def test_show_explains_what_it_prints(name: str, run: Run) -> None:
+def test_show_explains_what_it_prints(name: str, run: Command) -> None:
     text, _, where = run(f"show {name}").partition("\nwhere\n")
     listed = {line.split()[0] for line in where.splitlines()}
     assert listed >= set(SCHEDULES[name].inputs)
@@ -198,13 +199,13 @@ def test_show_explains_what_it_prints(name: str, run: Run) -> None:
         "glossary matmul",
     ],
 )
-def test_the_rules_stand_wherever_a_game_is_shown(line: str, run: Run) -> None:
+def test_the_rules_stand_wherever_a_game_is_shown(line: str, run: Command) -> None:
     assert "\n".join(f"  {rule}" for rule in in_words()) in run(line)
     if line.startswith("play"):
         assert "\n".join(f"  {rule}" for rule in in_words("replace")) in run(f"{line} --rules replace")
 
 
-def test_the_glossary_as_json(run: Run) -> None:
+def test_the_glossary_as_json(run: Command) -> None:
     printed = json.loads(run("glossary matmul --json"))
     assert printed["tensors"][2] == {
         "name": "C", "role": "output", "shape": ["m", "n"], "formula": "A B",
@@ -214,7 +215,7 @@ def test_the_glossary_as_json(run: Run) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The output of a command."""
 
     def run(line: str) -> str:

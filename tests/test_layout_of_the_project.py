@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import networkx as nx
 import pytest
@@ -46,7 +47,7 @@ LAYERS = (
 LATE = {("pebblesim.language.registry", "pebblesim.schedules")}
 """Imports by name, at the first lookup: the schedules that ship with pebblesim."""
 
-PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_machine")
+PLAYER = ("game.player", "game.pebble_assembler", "game.pebble_tables", "game.pebble_machine")
 """The modules that turn a program into moves."""
 
 SHARED_OF_THE_GAME = ("game.moves", "game.numbering")
@@ -158,6 +159,43 @@ def test_the_wheel_lists_every_package() -> None:
 def test_a_top_folder_cannot_be_imported_by_its_short_name(package: str) -> None:
     with pytest.raises(ImportError, match=f"import this package as 'pebblesim.{package}'"):
         importlib.import_module(package)
+
+
+LONGEST: Final = {"function": 60, "compiled": 120, "class": 300}
+"""The most lines of a function without its signature and docstring, of one that numba compiles, and of a class."""
+
+LONGER: Final = {
+    ("asymptotics.tropical", "_Problem"): 358,
+    ("dags.optimum_kernel", "search"): 179,
+    ("game.pebble_machine", "run"): 199,
+    ("gpu.advice.result", "Advice"): 308,
+    ("gpu.emit.cuda", "_Writer"): 333,
+    ("gpu.emit.triton_kernel", "Writer"): 344,
+    ("schedules.activation", "define"): 61,
+    ("schedules.activation_forward", "define"): 81,
+    ("synthesis.rows", "_Rows"): 307,
+}
+"""What is longer, and by how much it may be. This list only gets shorter, and its numbers smaller."""
+
+
+def _sizes(module: str, path: Path) -> Iterator[tuple[tuple[str, str], int, int]]:
+    """(module and name, lines, most lines) of each function and class of a file; inner functions are lines, too."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ClassDef):
+            yield (module, node.name), (node.end_lineno or 0) - node.lineno + 1, LONGEST["class"]
+        elif isinstance(node, ast.FunctionDef):
+            first = node.body[min(len(node.body) - 1, ast.get_docstring(node) is not None)]
+            compiled = any(re.match(r"(kernel|part)\(", ast.unparse(each)) for each in node.decorator_list)
+            most = LONGEST["compiled" if compiled else "function"]
+            yield (module, node.name), (node.end_lineno or 0) - first.lineno + 1, most
+
+
+def test_functions_and_classes_are_short() -> None:
+    sizes = [size for module, path in SOURCES.items() for size in _sizes(module.removeprefix("pebblesim."), path)]
+    too_long = {name: lines for name, lines, most in sizes if lines > LONGER.get(name, most)}
+    assert too_long == {}, "cut these in two; or, if the list has them, they have grown"
+    longer = {name for name, lines, most in sizes if lines > most}
+    assert longer == set(LONGER), "take off the list what is short now"
 
 
 def test_no_docstring_needs_its_neighbour() -> None:

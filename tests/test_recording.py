@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 from strategies import SUMMATIONS, allowed_pairs, few, sizes
 
 import pebblesim as ps
-from pebblesim.api.play import set_up
+from pebblesim.api.graph import graph_of
 from pebblesim.core.errors import UsageError
+from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.game.player import moves, steps
 from pebblesim.language.masks import from_array
@@ -49,10 +50,10 @@ def test_the_steps_of_a_game_are_its_moves(chosen) -> None:
 def test_the_steps_of_a_masked_game_are_its_moves(pairs, block: int) -> None:
     n, allowed = pairs
     mask = from_array(allowed)
-    setup = set_up("flash2-forward", n=n, d=2, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
-    families = setup.graph.families
-    whole = outcome(chunk.copy() for chunk in moves(setup.program, setup.sizes, families, mask=mask))
-    assert outcome(step.moves.copy() for step in steps(setup.program, setup.sizes, families, mask=mask)) == whole
+    run = Run.of("flash2-forward", {"n": n, "d": 2}, M=10**4, blocks={"B_r": block, "B_c": 2}, mask=mask)
+    families = graph_of(run).families
+    whole = outcome(chunk.copy() for chunk in moves(run.program, run.sizes, families, mask=mask))
+    assert outcome(step.moves.copy() for step in steps(run.program, run.sizes, families, mask=mask)) == whole
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------

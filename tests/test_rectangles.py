@@ -66,7 +66,7 @@ def drawn(data: st.DataObject, schedule: Schedule) -> tuple[dict[str, int], Mask
 
 
 def of_mask(schedule: Schedule, mask: Mask | None) -> Any:
-    return schedule.program if mask is None else schedule.masked
+    return schedule.under(mask)
 
 
 @strategies.few(RECTANGULAR, of=3)

@@ -17,8 +17,9 @@ import strategies
 from hypothesis import given, strategies as st
 
 import pebblesim as ps
-from pebblesim.api.play import set_up
+from pebblesim.api.graph import graph_of
 from pebblesim.core.errors import UsageError
+from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, chunks, moves as packed, unpack
 from pebblesim.game.player import moves
 from pebblesim.game.referee import IllegalMove, referee
@@ -49,9 +50,9 @@ def drawn(name: str, data: st.DataObject) -> dict[str, Any]:
 
 
 def game_on_chains(name: str, asked: dict[str, Any]) -> tuple[Cdag, list[int]]:
-    setup = set_up(name, M=PLENTY, **asked)
-    stream = moves(setup.program, setup.sizes, setup.graph.families)
-    return setup.graph, [move for chunk in stream for move in chunk.tolist()]
+    run = Run.of(name, {dim: asked[dim] for dim in asked.keys() - {"blocks"}}, M=PLENTY, blocks=asked["blocks"])
+    graph = graph_of(run)
+    return graph, [move for chunk in moves(run.program, run.sizes, graph.families) for move in chunk.tolist()]
 
 
 def elements_of(graph: Cdag) -> tuple[list[Any], list[int], list[bool]]:

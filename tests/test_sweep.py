@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
@@ -27,12 +28,12 @@ from pebblesim.core import tables
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
 from pebblesim.core.sizes import parse_words, several
 from pebblesim.core.tables import Table
-from pebblesim.counting.heads import Heads
+from pebblesim.counting.run import Run
 from pebblesim.dags.own import OWN
 from pebblesim.language import masks
 from pebblesim.language.problems import PROBLEMS
 from pebblesim.language.program import fingerprint
-from pebblesim.language.registry import SCHEDULES
+from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.sweeps import definitions, rows as sweep_rows
 
 COMMAND = [sys.executable, "-m", "pebblesim", "sweep"]
@@ -705,8 +706,12 @@ def test_no_scheduler_at_an_address_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_worker_of_another_version_computes_nothing() -> None:
-    point = sweep_rows.Point(
-        "count", "small-cache", {"n": 8, "d": 4}, 99, "fit", None, Heads(), "chain", "hong-kung", ""
-    )
+    point = sweep_rows.Point("count", Run.of("small-cache", {"n": 8, "d": 4}, M=99), "hong-kung", "")
     _, row, failure = sweep_rows._work("0.0.0", point.key(), point, sweep_rows.Own((), ()))
     assert row is None and "install the same" in failure
+
+
+def test_a_built_in_schedule_travels_by_its_name() -> None:
+    for schedule in (get("flash2-forward"), get("flash2-forward").in_dims(("n_q", "n_k", "d_k", "d_v"))):
+        sent = pickle.dumps(schedule)
+        assert pickle.loads(sent) is schedule and len(sent) < 200

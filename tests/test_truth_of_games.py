@@ -17,11 +17,12 @@ from strategies import some, unregistered
 
 import pebblesim as ps
 from pebblesim import graphs
-from pebblesim.api.play import set_up, smaller
+from pebblesim.api.play import smaller
 from pebblesim.core.errors import PebblesimError, TraceError, UsageError
+from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, pack
 from pebblesim.game.referee import IllegalMove, Referee, referee
-from pebblesim.language import Block, Machine, Tensor, exp, log, machine, maximum, rowmax, rowsum
+from pebblesim.language import Block, Machine, Tensor, exp, log, maximum, rowmax, rowsum, tracing
 from pebblesim.language.numbers import numbers
 from pebblesim.language.registry import SCHEDULES, Schedule, get
 
@@ -31,7 +32,7 @@ MANY = 10**6
 def untraced(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Schedule:
     """A copy of a schedule, traced without looking for repeated work."""
     with monkeypatch.context() as patch:
-        patch.setattr(machine, "check_repeats", lambda program: None)
+        patch.setattr(tracing, "check_repeats", lambda program: None)
         again = replace(schedule)
         assert again.program
     return again
@@ -493,11 +494,11 @@ def test_smaller_sizes_are_cut_alike(name: str) -> None:
     for sizes in every:
         for sides in (3, 8, 13):
             blocks = {block: sides * (1 + at) for at, block in enumerate(schedule.blocks)}
-            setup = set_up(schedule, M=10**9, blocks=blocks, **sizes)
-            small = smaller(setup.program, setup.sizes)
-            for size, was in setup.sizes.items():
+            run = Run.of(schedule, sizes, M=10**9, blocks=blocks)
+            small = smaller(run.program, run.sizes)
+            for size, was in run.sizes.items():
                 assert 1 <= small[size] <= was
-            for dim in setup.dims:
+            for dim in run.dims:
                 assert small[dim] <= 40
                 for block in schedule.blocks:
                     assert small[block] <= 1 + len(blocks)

@@ -116,7 +116,7 @@ def counted(number: int) -> tuple[dict[str, Any], Source, list[str]]:
     """The counted bytes of a case; the source of its kernels; the names of their arguments."""
     name, dims, heads, blocks, warps, stages, mask = CASES[number]
     schedule, band = get(name), masks.of(mask)
-    program = schedule.program if band is None else schedule.masked
+    program = schedule.under(band)
     words = moved_words(program, {**dims, **blocks}, band)
     moved = moved_bytes(program, words, "bfloat16").each(lambda words: words * heads)
     row = {
@@ -184,7 +184,7 @@ def predicted(row: dict[str, Any]) -> dict[str, int] | None:
 def by_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Bytes that each launch by itself reads from memory, as the model says of L2 and of others in its place."""
     schedule, band = get(row["schedule"]), masks.of(row["mask"])
-    program = schedule.program if band is None else schedule.masked
+    program = schedule.under(band)
     order, heads = order_of(f"grouped:{GROUP}"), HeadsAtOnce(row["heads"])
     kernels = kernels_of(program, {**row["dims"], **row["blocks"]}, False, band)
     found, card = {}, cards.card("H200")

@@ -419,7 +419,7 @@ def _on_grid(place: int) -> int:
 
 def _parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[_Part, ...]:
     """The parts of a schedule that have blocks."""
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     return _parts_of(schedule.program, program, schedule.fit, tuple(dims.items()), summation, mask)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.problems import Scale
 from pebblesim.language.registry import Schedule, get
@@ -113,14 +114,12 @@ def numbers(
         Infeasible, UsageError: as for `count`, or an input is missing or has another shape; or the schedule takes the
             exponential of scores as they are, and they are too large for it.
     """
-    from pebblesim.language.numbers import checked as checked_inputs, numbers as run
+    from pebblesim.language.numbers import checked as checked_inputs, numbers as compute
 
-    pattern = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, mask=pattern)
-    program, allowed = under(pattern, algorithm, sizes)
-    solves = algorithm.problem
-    factor = solves.factor(scale, sizes)
+    run = Run.of(schedule, dims, M=M, blocks=blocks, mask=masks.of(mask))
+    sizes, solves = run.sizes, run.schedule.problem
+    factor = solves.factor(scale, run.dims)
     if inputs is None:
-        inputs = solves.random_inputs(sizes, kept=algorithm.kept, allowed=allowed, scale=factor)
-    inputs = checked_inputs(program, sizes, inputs)
-    return solves.with_scale(run(program, {**sizes, **sides}, solves.with_scale(inputs, factor), pattern), factor, True)
+        inputs = solves.random_inputs(run.dims, kept=run.schedule.kept, allowed=run.allowed, scale=factor)
+    inputs = solves.with_scale(checked_inputs(run.program, run.dims, inputs), factor)
+    return solves.with_scale(compute(run.program, sizes, inputs, run.only_mask), factor, True)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.counting.arguments import AnyMask, problem_dims
+from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.problems import problem
 
 if TYPE_CHECKING:
     from pebblesim.dags.optimum import Optimum, Progress
+    from pebblesim.graphs import GraphSize
     from pebblesim.graphs.cdag import Cdag
 
 
@@ -42,6 +45,32 @@ def graph(problem_name: str, *, summation: str = "chain", mask: AnyMask | None =
     solves = solves.in_dims(dims)
     allowed = None if pattern is None else pattern.allowed(*solves.grid(dims))
     return graphs.build(solves.name, summation=summation, mask=allowed, **dims, **options)
+
+
+def graph_of(run: Run) -> Cdag:
+    """Build the graph that a part of a run is played on.
+
+    Raises:
+        UsageError: the graph does not fit into memory.
+    """
+    from pebblesim import graphs
+    from pebblesim.graphs.in_place import in_place
+
+    built = graphs.build(run.schedule.problem.name, **_options(run))
+    return in_place(built) if run.summation == IN_PLACE else built
+
+
+def size_of_graph(run: Run) -> GraphSize:
+    """Return the size of `graph_of(run)`, without building it."""
+    from pebblesim import graphs
+
+    return graphs.size(run.schedule.problem.name, **_options(run))
+
+
+def _options(run: Run) -> dict[str, Any]:
+    summation = "chain" if run.summation == IN_PLACE else run.summation
+    options = run.schedule.graph_options(run.block_sizes)
+    return {"summation": summation, "mask": run.allowed, **run.dims, **options}
 
 
 def optimum(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pebblesim.analysis.count import count as count_program
-from pebblesim.analysis.peak import IN_PLACE
 from pebblesim.analysis.totals import totals
+from pebblesim.api.graph import graph_of
 from pebblesim.core.results import Result
-from pebblesim.counting.arguments import AnyMask, BlockRule, chosen, under
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
 from pebblesim.language.registry import Schedule
@@ -19,78 +19,10 @@ from pebblesim.language.source import where_is
 
 if TYPE_CHECKING:
     from pebblesim.game.referee import Game
-    from pebblesim.graphs import GraphSize
-    from pebblesim.graphs.cdag import Cdag
     from pebblesim.language.program import Program
 
 MOST_STEPS = 100_000
 """Most primitives that `play` runs on real arrays; this takes about a second."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A schedule and its graph: the state before the first move.
-
-    Attributes:
-        schedule, dims, M, blocks, summation, mask: the arguments, all checked.
-        program: the schedule's program, under the mask if there is one.
-        allowed: the mask as booleans for each pair; None without a mask.
-    """
-
-    schedule: Schedule
-    dims: Mapping[str, int]
-    M: int
-    blocks: Mapping[str, int]
-    summation: str
-    mask: Mask | None
-    program: Program
-    allowed: Any
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Dimensions and blocks by name."""
-        return {**self.dims, **self.blocks}
-
-    @property
-    def graph_size(self) -> GraphSize:
-        """The size of the graph, before it is built."""
-        from pebblesim import graphs
-
-        return graphs.size(self.schedule.problem.name, **self._graph)
-
-    @cached_property
-    def graph(self) -> Cdag:
-        """The graph; it is built on first use.
-
-        Raises:
-            UsageError: the graph does not fit into memory.
-        """
-        from pebblesim import graphs
-        from pebblesim.graphs.in_place import in_place
-
-        built = graphs.build(self.schedule.problem.name, **self._graph)
-        return in_place(built) if self.summation == IN_PLACE else built
-
-    @property
-    def _graph(self) -> dict[str, Any]:
-        options = self.schedule.graph_options(self.blocks)
-        summation = "chain" if self.summation == IN_PLACE else self.summation
-        return {"summation": summation, "mask": self.allowed, **self.dims, **options}
-
-
-def set_up(
-    schedule: str | Schedule,
-    *,
-    M: int,
-    summation: str = "chain",
-    blocks: BlockRule = "fit",
-    mask: AnyMask | None = None,
-    **dims: int,
-) -> Setup:
-    """Set up a game; arguments and errors as for `play`."""
-    pattern = masks.of(mask)
-    algorithm, sizes, M, sides = chosen(schedule, dims, M, blocks, summation, pattern)
-    return Setup(algorithm, sizes, M, sides, summation, pattern, *under(pattern, algorithm, sizes))
 
 
 @dataclass(frozen=True)
@@ -205,6 +137,18 @@ def play(
         Infeasible, UsageError: as for `count`; or the graph does not fit into memory; or the schedule computes
             something that the graph does not have, such as a sum with the same term twice.
     """
+    run = Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=masks.of(mask))
+    return play_run(run, rules, save, strict, progress)
+
+
+def play_run(
+    run: Run,
+    rules: str = "hong-kung",
+    save: str | None = None,
+    strict: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> Played:
+    """Play a part of a run; arguments and errors as for `play`."""
     from contextlib import nullcontext
 
     from pebblesim.game.moves import saving
@@ -212,12 +156,10 @@ def play(
     from pebblesim.game.referee import IllegalMove, Referee
     from pebblesim.language.numbers import numbers
 
-    setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
-    predicted = _predicted(setup.program, setup.sizes, summation, setup.mask)
-    cdag = setup.graph
-    game = Referee(cdag, setup.M, rules, idle=False)
-    what = setup.program, setup.sizes, cdag.families
-    stream = moves(*what, write_takes_red=game.write_takes_red, mask=setup.mask)
+    mask, predicted, cdag = run.only_mask, _predicted(run), graph_of(run)
+    game = Referee(cdag, run.M, rules, idle=False)
+    what = run.program, run.sizes, cdag.families
+    stream = moves(*what, write_takes_red=game.write_takes_red, mask=mask)
     outcome = None
     with saving(save, stream, cdag.describe) if save else nullcontext(stream) as watched:
         try:  # inside the block: the moves of an illegal game are also saved
@@ -226,24 +168,22 @@ def play(
                 if progress:
                     progress((game.reads + game.writes) / predicted["io"])
         except IllegalMove as illegal:
-            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=setup.mask)
+            made_by = source_of(illegal.number, *what, write_takes_red=game.write_takes_red, mask=mask)
             outcome = illegal.game if made_by is None else _with_source(illegal.game, where_is(made_by.line))
             if strict:
                 raise IllegalMove(outcome) from None
-    run_at = _sizes_to_run(setup)
+    run_at = _sizes_to_run(run)
     return Played(
-        schedule=setup.schedule.name,
-        dims=setup.dims,
-        blocks=setup.blocks,
-        summation=summation,
+        schedule=run.schedule.name,
+        dims=run.dims,
+        blocks=run.block_sizes,
+        summation=run.summation,
         game=outcome or game.finish(),
         predicted=predicted,
-        graph_values_match=_values_match(setup.schedule, setup.dims, setup.mask, cdag.evaluate),
-        schedule_values_match=_values_match(
-            setup.schedule, run_at, setup.mask, lambda inputs: numbers(setup.program, run_at, inputs, setup.mask)
-        ),
+        graph_values_match=_values_match(run, run.sizes, cdag.evaluate),
+        schedule_values_match=_values_match(run, run_at, lambda inputs: numbers(run.program, run_at, inputs, mask)),
         run_at=run_at,
-        mask=setup.mask,
+        mask=mask,
     )
 
 
@@ -254,47 +194,46 @@ def _with_source(game: Game, source: str) -> Game:
     return replace(game, violation=replace(game.violation, source=source, message=message))
 
 
-def _predicted(program: Program, sizes: Mapping[str, int], summation: str, mask: Mask | None) -> dict[str, int]:
+def _predicted(run: Run) -> dict[str, int]:
     """Predict the game: "io" and "peak_red"."""
-    counted = count_program(program, sizes, summation, mask)
+    mask = run.only_mask
+    counted = count_program(run.program, run.sizes, run.summation, mask)
     if mask is None:
         return {"io": counted.total.io, "peak_red": counted.peak_red}
     from pebblesim.analysis.masked_peak import masked_peak_red
 
-    return {"io": counted.total.io, "peak_red": masked_peak_red(program, sizes, mask, summation)}
+    return {"io": counted.total.io, "peak_red": masked_peak_red(run.program, run.sizes, mask, run.summation)}
 
 
 def _values_match(
-    algorithm: Schedule,
-    sizes: Mapping[str, int],
-    mask: Mask | None,
-    outputs_of: Callable[[dict[str, Any]], Mapping[str, Any]],
+    run: Run, sizes: Mapping[str, int], outputs_of: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> bool:
-    """Whether random inputs give the reference's outputs, to 1e-10 of the largest entry."""
+    """Whether random inputs of these sizes give the reference's outputs, to 1e-10 of the largest entry."""
     import numpy as np
 
-    allowed = None if mask is None else mask.allowed(*algorithm.problem.grid(sizes))
-    inputs = algorithm.problem.random_inputs(sizes, kept=algorithm.kept, allowed=allowed)
-    reference, outputs = algorithm.problem.reference(inputs, allowed), outputs_of(inputs)
+    solves, mask = run.schedule.problem, run.only_mask
+    allowed = None if mask is None else mask.allowed(*solves.grid(sizes))
+    inputs = solves.random_inputs(sizes, kept=run.schedule.kept, allowed=allowed)
+    reference, outputs = solves.reference(inputs, allowed), outputs_of(inputs)
 
     def close(name: str) -> bool:
         expected = reference[name]
         largest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=1.0))
         return np.allclose(outputs[name], expected, rtol=0, atol=1e-10 * largest)
 
-    return all(map(close, algorithm.program.outputs))
+    return all(map(close, run.program.outputs))
 
 
-def _sizes_to_run(setup: Setup) -> dict[str, int]:
-    """Return the sizes at which the schedule is run: those of the setup, or smaller ones if that takes too long."""
+def _sizes_to_run(run: Run) -> dict[str, int]:
+    """Return the sizes at which the schedule is run: those of the game, or smaller ones if that takes too long."""
     steps = sum(
         amount
-        for phase in setup.program.phases
-        for amount in totals(phase.body, setup.sizes, lambda node, place: [("steps", 1)], setup.mask).values()
+        for phase in run.program.phases
+        for amount in totals(phase.body, run.sizes, lambda node, place: [("steps", 1)], run.only_mask).values()
     )
-    if steps <= MOST_STEPS or not isinstance(setup.mask, masks.Band | None):
-        return setup.sizes
-    return smaller(setup.program, setup.sizes)
+    if steps <= MOST_STEPS or not isinstance(run.mask, masks.Band | None):
+        return run.sizes
+    return smaller(run.program, run.sizes)
 
 
 def smaller(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

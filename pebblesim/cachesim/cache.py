@@ -2,202 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pebblesim.core.errors import Infeasible, UsageError
-from pebblesim.core.results import Result
+from pebblesim.cachesim.result import CLOSE, Cached, CacheTable
+from pebblesim.core.errors import Infeasible, UnknownName, UsageError
 from pebblesim.core.sizes import bytes_of, several, whole
-from pebblesim.core.tables import aligned
 from pebblesim.core.units import Traffic
-from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
-from pebblesim.counting.count import Counted, count_heads
+from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.count import Counted, count_run
 from pebblesim.counting.heads import Heads, shared
+from pebblesim.counting.run import Run
 from pebblesim.language import masks
 from pebblesim.language.registry import Schedule, get
-from pebblesim.lower_bounds.bounds import LowerBound
 
 if TYPE_CHECKING:
     from pebblesim.cachesim.accesses import Grain, Machine
-    from pebblesim.cachesim.policies import Misses
     from pebblesim.cachesim.requests import Stream
     from pebblesim.graphs.cdag import Cdag
-
-CLOSE = 1.1
-"""An LRU cache is large enough if it fetches at most this many times the words that the schedule reads."""
-
-
-@dataclass(frozen=True)
-class Cached:
-    """Results of caches of M words on one stream.
-
-    Attributes:
-        name: name of the schedule or of the stream.
-        M: cache size in words.
-        by_policy: the result of each policy, by name.
-        requests, compulsory: number of requests; number of words that every cache must fetch, because they are read
-            before they are written.
-        requested: number of words that the requests read.
-        counted: the schedule's count; None if the stream is not from a schedule.
-        enough: smallest cache in words with which an LRU fetches at most `CLOSE` times the words that the schedule
-            reads; None if there is no such size, or no schedule.
-        own, bound: the words that the schedule itself moves with a scratchpad of M words, and the lower bound on them;
-            None if the stream is not from a schedule. The stream is that of one head. If heads share keys and values
-            and each is counted separately, it is that of these heads, one after the other. With a mask for each head
-            it is that of all heads of a sequence.
-        heads, times: the heads and sequences, and how often the stream is repeated for all of them.
-    """
-
-    name: str
-    M: int
-    by_policy: Mapping[str, Misses]
-    requests: int
-    compulsory: int
-    requested: int
-    counted: Counted | None = None
-    enough: int | None = None
-    own: Traffic | None = None
-    bound: LowerBound | None = None
-    heads: Heads = field(default_factory=Heads)
-    times: int = 1
-
-    @property
-    def lru(self) -> Misses:
-        """The result of LRU, if it was requested."""
-        return self.by_policy["lru"]
-
-    @property
-    def opt(self) -> Misses:
-        """The result of OPT (Belady), if it was requested."""
-        return self.by_policy["opt"]
-
-    @property
-    def fifo(self) -> Misses:
-        """The result of FIFO, if it was requested."""
-        return self.by_policy["fifo"]
-
-    def total(self, policy: str) -> Traffic:
-        """Return the words that a policy fetches and writes back for all heads and sequences."""
-        return Traffic(self.by_policy[policy].fetched * self.times, self.by_policy[policy].written * self.times)
-
-    def ratio(self, policy: str) -> float | None:
-        """Words that a policy fetches, divided by words that the schedule reads.
-
-        Without a schedule it is the miss ratio: divided by words that the requests read; None if they read nothing.
-        """
-        read = self.requested if self.own is None else self.own.reads
-        return self.by_policy[policy].fetched / read if read else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a row of `pebblesim cache --json`."""
-        row: dict[str, Any] = {"name": self.name, "M": self.M, "requests": self.requests, "compulsory": self.compulsory}
-        row["requested"] = self.requested
-        if self.counted is not None and self.own is not None and self.bound is not None:
-            row |= {
-                "blocks": dict(self.counted.blocks),
-                "reads": self.own.reads,
-                "writes": self.own.writes,
-                "lower_bound": {"value": self.bound.value, "source": self.bound.source},
-                "lru_enough": self.enough,
-            }
-        row |= {
-            policy: {"misses": each.misses, "fetched": each.fetched, "written": each.written}
-            for policy, each in self.by_policy.items()
-        }
-        if not self.heads.is_given:
-            return row
-        totals = {policy: {"words": self.total(policy).io} for policy in self.by_policy}
-        return row | self.heads.to_dict() | {"times": self.times, "totals": totals}
-
-
-@dataclass(frozen=True)
-class CacheTable(Result, Sequence[Cached]):
-    """Rows of one or several streams, by M.
-
-    Attributes:
-        rows: the results.
-        too_small: by (name, M), the smallest feasible M of schedules that do not fit.
-    """
-
-    rows: tuple[Cached, ...]
-    too_small: Mapping[tuple[str, int], int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self.rows[number]
-
-    def __str__(self) -> str:
-        lines = [aligned(*table(self.rows))] if self.rows else []
-        lines += [f"{name} does not fit into {M:,} words; it needs {least:,}." for (name, M), least in self.notes()]
-        if self.heads.is_given:
-            lines += [self.title, aligned(*self.totals())]
-        return "\n".join(lines)
-
-    @property
-    def heads(self) -> Heads:
-        """The heads and sequences of all rows."""
-        return self.rows[0].heads if self.rows else Heads()
-
-    @property
-    def title(self) -> str:
-        """The heading of `totals`: the heads and sequences that it adds up."""
-        among, first = self.heads, self.rows[0]
-        if first.counted is not None and first.counted.parts:
-            one = ", each under its own mask"
-        else:
-            how = "one after the other" if among.separate else "counted as one"
-            one = f", {among.sharing:,} that share keys and values {how}" if among.sharing > 1 else ""
-        return f"{among}{one}: {first.times:,} times the above"
-
-    def totals(self, dtype: str | None = None) -> tuple[list[str], list[list[Any]]]:
-        """(columns, lines): what caches move for all heads and sequences, in words, and in bytes of a type."""
-        policies = list(self.rows[0].by_policy)
-        head = ["stream", "M", *(f"{policy}, words" for policy in policies)]
-        head += [f"{policy}, bytes" for policy in policies] if dtype else []
-        lines = []
-        for row in self.rows:
-            moved = [row.total(policy) for policy in policies]
-            in_bytes = [each.in_bytes(dtype).io for each in moved] if dtype else []
-            lines.append([row.name, row.M, *(each.io for each in moved), *in_bytes])
-        return head, lines
-
-    def notes(self) -> Iterable[tuple[tuple[str, int], int]]:
-        """Return the schedules that did not fit: ((name, M), smallest feasible M)."""
-        return self.too_small.items()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data of `pebblesim cache --json`."""
-        return {
-            "rows": [row.to_dict() for row in self.rows],
-            "too_small": [{"name": name, "M": M, "least_M": least} for (name, M), least in self.notes()],
-        }
-
-
-def table(rows: Sequence[Cached]) -> tuple[list[str], list[list[Any]]]:
-    """Return (columns, lines) of the printed table."""
-    policies = list(rows[0].by_policy)
-    schedules = any(row.counted is not None for row in rows)
-    head = ["stream", "M"] + (["blocks", "reads", "writes"] if schedules else ["requests", "compulsory"])
-    for policy in policies:
-        head += [f"{policy} fetches", *(["÷ reads"] if schedules else ["miss ratio"]), f"{policy} writes"]
-    head += ["bound", "lru enough at"] if schedules else []
-    lines = []
-    for row in rows:
-        line: list[Any] = [row.name, row.M]
-        if row.counted is not None and row.own is not None:
-            line += [row.counted.blocks_in_words, row.own.reads, row.own.writes]
-        else:
-            line += [row.requests, row.compulsory]
-        for policy, each in row.by_policy.items():
-            line += [each.fetched, row.ratio(policy), each.written]
-        if row.bound is not None:
-            line += [row.bound.value, row.enough]
-        lines.append(line)
-    return head, lines
 
 
 def accesses(
@@ -233,22 +57,11 @@ def accesses(
     Raises:
         Infeasible, UsageError: as for `pebblesim.count`, or there are too many requests.
     """
-    from pebblesim.cachesim import accesses as reading
-    from pebblesim.cachesim.policies import in_lines
-
     if machine not in ("uses", "moves") or grain not in ("tiles", "words"):
         raise UsageError(f"machine {machine!r}, grain {grain!r}: use uses or moves, and tiles or words.")
-    algorithm, sizes, _, sides = chosen(schedule, dims, M, blocks)
-    pattern = masks.of(mask)
-    program = algorithm.program if pattern is None else algorithm.masked
-    words = None if line is None else _words_in(line, dtype)
-    stream = reading.accesses(program, {**sizes, **sides}, machine, _finer(grain, words, ways), pattern)
-    return stream if words is None else in_lines(stream, words)
-
-
-def _finer(grain: Grain, words: int | None, ways: int | None) -> Grain:
-    """The grain for a cache with lines of so many words, or with sets: both are of words."""
-    return "words" if words or ways else grain
+    run = Run.of(schedule, dims, M=M, blocks=blocks, mask=masks.of(mask))
+    how = _Replay((), machine, grain, None if line is None else _words_in(line, dtype), ways)
+    return how.in_lines(how.requests(run))
 
 
 def _words_in(line: int, dtype: str) -> int:
@@ -310,83 +123,119 @@ def cache(
         Infeasible: M is too small for the schedule (for several M, if all are too small).
         UsageError: a name, size or file is not allowed.
     """
-    from pebblesim.cachesim.policies import POLICIES, in_lines
-    from pebblesim.cachesim.streams import one_after_another
-    from pebblesim.core.errors import UnknownName
+    from pebblesim.cachesim.policies import POLICIES
 
     sizes = several("M", M) if isinstance(M, str) else [whole("M", each) for each in _several(M)]
-    policies = [policy] if isinstance(policy, str) else list(dict.fromkeys(policy))
-    for each in policies:
-        if each not in POLICIES:
-            raise UnknownName("policy", each, POLICIES)
+    policies = (policy,) if isinstance(policy, str) else tuple(dict.fromkeys(policy))
+    for name in policies:
+        if name not in POLICIES:
+            raise UnknownName("policy", name, POLICIES)
     if not sizes or not policies:
         raise UsageError("give at least one cache size and one policy.")
     words = None if line is None else _words_in(line, dtype)
     if ways is not None:
         whole("ways", ways)
-    algorithm, among, pattern = _schedule(source), Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
-    if algorithm is None:
-        if dims or words is not None or mask is not None or among.is_given:
-            raise UsageError(
-                "sizes, heads, lines and masks are for a schedule; a stream, a graph or a trace has its own."
-            )
-        name, stream = _given(source, order)
-        return CacheTable(tuple(_rows(name, stream, sizes, policies, ways)))
-    if order is not None:
-        raise UsageError("an order of computation is for a graph; leave it out for a schedule.")
-    rows: list[Cached] = []
+    how = _Replay(policies, machine, grain, words, ways)
+    algorithm, among = _schedule(source), Heads(heads, kv_heads, batch, separate)
+    if algorithm is not None:
+        if order is not None:
+            raise UsageError("an order of computation is for a graph; leave it out for a schedule.")
+        return _of_schedule(Run.of(algorithm, dims, M=max(sizes), blocks=blocks, mask=mask, heads=among), sizes, how)
+    if dims or words is not None or mask is not None or among.is_given:
+        raise UsageError("sizes, heads, lines and masks are for a schedule; a stream, a graph or a trace has its own.")
+    return CacheTable(tuple(how.rows(*_given(source, order), sizes)))
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """How requests are made and replayed.
+
+    Attributes:
+        policies: the caches.
+        machine, grain: as for `accesses`.
+        words: words in a line; None without lines.
+        ways: lines in a set; None for a fully associative cache.
+    """
+
+    policies: tuple[str, ...]
+    machine: Machine
+    grain: Grain
+    words: int | None
+    ways: int | None
+
+    def requests(self, run: Run) -> Stream:
+        """Return the requests of a part of a run; lines and sets are of words."""
+        from pebblesim.cachesim.accesses import accesses as requests
+
+        grain = "words" if self.words or self.ways else self.grain
+        return requests(run.program, run.sizes, self.machine, grain, run.only_mask)
+
+    def in_lines(self, stream: Stream) -> Stream:
+        """Return the requests of lines, if the cache has lines."""
+        from pebblesim.cachesim.policies import in_lines
+
+        return stream if self.words is None else in_lines(stream, self.words)
+
+    def rows(self, name: str, stream: Stream, sizes: Sequence[int]) -> Iterable[Cached]:
+        """Yield the result of each cache size on a stream."""
+        from pebblesim.cachesim.policies import compulsory, misses
+
+        by_policy = {policy: misses(stream, sizes, policy, self.ways) for policy in self.policies}
+        fresh, requested = compulsory(stream), stream.requested
+        for number, M in enumerate(sizes):
+            of_policy = {policy: misses[number] for policy, misses in by_policy.items()}
+            yield Cached(name, M, of_policy, len(stream), fresh, requested)
+
+
+def _of_schedule(asked: Run, sizes: Sequence[int], how: _Replay) -> CacheTable:
+    """Return a row for each cache size; sizes at which the blocks are alike are replayed together."""
     small: dict[tuple[str, int], int] = {}
-    alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[Counted]] = {}
+    alike: dict[tuple[tuple[tuple[str, int], ...], ...], list[tuple[Run, Counted]]] = {}
     for size in sizes:
+        run = replace(asked, M=size)
         try:
-            counted = count_heads(algorithm, among, dims, size, blocks, "chain", pattern)
+            counted = count_run(run)
         except Infeasible as error:
             if len(sizes) == 1:
                 raise
-            small[algorithm.name, size] = error.least_M
-            continue
-        sides = tuple(tuple(part.blocks.items()) for part in counted.parts or (counted,))
-        alike.setdefault(sides, []).append(counted)
-    shares = among.sharing if separate else 1
-    for group in alike.values():
-        first = group[0]
-        finer = _finer(grain, words, ways)
-        streams = [_of_counted(algorithm, part, machine, finer) for part in first.parts or (first,) * shares]
-        stream = streams[0]
-        if len(streams) > 1:
-            stream = one_after_another(streams, shares, shared(algorithm.problem).keys if shares > 1 else ())
-        if words is not None:
-            stream = in_lines(stream, words)
-        replayed = _rows(algorithm.name, stream, [c.M for c in group], policies, ways)
-        for row, counted in zip(replayed, group, strict=True):
-            times = 1 if counted.parts else shares
-            own = Traffic(counted.reads * times, counted.writes * times)
-            bound = counted.lower_bound
-            if shares > 1:
-                together = replace(among, separate=False)
-                bound = count_heads(
-                    algorithm, together, dims, counted.M, blocks, "chain", pattern, fallback_to_smallest=True
-                ).lower_bound
-            rows.append(
-                replace(
-                    row,
-                    counted=counted,
-                    enough=_enough(stream, own.reads) if ways is None else None,
-                    own=own,
-                    bound=bound,
-                    heads=among,
-                    times=counted.times // times,
-                )
-            )
-    if not rows:
-        least = min(small.values())
-        raise Infeasible(f"{algorithm.name} fits into none of these caches; it needs {least:,} words.", least)
+            small[run.schedule.name, size] = error.least_M
+        else:
+            alike.setdefault(tuple(tuple(part.block_sizes.items()) for part in run.parts), []).append((run, counted))
+    if not alike:
+        name, least = asked.schedule.name, min(small.values())
+        raise Infeasible(f"{name} fits into none of these caches; it needs {least:,} words.", least)
+    rows = [row for group in alike.values() for row in _alike(group, how)]
     return CacheTable(tuple(sorted(rows, key=lambda row: sizes.index(row.M))), small)
 
 
-def _of_counted(algorithm: Schedule, counted: Counted, machine: Machine, grain: Grain) -> Stream:
-    shape: dict[str, Any] = {"mask": counted.only_mask, "blocks": dict(counted.blocks) or "fit", **counted.dims}
-    return accesses(algorithm, M=counted.M, machine=machine, grain=grain, **shape)
+def _alike(group: Sequence[tuple[Run, Counted]], how: _Replay) -> Iterable[Cached]:
+    """Yield the rows of runs that differ in M only: one stream serves them all."""
+    from pebblesim.cachesim.policies import enough
+    from pebblesim.cachesim.streams import one_after_another
+
+    first, among = group[0][0], group[0][0].heads
+    shares = among.sharing if among.separate else 1
+    own_masks = len(first.parts) > 1
+    streams = [how.requests(part) for part in first.parts] * (1 if own_masks else shares)
+    stream = streams[0]
+    if len(streams) > 1:
+        stream = one_after_another(streams, shares, shared(first.schedule.problem).keys if shares > 1 else ())
+    stream = how.in_lines(stream)
+    times = 1 if own_masks else shares
+    rows = how.rows(first.schedule.name, stream, [run.M for run, _ in group])
+    for row, (run, counted) in zip(rows, group, strict=True):
+        own = Traffic(counted.reads * times, counted.writes * times)
+        together = replace(run, heads=replace(among, separate=False))
+        bounded = counted if shares == 1 else count_run(together, fallback_to_smallest=True)
+        yield replace(
+            row,
+            counted=counted,
+            enough=enough(stream, int(CLOSE * own.reads)) if how.ways is None else None,
+            own=own,
+            bound=bounded.lower_bound,
+            heads=among,
+            times=counted.times // times,
+        )
 
 
 def _several(M: Any) -> Iterable[Any]:
@@ -413,21 +262,3 @@ def _given(source: Any, order: Any) -> tuple[str, Stream]:
     if isinstance(source, str | Path):
         return Path(source).name, traces.load(Path(source))
     return "stream", source if isinstance(source, Stream) else streams.of_ids(source)
-
-
-def _rows(
-    name: str, stream: Stream, sizes: Sequence[int], policies: Sequence[str], ways: int | None
-) -> Iterable[Cached]:
-    from pebblesim.cachesim.policies import compulsory, misses
-
-    by_policy = {policy: misses(stream, sizes, policy, ways) for policy in policies}
-    fresh, requested = compulsory(stream), stream.requested
-    for number, M in enumerate(sizes):
-        of_policy = {policy: each[number] for policy, each in by_policy.items()}
-        yield Cached(name, M, of_policy, len(stream), fresh, requested)
-
-
-def _enough(stream: Stream, reads: int) -> int | None:
-    from pebblesim.cachesim.policies import enough
-
-    return enough(stream, int(CLOSE * reads))

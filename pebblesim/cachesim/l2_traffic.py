@@ -9,11 +9,12 @@ from typing import Any
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
 from pebblesim.core.sizes import bytes_of, whole
-from pebblesim.counting.arguments import AnyMask, BlockRule, chosen
+from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
+from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
 from pebblesim.language.masks import Mask
-from pebblesim.language.registry import Schedule, get
+from pebblesim.language.registry import Schedule
 
 AT_ONCE = 132
 """Default number of thread blocks that run at once: one on each multiprocessor of an H200."""
@@ -122,10 +123,9 @@ def l2(
     """
     from pebblesim.cachesim.l2 import Chip, HeadsAtOnce, order_of, traffic
 
-    wanted, among, solves = order_of(order), Heads(heads, kv_heads, batch, separate), get(schedule).problem
-    cases = among.cases(solves, dims, masks.of(mask))
-    algorithm, sizes, _, sides = chosen(schedule, cases.sizes, M, blocks)
-    (pattern,) = cases.masks
+    wanted, among = order_of(order), Heads(heads, kv_heads, batch, separate)
+    launched = Run.of(schedule, dims, M=M, blocks=blocks, mask=masks.of(mask), heads=among)
+    (run,) = launched.parts
     if wanted.kind == "swizzled" and chiplets not in (1, wanted.number):
         raise UsageError(f"--order {order} is for {wanted.number} chiplets, and there are {chiplets}.")
     several = [at_once] if isinstance(at_once, int) else list(at_once)
@@ -133,20 +133,22 @@ def l2(
     if partitions not in (1, 2):
         raise UsageError(f"partitions = {partitions} was given; an L2 has 1 or 2.")
     chip = Chip(most_at_once, whole("size", size), whole("chiplets", chiplets), contiguous, partitions)
-    program = algorithm.program if pattern is None else algorithm.masked
-    kernels = kernels_of(program, {**sizes, **sides}, wanted.kind == "sawtooth", pattern)
+    kernels = kernels_of(run.program, run.sizes, wanted.kind == "sawtooth", run.only_mask)
     if not isinstance(at_once, int):
         if len(several) != len(kernels):
-            raise UsageError(f"at_once has {len(several)} numbers, and {algorithm.name} has {len(kernels)} launches.")
+            raise UsageError(
+                f"at_once has {len(several)} numbers, and {run.schedule.name} has {len(kernels)} launches."
+            )
         kernels = [replace(each, at_once=number) for each, number in zip(kernels, several, strict=True)]
+    solves = run.schedule.problem
     shared_keys = tuple(name for name in solves.keys if name in solves.inputs)
-    at_once_heads = HeadsAtOnce(cases.times, among.sharing if separate else 1, shared_keys)
+    at_once_heads = HeadsAtOnce(launched.times, among.sharing if separate else 1, shared_keys)
     moved = traffic(kernels, at_once_heads, bytes_of(dtype), wanted, chip)
     return L2(
-        algorithm.name,
-        sizes,
-        sides,
-        cases.times,
+        run.schedule.name,
+        run.dims,
+        run.block_sizes,
+        launched.times,
         order,
         most_at_once,
         size,
@@ -154,7 +156,7 @@ def l2(
         moved.requested,
         moved.read,
         moved.written,
-        pattern,
+        run.only_mask,
         partitions,
     )
 

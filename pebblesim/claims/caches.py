@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 from pebblesim.cachesim import policies
-from pebblesim.cachesim.cache import Cached, accesses, cache
+from pebblesim.cachesim.cache import accesses, cache
 from pebblesim.cachesim.requests import Stream
+from pebblesim.cachesim.result import Cached
 from pebblesim.cachesim.streams import of_ids
 from pebblesim.claims.claim import FAILS, HOLDS, Effort, Finding, claim, shown, tried
 from pebblesim.claims.games import drawn

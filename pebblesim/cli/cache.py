@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from pebblesim.cli.options import (
 from pebblesim.cli.printing import print_json, print_table, say
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import parse_bytes, parse_words, several
+
+if TYPE_CHECKING:
+    from pebblesim.cachesim.result import CacheTable
 
 app = family()
 
@@ -67,7 +70,7 @@ def cache(
     """Replay the accesses of a schedule, or a trace, through automatic caches: LRU, OPT, FIFO."""
     import pebblesim as ps
     from pebblesim.cachesim import traces
-    from pebblesim.cachesim.cache import CacheTable, table
+    from pebblesim.cachesim.result import CacheTable
 
     capacities = several("M", m, lambda text: parse_words(text, dtype))
     if output is not None:
@@ -80,43 +83,22 @@ def cache(
         raise UsageError("--save keeps the stream of one head; leave out how many there are.")
     if all(map(traces.is_trace, sources)) and (sizes.dims or moves or words or blocks.rule != "fit"):
         raise UsageError("sizes, blocks, --moves and --words are of a schedule; a trace has its own requests.")
-    of_cache: dict[str, Any] = {"ways": ways, "dtype": dtype or "float32"}
+    of_cache: dict[str, Any] = {"ways": ways, "dtype": dtype or "float32", "blocks": blocks.rule, "mask": mask}
+    of_cache |= {"machine": "moves" if moves else "uses", "grain": "words" if words else "tiles"}
     of_cache |= {} if line is None else {"line": parse_bytes("a line", line)}
-    grain: Any = "words" if words else "tiles"
-    rows: list[Any] = []
-    notes: list[str] = []
-    small: dict[tuple[str, int], int] = {}
+    policies = [name.strip() for name in policy.split(",")]
+    results = []
     for source in dict.fromkeys(sources):
-        options: dict[str, Any] = heads.arguments | ({} if mask is None else {"mask": mask})
-        options |= {} if traces.is_trace(source) else sizes.dims
-        options |= of_cache
-        replayed = ps.cache(
-            source,
-            M=capacities,
-            policy=[each.strip() for each in policy.split(",")],
-            machine="moves" if moves else "uses",
-            grain=grain,
-            blocks=blocks.rule,
-            **options,
-        )
-        rows += replayed.rows
-        small |= replayed.too_small
-    result = CacheTable(tuple(rows), small)
+        options: dict[str, Any] = heads.arguments | of_cache | ({} if traces.is_trace(source) else sizes.dims)
+        results.append(ps.cache(source, M=capacities, policy=policies, **options))
+    small = {place: least for result in results for place, least in result.notes()}
+    result = CacheTable(tuple(row for result in results for row in result), small)
+    notes = []
     if save is not None:
-        stream = (
-            traces.load(Path(sources[0]))
-            if traces.is_trace(sources[0])
-            else ps.accesses(
-                sources[0],
-                M=capacities[0],
-                machine="moves" if moves else "uses",
-                grain=grain,
-                blocks=blocks.rule,
-                mask=mask,
-                **sizes.dims,  # type: ignore[arg-type] # sizes, and what the cache is
-                **of_cache,
-            )
-        )
+        if traces.is_trace(sources[0]):
+            stream = traces.load(Path(sources[0]))
+        else:
+            stream = ps.accesses(sources[0], M=capacities[0], **(of_cache | sizes.dims))
         notes.append(traces.save(stream, save))
     if output is not None:
         from pebblesim.views.plots.caches import figure
@@ -126,23 +108,24 @@ def cache(
     if as_json:
         print_json(result.to_dict())
         return
-    head, lines = table(result.rows)
-    shown = [[_shown(cell) for cell in each] for each in lines]
-    print_table(
-        None,
-        head,
-        shown,
-        first=("stream", "M", "reads", *(f"{each} fetches" for each in result.rows[0].by_policy)),
-    )
-    if result.heads.is_given:
-        head, lines = result.totals(dtype)
-        print_table(result.title, head, [[_shown(cell) for cell in each] for each in lines])
-    for (name, M), least in result.notes():
-        say(f"{name} does not fit into {M:,} words; it needs {least:,}.")
+    _print(result, dtype)
     for path in (save, output):
         if path is not None:
             say(f"written {path}")
     say(*filter(None, notes))
+
+
+def _print(result: CacheTable, dtype: str | None) -> None:
+    from pebblesim.cachesim.result import table
+
+    head, lines = table(result.rows)
+    first = ("stream", "M", "reads", *(f"{policy} fetches" for policy in result.rows[0].by_policy))
+    print_table(None, head, [[_shown(cell) for cell in line] for line in lines], first=first)
+    if result.heads.is_given:
+        head, lines = result.totals(dtype)
+        print_table(result.title, head, [[_shown(cell) for cell in line] for line in lines])
+    for (name, M), least in result.notes():
+        say(f"{name} does not fit into {M:,} words; it needs {least:,}.")
 
 
 def _shown(value: Any) -> str:

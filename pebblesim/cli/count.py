@@ -140,19 +140,7 @@ def count(
             first=("schedule", "I/O", f"bytes, {cache.dtype}"),
         )
     if len(rows) == 1:
-        work = ", ".join(f"{number:,} {kind}" for kind, number in first.work.items())
-        say(f"work: {work}; {first.intensity:.3g} operations per word")
-        for title, traffic in (("phase", first.phases), ("tensor", first.by_tensor)):
-            lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
-            print_table(None, (title, "reads", "writes", "I/O"), lines)
-        if any(stage.workers > 1 for stage in first.path):
-            print(_path(first))
-        if first.parts:
-            of_heads = [
-                (f"{head}", each.blocks_in_words, f"{each.pairs:,}", f"{each.io:,}", _ratio(each.gap))
-                for head, each in enumerate(first.parts)
-            ]
-            print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), of_heads, left=2)
+        _print_details(first)
     if first.bound is None:
         say(f"Θ: not stated for {first.problem}")
     else:
@@ -160,6 +148,23 @@ def count(
     _print_lower_bounds(rows)
     _print_behind([each for each in behind if each is not None])
     raise typer.Exit(2 if nothing_fits else 0)
+
+
+def _print_details(row: Counted) -> None:
+    """Print the operations, the words of each phase, tensor and head, and the critical path."""
+    work = ", ".join(f"{number:,} {kind}" for kind, number in row.work.items())
+    say(f"work: {work}; {row.intensity:.3g} operations per word")
+    for title, traffic in (("phase", row.phases), ("tensor", row.by_tensor)):
+        lines = [(name, f"{r:,}", f"{w:,}", f"{r + w:,}") for name, (r, w) in traffic.items()]
+        print_table(None, (title, "reads", "writes", "I/O"), lines)
+    if any(stage.workers > 1 for stage in row.path):
+        print(_path(row))
+    if row.parts:
+        heads = [
+            (f"{head}", part.blocks_in_words, f"{part.pairs:,}", f"{part.io:,}", _ratio(part.gap))
+            for head, part in enumerate(row.parts)
+        ]
+        print_table(None, ("head", "blocks", "pairs", "I/O", "gap"), heads, left=2)
 
 
 def _path(row: Counted) -> str:

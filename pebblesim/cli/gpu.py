@@ -151,7 +151,7 @@ def _emit_triton(
     dtype, band, algorithm = dtype_of(cache.dtype or "bfloat16"), masks.of(mask), get(schedule)
     counted = in_powers_of_two(schedule, M=cache.words, blocks=blocks.rule, mask=band, **sizes.dims)
     algorithm = algorithm.in_dims(counted.dims)
-    program = algorithm.program if band is None else algorithm.masked
+    program = algorithm.under(band)
     factor = None if scale is None else algorithm.problem.factor(scale, counted.dims)
     source = triton(program, {**counted.dims, **counted.blocks}, dtype, band, scale=factor)
     if output is not None:

@@ -1,45 +1,18 @@
-"""Check the arguments that jobs share: dimensions, block rules and masks."""
+"""Check the dimensions of a problem; types of the arguments that many functions share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pebblesim.analysis import blocks as block_rules
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import whole
 from pebblesim.language.masks import Mask
 from pebblesim.language.problems import Problem
-from pebblesim.language.registry import Schedule, get
-
-if TYPE_CHECKING:
-    from pebblesim.language.program import Program
 
 BlockRule = str | Mapping[str, int]
 AnyMask = Mask | str | Any
 """A `Mask`, a text such as "causal" or "window:256", a file name, or booleans for pairs or blocks of pairs."""
-
-
-def chosen(
-    schedule: str | Schedule,
-    dims: Mapping[str, int],
-    M: int,
-    blocks: BlockRule,
-    summation: str = "chain",
-    mask: Mask | None = None,
-) -> tuple[Schedule, dict[str, int], int, dict[str, int]]:
-    """Return (schedule, dimensions, M, block sizes), all checked."""
-    algorithm = get(schedule)
-    sizes, M = problem_dims(algorithm.problem, dims), whole("M", M)
-    algorithm = algorithm.in_dims(sizes)
-    return algorithm, sizes, M, block_rules.choose(algorithm, sizes, M, blocks, summation, mask)
-
-
-def under(mask: Mask | None, algorithm: Schedule, sizes: Mapping[str, int]) -> tuple[Program, Any]:
-    """Return a schedule's program under a mask, and the mask as booleans for each pair; None without a mask."""
-    if mask is None:
-        return algorithm.program, None
-    return algorithm.masked, mask.allowed(*algorithm.problem.grid(sizes))
 
 
 def problem_dims(solves: Problem, dims: Mapping[str, int]) -> dict[str, int]:

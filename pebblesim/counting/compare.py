@@ -9,12 +9,13 @@ from typing import Any, overload
 
 from pebblesim.core.errors import UsageError
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import listed, whole
+from pebblesim.core.sizes import listed
 from pebblesim.core.tables import aligned
 from pebblesim.counting.arguments import AnyMask, BlockRule
-from pebblesim.counting.count import OF_WAY, Counted, count_heads
+from pebblesim.counting.count import OF_WAY, Counted, count_run
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
+from pebblesim.counting.run import Run
 from pebblesim.counting.totals import Totals
 from pebblesim.language import masks
 from pebblesim.language.masks import AnyHeads
@@ -139,12 +140,12 @@ def compare(
                 f"add --problem {algorithm.problem.name}."
             )
     among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
-    M = whole("M", M)
-    rows = [
-        count_heads(each, among, dims, M, blocks, summation, pattern, fallback_to_smallest=True) for each in algorithms
+    runs = [
+        Run.of(each, dims, M=M, blocks=blocks, summation=summation, mask=pattern, heads=among) for each in algorithms
     ]
+    rows = [count_run(run, fallback_to_smallest=True) for run in runs]
     rows.sort(key=lambda row: (not row.feasible, row.least_M or 0, row.io))
-    return Comparison(solves.name, rows[0].dims, M, blocks, rows[0].mask, tuple(rows))
+    return Comparison(solves.name, rows[0].dims, rows[0].M, blocks, rows[0].mask, tuple(rows))
 
 
 def _follows(algorithm: Schedule, rule: BlockRule) -> bool:

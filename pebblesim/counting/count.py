@@ -9,18 +9,16 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pebblesim.analysis import blocks as block_rules
 from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
 from pebblesim.core.results import Result
-from pebblesim.core.sizes import whole
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
 from pebblesim.counting.held import hold_theta
-from pebblesim.language import masks
+from pebblesim.counting.run import Run
 from pebblesim.language.masks import AnyHeads, Mask
 from pebblesim.language.problems import Problem, Theta, problem
 from pebblesim.language.registry import Schedule, get
@@ -330,49 +328,60 @@ def count(
         Infeasible: M is too small; the message and `least_M` give the smallest feasible M.
         UsageError: a name or size that is not allowed.
     """
-    among, pattern = Heads(heads, kv_heads, batch, separate), masks.of_heads(mask)
+    among = Heads(heads, kv_heads, batch, separate)
     hold_theta(get(schedule).problem)
-    return count_heads(get(schedule), among, dims, whole("M", M), blocks, summation, pattern)
+    return count_run(Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=mask, heads=among))
 
 
-def count_heads(
-    algorithm: Schedule,
-    among: Heads,
-    dims: Mapping[str, int],
-    M: int,
-    blocks: BlockRule,
-    summation: str,
-    mask: AnyHeads | None,
-    fallback_to_smallest: bool = False,
-) -> Counted:
-    """Count a schedule for heads and arguments that are checked.
+def count_run(run: Run, fallback_to_smallest: bool = False) -> Counted:
+    """Count a run.
 
     `fallback_to_smallest`: a schedule that does not fit is counted with its smallest blocks, instead of an error.
     """
-    cases = among.cases(algorithm.problem, dims, mask)
-    view = algorithm.in_dims(cases.sizes)
-
-    def of_one(mask: Mask | None) -> Counted:
-        least_M = None
-        try:
-            sides = block_rules.choose(view, cases.sizes, M, blocks, summation, mask)
-        except Infeasible as error:
-            if not fallback_to_smallest:
-                raise
-            sides = block_rules.smallest(view) | ({} if isinstance(blocks, str) else dict(blocks))
-            least_M = error.least_M
-        return counted(view, cases.sizes, M, sides, summation, mask, least_M)
-
-    parts = [of_one(each) for each in cases.masks]
+    parts = [_count_part(part, fallback_to_smallest) for part in run.parts]
     alone = None
-    if among.heads_per_problem > 1 and parts[0].least_M is None:
-        alone = count_heads(algorithm, among.alone(), dims, M, blocks, summation, mask, fallback_to_smallest=True)
+    if run.heads.heads_per_problem > 1 and parts[0].least_M is None:
+        alone = count_run(replace(run, heads=run.heads.alone()), fallback_to_smallest=True)
     return replace(
         parts[0] if len(parts) == 1 else _together(parts),
-        heads=among,
-        mask=cases.masks[0] if len(parts) == 1 else mask,
-        times=cases.times,
+        heads=run.heads,
+        mask=parts[0].mask if len(parts) == 1 else run.mask,
+        times=run.times,
         io_without_sharing=None if alone is None or alone.least_M is not None else alone.total.io,
+    )
+
+
+def _count_part(run: Run, fallback_to_smallest: bool) -> Counted:
+    """Count one head under one mask."""
+    least_M = None
+    try:
+        sizes = run.sizes
+    except Infeasible as error:
+        if not fallback_to_smallest:
+            raise
+        run, least_M = run.with_smallest_blocks(), error.least_M
+        sizes = run.sizes
+    mask = run.only_mask
+    counted = count_program(run.program, sizes, run.summation, mask)
+    return Counted(
+        schedule=run.schedule.name,
+        problem=run.schedule.problem.name,
+        source=run.schedule.source,
+        dims=run.dims,
+        M=run.M,
+        blocks=run.block_sizes,
+        reads=counted.total.reads,
+        writes=counted.total.writes,
+        peak_words=counted.peak_words,
+        peak_red=counted.peak_red,
+        least_M=least_M,
+        by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
+        phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
+        work=work(run.program, sizes, mask),
+        mask=mask,
+        summation=run.summation,
+        formulation=Formulation.of(run.schedule),
+        path=path(run.program, sizes) if mask is None else (),
     )
 
 
@@ -397,37 +406,4 @@ def _together(parts: Sequence[Counted]) -> Counted:
         phases=traffic(lambda part: part.phases),
         work={kind: sum(part.work.get(kind, 0) for part in parts) for kind in kinds},
         parts=tuple(parts),
-    )
-
-
-def counted(
-    algorithm: Schedule,
-    dims: Mapping[str, int],
-    M: int,
-    blocks: Mapping[str, int],
-    summation: str,
-    mask: Mask | None,
-    least_M: int | None = None,
-) -> Counted:
-    program = algorithm.program if mask is None else algorithm.masked
-    counted = count_program(program, {**dims, **blocks}, summation, mask)
-    return Counted(
-        schedule=algorithm.name,
-        problem=algorithm.problem.name,
-        source=algorithm.source,
-        dims=dims,
-        M=M,
-        blocks=blocks,
-        reads=counted.total.reads,
-        writes=counted.total.writes,
-        peak_words=counted.peak_words,
-        peak_red=counted.peak_red,
-        least_M=least_M,
-        by_tensor={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_tensor.items()},
-        phases={name: (traffic.reads, traffic.writes) for name, traffic in counted.by_phase.items()},
-        work=work(program, {**dims, **blocks}, mask),
-        mask=mask,
-        summation=summation,
-        formulation=Formulation.of(algorithm),
-        path=path(program, {**dims, **blocks}) if mask is None else (),
     )

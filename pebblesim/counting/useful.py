@@ -24,7 +24,7 @@ def useful_operations(problem_name: str, dims: Mapping[str, int], mask: Mask | N
     operations = []
     for algorithm in of_problem(problem_name, mask is not None):
         algorithm = algorithm.in_dims(dims)
-        program = algorithm.program if mask is None else algorithm.masked
+        program = algorithm.under(mask)
         whole = dict.fromkeys(algorithm.blocks, max(dims.values()))
         operations.append(sum(work(program, {**dims, **whole}, mask).values()))
     return min(operations)

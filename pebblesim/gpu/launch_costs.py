@@ -106,7 +106,7 @@ def launch_costs(
         mask: which pairs are allowed.
     """
     schedule = get(tiling.schedule).in_dims(dims)
-    program = schedule.program if mask is None else schedule.masked
+    program = schedule.under(mask)
     sizes = {**dims, **tiling.blocks}
     return [
         _cost(program, launch, sizes, dtype, heads, mask, *tiling.of(launch.name))

@@ -232,7 +232,7 @@ def _program(track: Track, tiling: Tiling) -> tuple[Program, Band | None]:
     band = masks.of(track.mask)
     assert band is None or isinstance(band, Band)
     schedule = get(tiling.schedule)
-    return schedule.program if band is None else schedule.masked, band
+    return schedule.under(band), band
 
 
 def fits(tiling: Tiling, source: Source, track: Track) -> None:

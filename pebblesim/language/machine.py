@@ -43,32 +43,16 @@ from pebblesim.language.expressions import (
     Tile,
     Value,
     is_part_of,
-    label_of,
     names_of,
     same,
 )
 from pebblesim.language.problems import Problem
-from pebblesim.language.repeats import check_repeats
-from pebblesim.language.source import frame, line, what_raised, where, where_raised
+from pebblesim.language.source import line, what_raised, where, where_raised
+from pebblesim.language.tracing import Tracing
 
 
-class Machine:
+class Machine(Tracing):
     """The two-level memory on which a schedule is traced."""
-
-    def __init__(self, name: str, problem: Problem, masked: bool = False) -> None:
-        self._problem = problem
-        pairs = problem.pairs if masked else None
-        self._program = ir.Program(name, problem.dims, (), {}, (), tuple(problem.outputs), [], pairs)
-        self._whole = {dim: Index(_whole_range(dim, problem)) for dim in problem.dims}
-        self._indices = {index._range: index for index in self._whole.values()}
-        self._scopes: list[tuple[list[ir.Node], list[ir.Tile]]] = []  # (body, tiles created in it)
-        self._state: dict[ir.Tile, str] = {}  # "empty", "full", or the way it left the cache
-        self._copies: dict[ir.Tile, ir.Read] = {}  # tiles that hold what was read
-        self._written: set[str] = set()
-        self._unused: dict[int, Value] = {}
-        self._updated: Tile | None = None
-        self._left_early: str | None = None
-        self._implicit = False
 
     # -- structure -------------------------------------------------------------------------------------------
 
@@ -329,163 +313,6 @@ class Machine:
             self._emit(ir.Delete(held, False, line()))
             self._state[held] = f"was deleted in line {line()}"
 
-    # -- expressions -----------------------------------------------------------------------------------------
-
-    def _elementwise(self, op: str, *values: Value) -> Value:
-        operands = tuple(value._use() for value in values)
-        for operand in operands:
-            if isinstance(operand, ir.MatMul | ir.RowReduction):
-                raise TraceError(f"{where()}: a product or row sum must be computed before {op} can use it.")
-            if isinstance(operand, ir.Ref) and operand.transposed:
-                raise TraceError(
-                    f"{where()}: {op} takes tiles that are not transposed; only products accept a transpose."
-                )
-        shape = max((operand.shape for operand in operands), key=len)
-        for operand in operands:
-            if not same(operand.shape, shape[: len(operand.shape)]):
-                raise TraceError(
-                    f"{where()}: shapes do not match: {op} of ({names_of(operands[0].shape)}) and "
-                    f"({names_of(operands[-1].shape)})."
-                )
-        return Value(self, ir.Elementwise(op, operands, shape))
-
-    def _matmul(self, left: Value, right: Value) -> Value:
-        if not isinstance(left, Tile) or not isinstance(right, Tile):
-            raise TraceError(f"{where()}: a product takes two tiles; compute its operands first.")
-        a, b = left._use(), right._use()
-        assert isinstance(a, ir.Ref) and isinstance(b, ir.Ref)
-        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] is not b.shape[0]:
-            raise TraceError(f"{where()}: shapes do not match: ({names_of(a.shape)}) @ ({names_of(b.shape)}).")
-        return Value(self, ir.MatMul(a, b, (a.shape[0], b.shape[1])))
-
-    def _assign(self, target: Tile, value: Value) -> None:
-        if not isinstance(value, Value):
-            raise TraceError(f"{where()}: only an expression over tiles can be assigned.")
-        expr = value._use()
-        self._check_in_cache(target._expr.tile)
-        _check_as_it_lies(target)
-        if not isinstance(expr, ir.Elementwise):
-            raise TraceError(f"{where()}: x[:] = ... takes an elementwise expression.")
-        if not same(expr.shape, target._expr.shape):
-            raise TraceError(
-                f"{where()}: shapes do not match: ({names_of(expr.shape)}) into ({names_of(target._expr.shape)})."
-            )
-        self._check_resident(target._expr.tile)
-        self._copies.pop(target._expr.tile, None)
-        self._emit(ir.Compute(target._expr, expr, "assign", line()))
-
-    def _add(self, target: Tile, value: Value) -> None:
-        if isinstance(value, Value) and not isinstance(value._expr, ir.MatMul | ir.RowReduction):
-            self._assign(target, self._elementwise("add", target, value))
-            return
-        if not isinstance(value, Value):
-            raise TraceError(f"{where()}: += takes a product, a row sum or an elementwise expression.")
-        expr = value._use()
-        self._check_in_cache(target._expr.tile)
-        _check_as_it_lies(target)
-        if isinstance(expr, ir.RowReduction) and expr.op == "rowmax":
-            raise TraceError(f"{where()}: += adds; for a running maximum use maximum(x, y).")
-        if not same(expr.shape, target._expr.shape):
-            raise TraceError(
-                f"{where()}: shapes do not match: ({names_of(target._expr.shape)}) += ({names_of(expr.shape)})."
-            )
-        if any(ref.tile is target._expr.tile for ref in ir.refs(expr)):
-            raise TraceError(f"{where()}: a tile cannot be a term of its own sum.")
-        self._copies.pop(target._expr.tile, None)
-        self._emit(ir.Compute(target._expr, expr, "add", line()))
-        self._state[target._expr.tile] = "full"
-
-    # -- bookkeeping -----------------------------------------------------------------------------------------
-
-    def _declare(self, name: str, dims: tuple[str, ...], apart: ir.Quotient | None = None) -> Tensor:
-        self._program.tensors[name] = ir.Tensor(name, dims, apart)
-        return Tensor(self, self._program.tensors[name])
-
-    def _open_phase(self, name: str) -> None:
-        self._program.phases.append(ir.Phase(name))
-        self._scopes.append((self._program.phases[-1].body, []))
-
-    def _body(self) -> list[ir.Node]:
-        if self._left_early:
-            raise TraceError(
-                f"{where()}: the loop in {self._left_early} was left with break or return; a schedule "
-                "runs every loop to its end."
-            )
-        if not self._scopes:
-            if self._program.phases and not self._implicit:
-                raise TraceError(f"{where()}: a statement between phases; move it into a phase.")
-            self._implicit = True
-            self._open_phase(self._program.name)
-        self._name_things()
-        return self._scopes[-1][0]
-
-    def _emit(self, node: ir.Node) -> None:
-        self._body().append(node)
-
-    def _enter(self, ranges: ir.Ranges, state: str) -> ir.Tile:
-        self._body()
-        tile = ir.Tile("", ranges)
-        self._scopes[-1][1].append(tile)
-        self._state[tile] = state
-        return tile
-
-    def _close_scope(self, when: str) -> None:
-        body, tiles = self._scopes.pop()
-        for tile in tiles:
-            if self._state[tile] == "empty":
-                raise TraceError(f"{where()}: {label_of(tile)} was created for a sum that gets no terms before {when}.")
-            if self._state[tile] == "full":
-                body.append(ir.Delete(tile, True, 0))
-                self._state[tile] = f"left the cache at {when}"
-
-    def _gone(self, value: Index | Value) -> bool:
-        """Whether an index or an expression can no longer be used."""
-        if isinstance(value, Index):
-            return not value._alive
-        refs = tuple(ir.refs(value._expr))
-        alive = all(self._indices[rng]._alive for ref in refs for rng in ref.ranges)
-        return not alive or any(self._state[ref.tile] not in ("empty", "full") for ref in refs)
-
-    def _check_in_cache(self, tile: ir.Tile) -> None:
-        if self._state[tile] not in ("empty", "full"):
-            raise TraceError(f"{where()}: {label_of(tile)} is not in cache: it {self._state[tile]}.")
-
-    def _check_entered_here(self, tile: ir.Tile) -> None:
-        if not any(tile is entered for entered in self._scopes[-1][1]):
-            raise TraceError(
-                f"{where()}: {label_of(tile)} was created outside this loop, so the loop cannot delete it in "
-                "every iteration."
-            )
-
-    def _check_resident(self, tile: ir.Tile) -> None:
-        self._check_in_cache(tile)
-        if self._state[tile] == "empty":
-            raise TraceError(f"{where()}: {label_of(tile)} was never computed: it has no value yet.")
-
-    def _name_things(self) -> None:
-        """Name tiles and loops after the schedule's variables."""
-        for name, value in frame().f_locals.items():
-            if isinstance(value, Tile) and not value._expr.tile.name and value._expr.ranges == value._expr.tile.ranges:
-                value._expr.tile.name = name
-            elif isinstance(value, Index) and not value._range.name:
-                value._range.name = name
-
-    def _finish(self, blocks: tuple[str, ...], where: str) -> ir.Program:
-        if self._left_early:
-            raise TraceError(f"{where}: the loop in {self._left_early} was left with break or return.")
-        if self._implicit:
-            self._close_scope("the end of the schedule")
-        for value in self._unused.values():
-            raise TraceError(f"{value._line}: an expression is never computed; use m.compute(...) to make a tile.")
-        for output in self._program.outputs:
-            if output not in self._written:
-                others = ", ".join(sorted(self._written - set(self._program.outputs)))
-                written = f" The schedule writes {others}: is {output} misspelt?" if others else ""
-                raise TraceError(f"{where}: output {output} is never written.{written}")
-        self._program.blocks = blocks
-        check_repeats(self._program)
-        return self._program
-
 
 def trace(
     function: Callable[..., None],
@@ -523,15 +350,6 @@ def _overlap(a: ir.Ranges, b: ir.Ranges) -> bool:
 def _depth(rng: ir.Range) -> int:
     """0 for a whole dimension, 1 for its tiles, 2 for tiles of these."""
     return 0 if rng.parent is None else 1 + _depth(rng.parent)
-
-
-def _whole_range(dim: str, problem: Problem) -> ir.Range:
-    return ir.Range(dim, pairs=problem.pairs if dim in (problem.pairs or ()) else None)
-
-
-def _check_as_it_lies(target: Tile) -> None:
-    if target._expr.transposed:
-        raise TraceError(f"{where()}: a transposed tile cannot be assigned to; transpose the other side.")
 
 
 def _open(shape: tuple[Index, ...]) -> ir.Ranges:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import Any, SupportsIndex
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.language import machine as language
-from pebblesim.language.catalogue import Catalogue, place
+from pebblesim.language.catalogue import Catalogue, is_built_in, place
 from pebblesim.language.problems import Problem, problem
 from pebblesim.language.program import Program, in_parts
 
@@ -105,6 +106,16 @@ class Schedule:
         if not self.problem.maskable:
             raise UsageError(f"problem {self.problem.name!r} has no pairs of queries and keys; leave the mask out.")
         return language.trace(self.function, self.name, self.problem, self.inputs, self.blocks, masked=True)
+
+    def under(self, mask: object | None) -> Program:
+        """Return the program under a mask, whatever it is, or without one; errors as for `masked`."""
+        return self.program if mask is None else self.masked
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Let another process look up a schedule that it knows by its name."""
+        if is_built_in(self.function):
+            return _known, (self.name, self.problem.dims)
+        return super().__reduce_ex__(protocol)
 
     def in_dims(self, names: Iterable[str]) -> Schedule:
         """Return the schedule of the problem in these dimensions; see `Problem.in_dims`."""
@@ -243,6 +254,10 @@ def get(name: str | Schedule) -> Schedule:
     if name not in SCHEDULES:
         raise UnknownName("schedule", name, SCHEDULES)
     return SCHEDULES[name]
+
+
+def _known(name: str, dims: tuple[str, ...]) -> Schedule:
+    return get(name).in_dims(dims)
 
 
 def of_problem(name: str, masked: bool = False) -> list[Schedule]:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _HERE = Path(__file__).parent
-_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py", "carried.py")}
+_TRACER = {str(_HERE / name) for name in ("source.py", "expressions.py", "machine.py", "tracing.py", "carried.py")}
 _TRACER.add(contextmanager.__code__.co_filename)
 
 

@@ -113,7 +113,7 @@ def lower_bounds(
     formulation: Formulation | None = None,
     pairs: Mask | int | None = None,
 ) -> list[LowerBound]:
-    """Compute all lower bounds on a problem, the compulsory one first.
+    """Compute all lower bounds on a problem; the compulsory one is the first of those of a way.
 
     Args:
         problem, dims: the problem and its sizes.

@@ -35,8 +35,9 @@ def _qkv(case: Cutting) -> Iterator[CuttingBound]:
         yield from _from_P(case, made)
     elif which == MADE:
         yield from _with_scores(case, made)
-    else:
-        yield from _of_any_pairs(case.without_kept("P"), which == ANY_ORDER)
+    if case.made:
+        yield _with_W_V(case)
+    yield from _however_P(case.without_kept("P"), which == ANY_ORDER)
 
 
 def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
@@ -46,13 +47,19 @@ def _with_scores(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:
     of_pairs = [*_weighted([SCORES, DP], 17, 17), *WEIGHTED]
     yield case.of_light_pairs("E1w", "products of pairs, free trees of pairs lighter", LINES, of_pairs, 17)
     yield case.of_one_product("E2", "products of dQ", LINES, GRADIENTS[0])
-    yield from _however_P(case)
 
 
-def _however_P(case: Cutting, between: list[tuple[str, str]] | None = None) -> Iterator[CuttingBound]:
-    """Bounds that hold wherever P comes from: a pair is carried where its P is read."""
+def _however_P(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
+    """Bounds that hold wherever P comes from, in any order also with dQ = (dS A2) W_K and dK = (dSᵀ A1) W_Q.
+
+    A pair is carried where its P is read, and the scores of E1h are those of the pairs whose P is not.
+    """
+    between = [("queries", "d_k"), ("keys", "d_k")] if any_order else []
+    of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
+    what = "products of pairs but for the scores"
+    yield case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
     gradients = _weighted(GRADIENTS, 18, 18, 12)
-    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between or [])
+    yield case.of_gradients("E3", "products of dQ, dK and dV", LINES, gradients, between)
     yield case.of_pairs("E4", "pairs", LINES)
     why_not = "queries or keys are made from weights" if case.made else ""
     sides = {"Q": "d_k", "dO": "d_v", "dQ": "d_k"}, {"K": "d_k", "V": "d_v", "dK": "d_k", "dV": "d_v"}
@@ -60,17 +67,11 @@ def _however_P(case: Cutting, between: list[tuple[str, str]] | None = None) -> I
     yield words_at_once(case, "E7", sides, [(one, ()), ((), one), (both, both)], [one], why_not)
 
 
-def _of_any_pairs(case: Cutting, any_order: bool) -> Iterator[CuttingBound]:
-    """Bounds for P kept for any pairs; in any order also with dQ = (dS A2) W_K and dK = (dSᵀ A1) W_Q."""
-    between = [("queries", "d_k"), ("keys", "d_k")] if any_order else []
-    of_pairs, scores = [DP._replace(weight=17), *WEIGHTED], [SCORES._replace(weight=17)]
-    what = "products of pairs but for the scores"
-    yield case.of_light_pairs("E1h", what, LINES, of_pairs, 17, between=between, of_some=scores)
-    if any_order:
-        narrow, wide = case.by_size("d", "d_v")
-        values = Product("V", "A3", "W_V", ("cover", narrow, wide))
-        yield case.of_products("E1m", "products with W_V of V or of dO W_Vᵀ", [values], within=("dO",))
-    yield from _however_P(case, between)
+def _with_W_V(case: Cutting) -> CuttingBound:
+    """Bound on the products that dP needs in any order, those of V or those of dO W_Vᵀ."""
+    narrow, wide = case.by_size("d", "d_v")
+    values = Product("V", "A3", "W_V", ("cover", narrow, wide))
+    return case.of_products("E1m", "products with W_V of V or of dO W_Vᵀ", [values], within=("dO",))
 
 
 def _from_P(case: Cutting, made: list[Product]) -> Iterator[CuttingBound]:

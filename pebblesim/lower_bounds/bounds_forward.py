@@ -51,10 +51,10 @@ def _forward(case: Cutting) -> Iterator[CuttingBound]:
 
 
 def _projected(case: Cutting) -> Iterator[CuttingBound]:
-    if _which(case.formulation) != ANY_ORDER:
+    if _which(case.formulation) == ANY_ORDER:
+        yield from _of_pairs(case, SCORES, OUTPUT, between=[("queries", "d_v")])  # P A3
+    else:
         yield from _bounds(case, PROJECTIONS, SCORES, OUTPUT)
-        return
-    yield from _of_pairs(case, SCORES, OUTPUT, between=[("queries", "d_v")])  # P A3
     narrow, _ = case.by_size("d", "d_k")
     lines = [Product("Q", "A1", "W_Q", ("cover", narrow, "d"))]
     yield case.of_products("C2m", "products with weights of queries or keys", lines, within=("A2", "W_K"))

@@ -9,22 +9,21 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pebblesim.analysis import blocks as block_rules
-from pebblesim.api.play import play
+from pebblesim.api.play import play_run
 from pebblesim.core.errors import Infeasible, PebblesimError, UsageError
-from pebblesim.counting.count import count
-from pebblesim.counting.heads import Heads
+from pebblesim.counting.count import count_run
+from pebblesim.counting.run import Run
 from pebblesim.dags.own import OWN, OwnBound
 from pebblesim.language import masks
 from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import AnyHeads, HeadMasks
 from pebblesim.language.problems import PROBLEMS, Problem
 from pebblesim.language.program import fingerprint
-from pebblesim.language.registry import Schedule, get
+from pebblesim.language.registry import Schedule
 from pebblesim.sweeps.definitions import definition
 from pebblesim.sweeps.store import RowStore, StoredRow
 
@@ -61,28 +60,21 @@ class Point:
 
     Attributes:
         what: "count", "formula" or "play".
-        schedule: its name, or the schedule itself if another process would not know the name.
-        dims, M: the sizes; no M if nothing depends on it.
-        blocks: a rule, or sizes by name.
-        mask, heads, summation, rules: as for `count` and `play`; the sizes are those of a head.
+        run: the schedule, the sizes, the mask and the heads; M is 0 if nothing depends on it.
+        rules: as for `play`.
         program: a hash of the schedule's program under the mask, its problem and its bounds; see `describe`.
     """
 
     what: str
-    schedule: str | Schedule
-    dims: Mapping[str, int]
-    M: int | None
-    blocks: str | Mapping[str, int]
-    mask: AnyHeads | None
-    heads: Heads
-    summation: str
+    run: Run
     rules: str
     program: str
 
     def key(self) -> str:
         """A hash of everything that defines the row: the sizes, and the program and its problem rather than names."""
-        sizes = [self.dims, self.M, self.blocks, self.summation, self.rules]
-        sizes += [self.heads.to_dict()] if self.heads.is_given else []
+        run = self.run
+        sizes = [run.dims, run.M, run.blocks, run.summation, self.rules]
+        sizes += [run.heads.to_dict()] if run.heads.is_given else []
         text = json.dumps([FORMAT, _version(), self.what, self.program, sizes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -92,7 +84,7 @@ def describe(algorithm: Schedule, mask: AnyHeads | None) -> str:
 
     The problem counts with its reference, its graph, its Θ and its bounds, and users' own bounds with their functions.
     """
-    program = fingerprint(algorithm.program if mask is None else algorithm.masked)
+    program = fingerprint(algorithm.under(mask))
     declared = {entry.name: getattr(algorithm, entry.name) for entry in fields(algorithm) if entry.name != "function"}
     return definition(declared, program, _allowed(mask), [own for own in OWN.values() if own.problem is not None])
 
@@ -134,7 +126,7 @@ def _version() -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class Workers:
     """How points are computed: the store of rows, the number of processes or the cluster, and the progress callback."""
 
     store: Path | None
@@ -225,20 +217,14 @@ def _work(version: str, key: str, point: Point, own: Own) -> tuple[str, StoredRo
 def row_of(point: Point) -> StoredRow:
     """Compute the values of a point, with its blocks; if M is too small, give the least M that is feasible."""
     try:
-        cases = point.heads.cases(get(point.schedule).problem, point.dims, point.mask)
         if point.what == "formula":
-            algorithm, M = get(point.schedule).in_dims(cases.sizes), point.M or 0
-            return {"blocks": block_rules.choose(algorithm, cases.sizes, M, point.blocks, mask=cases.masks[0])}
-        assert point.M is not None
-        same: dict[str, Any] = {"blocks": point.blocks, "summation": point.summation}
+            return {"blocks": point.run.parts[0].block_sizes}
         if point.what == "count":
-            same |= {"mask": point.mask, **asdict(point.heads), **point.dims}
-            counted = count(point.schedule, M=point.M, **same)
+            counted = count_run(point.run)
             shared = {} if counted.io_without_sharing is None else {"io_without_sharing": counted.io_without_sharing}
             values = {name: getattr(counted, name) for name in RESULTS["count"]}
             return values | {"blocks": dict(counted.blocks)} | shared
-        same |= {"mask": cases.masks[0], **cases.sizes}
-        played = play(point.schedule, M=point.M, rules=point.rules, strict=False, **same)
+        played = play_run(point.run.parts[0], point.rules, strict=False)
         game = played.game.to_dict()
         game |= {"passed": played.passed, "violation": game["violation"] and game["violation"]["message"]}
         return {name: game[name] for name in RESULTS["play"]} | {"blocks": dict(played.blocks)}

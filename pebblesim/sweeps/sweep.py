@@ -21,12 +21,13 @@ from pebblesim.core.sizes import axis, bytes_of
 from pebblesim.core.tables import Table, format_of
 from pebblesim.counting.arguments import AnyMask, dims_meant
 from pebblesim.counting.heads import Heads, shared
+from pebblesim.counting.held import hold_theta
+from pebblesim.counting.run import Run
 from pebblesim.language import masks
-from pebblesim.language.catalogue import is_built_in
 from pebblesim.language.masks import HeadMasks
-from pebblesim.language.problems import problem
+from pebblesim.language.problems import Problem, problem
 from pebblesim.language.registry import Schedule, get, of_problem
-from pebblesim.sweeps.rows import RESULTS, Point, Run, describe, row_of
+from pebblesim.sweeps.rows import RESULTS, Point, Workers, describe, row_of
 
 MOST_POINTS = 10_000_000
 
@@ -100,78 +101,95 @@ def sweep(
     if among.heads_per_problem > 1:
         own_dims = shared(solves)
         meant = {dim: meant.get(dim, own_dims.from_nd[dim]) for dim in own_dims.dims}
-    if what == "formula" and pairs is not None and (among.heads_per_problem > 1 or isinstance(pairs, HeadMasks)):
-        raise UsageError(
-            f"closed forms under a mask, here {pairs}, are of a head for itself; sweep by count, or leave one out."
-        )
-    if what == "play" and isinstance(pairs, HeadMasks):
-        raise UsageError(f"a game is of one head, and mask {pairs}; sweep by count, or give one mask for all.")
-    for algorithm in algorithms:
-        if algorithm.problem is not solves:
-            raise UsageError(
-                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; sweep each by itself."
-            )
-        for name in own:
-            if name not in algorithm.blocks:
-                raise UnknownName(f"block of {algorithm.name}", name, algorithm.blocks)
-        if M is None and (what != "formula" or set(own) != set(algorithm.blocks)):
-            raise UsageError(
-                f"M is missing; without it {algorithm.name} is swept by formula alone, with sizes for all its blocks."
-            )
+    rule = blocks if isinstance(blocks, str) else "fit"
+    run = Run(algorithms[0], {}, 0, rule, summation, pairs, among)
+    _check(what, algorithms, solves, run, own, M is None)
     points = len(algorithms) * prod(map(len, (*axes.values(), *own.values())))
     if points > MOST_POINTS:
         raise UsageError(f"these are {points:,} points; a sweep has {MOST_POINTS:,} at most.")
-    if output is not None:
-        format_of(Path(output))
-    kept = Path(store) if store is not None else None if output is None else Path(output).with_suffix(".sqlite")
-    if output is not None and kept is not None and kept.resolve() == Path(output).resolve():
-        raise UsageError(f"the table and the stored rows would both be {str(output)!r}; give the store another name.")
-    rule = blocks if isinstance(blocks, str) else "fit"
-    run = Run(kept, jobs, dask, progress)
-    swept = []
-    for algorithm in (each.in_dims(meant) for each in algorithms):
-        program = describe(algorithm, pairs)
-        common = Point(
-            what,
-            algorithm.name if is_built_in(algorithm.function) else algorithm,
-            {},
-            None,
-            rule,
-            pairs,
-            among,
-            summation,
-            rules,
-            program,
-        )
-        swept.append(_Swept(algorithm, axes, meant, own, common))
-    table = _formulas(swept, run) if what == "formula" else _one_by_one(swept, run)
-    table = _with_totals(table, swept[0].common, dtype)
+    workers = Workers(_place_of_rows(output, store), jobs, dask, progress)
+    swept = [
+        _Swept(axes, meant, own, Point(what, replace(run, schedule=algorithm), rules, describe(algorithm, pairs)))
+        for algorithm in (algorithm.in_dims(meant) for algorithm in algorithms)
+    ]
+    table = _formulas(swept, workers) if what == "formula" else _one_by_one(swept, workers)
+    table = _with_totals(table, run, dtype)
     if output is not None:
         table.save(Path(output))
     return table
 
 
+def _check(
+    what: str, algorithms: Sequence[Schedule], solves: Problem, run: Run, blocks: Iterable[str], without_M: bool
+) -> None:
+    """Raise a UsageError for a sweep that has no rows: `run` has its mask and heads, and `blocks` are given by name."""
+    several_masks = isinstance(run.mask, HeadMasks)
+    if what == "formula" and run.mask is not None and (run.heads.heads_per_problem > 1 or several_masks):
+        raise UsageError(
+            f"closed forms under a mask, here {run.mask}, are of a head for itself; sweep by count, or leave one out."
+        )
+    if what == "play" and several_masks:
+        raise UsageError(f"a game is of one head, and mask {run.mask}; sweep by count, or give one mask for all.")
+    for algorithm in algorithms:
+        if algorithm.problem is not solves:
+            raise UsageError(
+                f"{algorithm.name} solves {algorithm.problem.name!r}, not {solves.name!r}; sweep each by itself."
+            )
+        for name in blocks:
+            if name not in algorithm.blocks:
+                raise UnknownName(f"block of {algorithm.name}", name, algorithm.blocks)
+        if without_M and (what != "formula" or set(blocks) != set(algorithm.blocks)):
+            raise UsageError(
+                f"M is missing; without it {algorithm.name} is swept by formula alone, with sizes for all its blocks."
+            )
+    if what == "count":
+        hold_theta(solves)
+
+
+def _place_of_rows(output: str | Path | None, store: str | Path | None) -> Path | None:
+    """Return the file that keeps the rows; None if they are not kept."""
+    if output is None:
+        return None if store is None else Path(store)
+    format_of(Path(output))
+    kept = Path(output).with_suffix(".sqlite") if store is None else Path(store)
+    if kept.resolve() == Path(output).resolve():
+        raise UsageError(f"the table and the stored rows would both be {str(output)!r}; give the store another name.")
+    return kept
+
+
 @dataclass(frozen=True)
 class _Swept:
-    """One schedule of a sweep: its axes in order, those of its blocks last, and what its points have in common."""
+    """One schedule of a sweep: its axes, those of its blocks, and what its points have in common.
 
-    algorithm: Schedule
+    Attributes:
+        axes: the sizes of each dimension that was named, and of M.
+        meant: the axis of each dimension of the problem.
+        blocks: the sizes of the blocks that were given.
+        common: a point without sizes.
+    """
+
     axes: Mapping[str, tuple[int, ...]]
     meant: Mapping[str, str]
     blocks: Mapping[str, tuple[int, ...]]
     common: Point
 
     @property
+    def run(self) -> Run:
+        """The run that the points have in common, without sizes."""
+        return self.common.run
+
+    @property
     def all_axes(self) -> Mapping[str, tuple[int, ...]]:
         return {**self.axes, **{f"block {name}": sizes for name, sizes in self.blocks.items()}}
 
     def point(self, values: Mapping[str, int]) -> Point:
-        return replace(
-            self.common,
+        run = replace(
+            self.run,
             dims={dim: values[axis] for dim, axis in self.meant.items()},
-            M=values.get("M"),
-            blocks={name: values[f"block {name}"] for name in self.blocks} or self.common.blocks,
+            M=values.get("M", 0),
+            blocks={name: values[f"block {name}"] for name in self.blocks} or self.run.blocks,
         )
+        return replace(self.common, run=run)
 
     @property
     def total(self) -> int:
@@ -183,13 +201,13 @@ class _Swept:
         return (self.point(dict(zip(names, values, strict=True))) for values in product(*sizes))
 
 
-def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
+def _one_by_one(swept: Sequence[_Swept], workers: Workers) -> Table:
     points = [point for each in swept for point in each.points()]
-    rows = run.rows(points)
+    rows = workers.rows(points)
     columns = _head(swept)
     for name in swept[0].meant:
-        columns[name] = [point.dims[name] for point in points]
-    columns["M"] = [point.M for point in points]
+        columns[name] = [point.run.dims[name] for point in points]
+    columns["M"] = [point.run.M or None for point in points]
     for name in _blocks(swept):
         columns[f"block_{name}"] = [row["blocks"].get(name) for row in rows]
     compared = ("io_without_sharing",) if any("io_without_sharing" in row for row in rows) else ()
@@ -198,20 +216,19 @@ def _one_by_one(swept: Sequence[_Swept], run: Run) -> Table:
     return Table(columns)
 
 
-def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
+def _with_totals(table: Table, run: Run, dtype: str | None) -> Table:
     """Add the words moved for all heads and sequences, if these were given."""
-    if not common.heads.is_given:
+    if not run.heads.is_given:
         return table
     columns: dict[str, Any] = dict(table.columns)
     apart = {"io_without_sharing": columns.pop("io_without_sharing")} if "io_without_sharing" in columns else {}
-    times = common.heads.batch if isinstance(common.mask, HeadMasks) else common.heads.times
 
     def all_heads(name: str, factor: int) -> list[int | None]:
         return [None if words is None else int(words) * factor for words in table.columns[name]]
 
-    totals = {f"total_{name}": all_heads(name, times) for name in ("reads", "writes", "io")}
-    totals |= {} if dtype is None else {"total_bytes": all_heads("io", times * bytes_of(dtype))}
-    said = {name: [value] * len(table) for name, value in (common.heads.to_dict() | {"times": times}).items()}
+    totals = {f"total_{name}": all_heads(name, run.times) for name in ("reads", "writes", "io")}
+    totals |= {} if dtype is None else {"total_bytes": all_heads("io", run.times * bytes_of(dtype))}
+    said = {name: [value] * len(table) for name, value in (run.heads.to_dict() | {"times": run.times}).items()}
     names = list(columns)
     before = names[: names.index("problem") + 1]
     return Table({**{name: columns[name] for name in before}, **said, **columns, **totals, **apart})
@@ -219,26 +236,26 @@ def _with_totals(table: Table, common: Point, dtype: str | None) -> Table:
 
 def _blocks(swept: Sequence[_Swept]) -> list[str]:
     """Return the blocks of all schedules, without repetition."""
-    return list(dict.fromkeys(name for each in swept for name in each.algorithm.blocks))
+    return list(dict.fromkeys(name for each in swept for name in each.run.schedule.blocks))
 
 
 def _head(swept: Sequence[_Swept]) -> dict[str, Sequence[Any]]:
     """Return the columns that identify the rows, besides their sizes."""
-    common = swept[0].common
-    constants: dict[str, object] = {"problem": swept[0].algorithm.problem.name}
-    constants |= {"mask": None if common.mask is None else str(common.mask)}
-    constants |= {"blocks": "given" if swept[0].blocks else common.blocks}
-    constants |= {"summation": common.summation} if common.what != "formula" else {}
+    common, run = swept[0].common, swept[0].run
+    constants: dict[str, object] = {"problem": swept[0].run.schedule.problem.name}
+    constants |= {"mask": None if run.mask is None else str(run.mask)}
+    constants |= {"blocks": "given" if swept[0].blocks else run.blocks}
+    constants |= {"summation": run.summation} if common.what != "formula" else {}
     constants |= {"rules": common.rules} if common.what == "play" else {}
-    names = [each.algorithm.name for each in swept for _ in range(each.total)]
+    names = [each.run.schedule.name for each in swept for _ in range(each.total)]
     return {"schedule": names, **{name: [value] * len(names) for name, value in constants.items()}}
 
 
-def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
+def _formulas(swept: Sequence[_Swept], workers: Workers) -> Table:
     """Evaluate closed forms for all points at once."""
     import numpy as np
 
-    parts = [_formula(each, run) for each in swept]
+    parts = [_formula(each, workers) for each in swept]
     columns: dict[str, Any] = dict(_head(swept))
     blocks = (f"block_{name}" for name in _blocks(swept))
     for name in (*swept[0].meant, "M", *blocks, *RESULTS["formula"], "least_M"):
@@ -247,7 +264,7 @@ def _formulas(swept: Sequence[_Swept], run: Run) -> Table:
     return Table(columns)
 
 
-def _formula(each: _Swept, run: Run) -> dict[str, Any]:
+def _formula(each: _Swept, workers: Workers) -> dict[str, Any]:
     """The columns of one schedule, as arrays."""
     import numpy as np
 
@@ -257,15 +274,15 @@ def _formula(each: _Swept, run: Run) -> dict[str, Any]:
     points = {name: grid.ravel() for name, grid in zip(each.all_axes, grids, strict=True)}
     columns = {dim: points[name] for dim, name in each.meant.items()}
     counted = dict(columns)
-    if (together := each.common.heads.heads_per_problem) > 1:
-        pairs = shared(each.algorithm.problem).pairs
+    if (together := each.run.heads.heads_per_problem) > 1:
+        pairs = shared(each.run.schedule.problem).pairs
         assert pairs is not None
         counted[pairs[0]] = _array([size * together for size in columns[pairs[0]].tolist()])
     columns |= {"M": points["M"]} if "M" in points else {}
-    blocks, least_M = _chosen(each, run, points)
+    blocks, least_M = _chosen(each, workers, points)
     columns |= {f"block_{name}": sizes for name, sizes in blocks.items()} | {"least_M": least_M}
     feasible = least_M == np.array(None)
-    closed = formula(each.algorithm, each.common.mask)
+    closed = formula(each.run.schedule, each.run.mask)
     sizes = {name: (columns | counted | blocks)[name] for name in closed.variables}
     if not feasible.all():
         sizes = {name: _array(values[feasible].tolist()) for name, values in sizes.items()}
@@ -296,17 +313,17 @@ def _sum(a: Any, b: Any) -> Any:
     return total
 
 
-def _chosen(each: _Swept, run: Run, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _chosen(each: _Swept, workers: Workers, points: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return the blocks at all points, by name, and the least feasible M where M is too small, None elsewhere."""
     import numpy as np
 
-    names = each.algorithm.blocks
+    names = each.run.schedule.blocks
     if "M" not in points or (names and set(each.blocks) == set(names)):
         return {name: points[f"block {name}"] for name in names}, np.full(each.total, None)
-    if each.common.blocks != "paper":
-        chosen = run.rows(list(each.points()))
+    if each.run.blocks != "paper":
+        chosen = workers.rows(list(each.points()))
     else:  # a printed rule depends on a few axes, and is asked once for each of their values
-        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.algorithm.paper.values())))
+        used = set(re.findall(r"[A-Za-z_]\w*", " ".join(each.run.schedule.paper.values())))
         used = {each.meant.get(name, name) for name in used}
         axes = {name: sizes if name in used else sizes[:1] for name, sizes in each.axes.items()}
         few = (each.point(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))

@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.analysis.peak import IN_PLACE
-from pebblesim.api.play import Setup, set_up
+from pebblesim.api.graph import graph_of, size_of_graph
 from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed
 from pebblesim.counting.arguments import AnyMask, BlockRule
+from pebblesim.counting.run import Run
 from pebblesim.game.moves import COMPUTE, unpack
 from pebblesim.game.player import steps
 from pebblesim.game.referee import BLUE, BY_TERM, RED, RULES, Game, IllegalMove, Referee, referee as judge
 from pebblesim.graphs.cdag import Cdag
+from pebblesim.language import masks
 from pebblesim.language.registry import Schedule
 from pebblesim.language.text import numbered
 
@@ -46,7 +48,7 @@ class Recording:
             compute; the number of moves before each step, and the index of its line in `text`.
         turns: one row for each iteration of a loop: number of moves before it, index of the loop's line, number of the
             tile.
-        setup: the schedule and its sizes; None if the game was not made by a schedule.
+        run: the schedule and its sizes; None if the game was not made by a schedule.
     """
 
     name: str
@@ -57,16 +59,16 @@ class Recording:
     starts: Ints
     lines: Ints
     turns: Ints
-    setup: Setup | None = None
+    run: Run | None = None
 
     @property
     def title(self) -> str:
         """Name, sizes and rules, such as "small-cache, n = 8, d = 4, M = 24, B = 2"."""
         parts = [self.name, f"M = {self.game.M:,}"]
-        if self.setup:
-            parts += [f"{name} = {size:,}" for name, size in self.setup.blocks.items()]
-            parts += [f"mask {self.setup.mask}"] if self.setup.mask else []
-            parts += [f"summation {self.setup.summation}"] if self.setup.summation != "chain" else []
+        if self.run:
+            parts += [f"{name} = {size:,}" for name, size in self.run.block_sizes.items()]
+            parts += [f"mask {self.run.mask}"] if self.run.mask else []
+            parts += [f"summation {self.run.summation}"] if self.run.summation != "chain" else []
         parts += [f"rules {self.game.rules}"] if self.game.rules != "hong-kung" else []
         return ", ".join(parts)
 
@@ -180,14 +182,15 @@ def record(
     """
     if summation == IN_PLACE:
         raise UsageError("a game with sums in place is played and counted, not recorded; choose summation 'chain'.")
-    setup = set_up(schedule, M=M, summation=summation, blocks=blocks, mask=mask, **dims)
-    if setup.graph_size.vertices > most:
-        raise _too_long(f"it has {setup.graph_size.vertices:,} vertices", most)
-    referee = Referee(setup.graph, setup.M, rules, idle=False)
-    text, line_of = numbered(setup.program)
+    run = Run.of(schedule, dims, M=M, blocks=blocks, summation=summation, mask=masks.of(mask))
+    if (vertices := size_of_graph(run).vertices) > most:
+        raise _too_long(f"it has {vertices:,} vertices", most)
+    graph = graph_of(run)
+    referee = Referee(graph, run.M, rules, idle=False)
+    text, line_of = numbered(run.program)
     chunks, starts, lines, turns, done = [np.empty(0, np.int64)], [], [], [], 0
     taken = referee.write_takes_red
-    for step in steps(setup.program, setup.sizes, setup.graph.families, write_takes_red=taken, mask=setup.mask):
+    for step in steps(run.program, run.sizes, graph.families, write_takes_red=taken, mask=run.only_mask):
         if step.tile is not None:
             turns.append((done, line_of[step.node], step.tile))
             continue
@@ -204,9 +207,9 @@ def record(
         done = illegal.game.moves
     kept = [number for number, start in enumerate(starts) if start < done]
     return Recording(
-        name=f"{setup.schedule.name}, {listed(setup.dims)}",
-        graph=setup.graph,
-        setup=setup,
+        name=f"{run.schedule.name}, {listed(run.dims)}",
+        graph=graph,
+        run=run,
         game=referee.finish(),
         moves=moves[:done],
         text=tuple(text),

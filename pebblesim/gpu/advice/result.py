@@ -171,7 +171,7 @@ class Advice(Result):
 
     def _program(self, row: Counted) -> Any:
         algorithm = get(row.schedule).in_dims(self.dims)
-        return algorithm.program if self.mask is None else algorithm.masked
+        return algorithm.under(self.mask)
 
     def to_dict(self, explain: bool = False) -> dict[str, Any]:
         """Return the data of `pebblesim advise --json`."""

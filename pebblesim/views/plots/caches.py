@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pebblesim.cachesim.cache import Cached
+    from pebblesim.cachesim.result import Cached
 
 LOOKS = {"lru": ("-", "o"), "opt": ((0, (6, 2)), "s"), "fifo": ((0, (1, 1)), "^")}
 """Dashes and mark of each policy; colours are the streams'."""

@@ -10,7 +10,7 @@ from pebblesim.api.crossover import sweep
 from pebblesim.api.crossover_result import Crossover
 from pebblesim.api.gaps import Gaps
 from pebblesim.api.play import Played
-from pebblesim.cachesim.cache import CacheTable
+from pebblesim.cachesim.result import CacheTable
 from pebblesim.core.errors import UsageError
 from pebblesim.counting.compare import Comparison
 from pebblesim.counting.count import Counted

@@ -187,7 +187,7 @@ def of_game(game: Recording, par: Mapping[str, Any] | None = None, solves: Probl
         solves: the problem of the graph; its glossary explains the tensors.
     """
     outcome = game.game
-    solves = game.setup.schedule.problem if game.setup else solves
+    solves = game.run.schedule.problem if game.run else solves
     entries = glossary(solves) if solves else ()
     return {
         "title": game.title,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pebblesim.api.graph import graph, optimum
 from pebblesim.core.errors import Infeasible
-from pebblesim.counting.count import count
+from pebblesim.counting.count import count_run
 from pebblesim.dags.search import pebble
 from pebblesim.game.moves import COMPUTE, DELETE, READ, WRITE, unpack
 from pebblesim.language.problems import problem
@@ -50,10 +50,8 @@ def par(game: Recording) -> dict[str, Any] | None:
     on, M, rules = game.graph, game.game.M, game.game.rules
     best = [game.game.io] if game.game.complete else []
     bounds = []
-    if game.setup:
-        setup = game.setup
-        sizes: dict[str, Any] = {**setup.dims, "M": M, "blocks": setup.blocks, "mask": setup.mask}
-        counted = count(setup.schedule, **sizes).lower_bound
+    if game.run:
+        counted = count_run(game.run).lower_bound
         bounds.append((counted.value, counted.source))
     try:
         if on.vertices <= EXACT and on.weights is None and rules != "replace":

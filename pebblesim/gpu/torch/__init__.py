@@ -1,0 +1,28 @@
+"""Attention for PyTorch with kernels from our schedules: `from pebblesim.gpu.torch import attention`.
+
+The forward and the backward pass each use the schedule and the tiles with the shortest forecast for lengths rounded up
+to powers of two; `plan` shows which, and why. `attention` is an operator of `torch.library`; PyTorch and Triton are
+imported when it is asked for, and kernels are compiled when head dimensions, a type and a mask are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.planning import KernelPlan, plan
+
+if TYPE_CHECKING:
+    from pebblesim.gpu.torch.public import attention
+
+__all__ = ["KernelPlan", "attention", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "attention":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from pebblesim.gpu.torch.public import attention
+    except ImportError as error:
+        raise UsageError(f"attention needs PyTorch, and {error.name} is not here: pip install torch.") from None
+    return attention

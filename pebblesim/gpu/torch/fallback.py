@@ -1,0 +1,53 @@
+"""PyTorch's attention in the place of ours, for what our kernels do not support."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.definition import allowed
+from pebblesim.gpu.torch.masks import Shown
+
+_SAID: set[str] = set()
+
+
+def by_pytorch(
+    reason: UsageError,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    scale: float,
+    shown: Shown,
+) -> Tensor:
+    """Attention by `scaled_dot_product_attention`; a warning gives each reason once.
+
+    Args:
+        reason: why it is taken.
+        query, key, value, attn_mask, dropout_p, scale: as for `attention`.
+        shown: the keys that each query may attend to, besides `attn_mask`.
+    """
+    if not torch.compiler.is_compiling() and str(reason) not in _SAID:
+        _SAID.add(str(reason))
+        warnings.warn(f"PyTorch's attention is used: {reason}", stacklevel=3)
+    gqa = {"enable_gqa": True} if query.shape[-3] != key.shape[-3] else {}
+    causal = attn_mask is None and shown == Shown(None, None, None, 0, False)
+    mask = attn_mask
+    if not causal:
+        first, end, left, right, at_end = shown
+        found = allowed(query.shape[-2], key.shape[-2], left, right, at_end, first, end, query.device)
+        if found is not None and first is not None:
+            found = found.unflatten(0, query.shape[:-3])
+        mask = found if mask is None else mask if found is None else _joined(mask, found)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, dropout_p, causal, scale=scale, **gqa
+    )
+
+
+def _joined(mask: Tensor, found: Tensor) -> Tensor:
+    """A user's mask, of booleans or of numbers that are added to the scores, where others allow a pair."""
+    return mask & found if mask.dtype == torch.bool else mask.masked_fill(~found, -torch.inf)

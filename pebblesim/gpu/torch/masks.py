@@ -1,0 +1,170 @@
+"""Masks: limits of j - i that hold for all queries, and ranges of keys that are tensors.
+
+A range says for each query which keys it may attend to: first ≤ j < end. Ranges do not decrease from query to query.
+Packed sequences, key padding, prefixes, spans that look both ways and caches of fixed size are ranges.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch.planning import Pattern
+
+Ranges = tuple[Tensor, Tensor]
+
+
+class Shown(NamedTuple):
+    """The keys that each query may attend to, as the operator takes it.
+
+    Attributes:
+        first, end: ranges of keys, (batch, n_q); None if limits of j - i say all.
+        left, right, at_end: as of a `Pattern`.
+    """
+
+    first: Tensor | None
+    end: Tensor | None
+    left: int | None
+    right: int | None
+    at_end: bool
+
+
+def pattern_of(shared: int, left: int | None, right: int | None, at_end: bool, n_q: int, n_k: int) -> Pattern:
+    """The pattern of an operator's arguments; where both ends meet, that of the start."""
+    return Pattern(left, right, at_end and n_q != n_k, shared)
+
+
+def seen_keys(n_q: int, n_k: int, pattern: Pattern) -> slice:
+    """The keys that some query sees: those before and behind have gradients of 0, and need not be read."""
+    shift = n_k - n_q if pattern.at_end else 0
+    low = 0 if pattern.left is None else max(0, shift - pattern.left)
+    high = n_k if pattern.right is None else min(n_k, n_q + shift + pattern.right)
+    return slice(low, high)
+
+
+def check_seeing(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> None:
+    """Check that every query sees a key.
+
+    Raises:
+        UsageError: some do not.
+    """
+    if at_end and right is not None and n_q - n_k > right:
+        raise UsageError(
+            f'with align="end" the first {n_q - n_k - right:,} of {n_q:,} queries see none of {n_k:,} keys; give as '
+            "many keys as queries, or more."
+        )
+    if not at_end and left is not None and n_q - n_k > left:
+        raise UsageError(
+            f"with {left:,} keys before each query, the last {n_q - n_k - left:,} of {n_q:,} queries see none of "
+            f"{n_k:,} keys; leave these queries out."
+        )
+
+
+def ranges_of_sequences(starts: Any, n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool) -> Ranges:
+    """Ranges of packed sequences, computed where their starts are, without waiting.
+
+    Args:
+        starts: (number of sequences + 1) positions at which sequences start, and the end of the last; or a pair of
+            these, for queries and for keys.
+        n_q, n_k: numbers of queries and keys.
+        left, right, at_end: limits of j - i within a sequence.
+
+    Raises:
+        UsageError: it is no such tensor.
+    """
+    of_q, of_k = starts if isinstance(starts, tuple | list) else (starts, starts)
+    for each in (of_q, of_k):
+        if not isinstance(each, Tensor) or each.dim() != 1 or each.is_floating_point() or each.shape[0] < 2:
+            raise UsageError(
+                "cu_seqlens takes a tensor of integers, (sequences + 1,), or a pair of them for n_q and n_k."
+            )
+    if of_q.shape != of_k.shape:
+        raise UsageError(
+            f"cu_seqlens are for {len(of_q) - 1} sequences of queries and {len(of_k) - 1} of keys; give as many."
+        )
+    of_q, of_k = of_q.long(), of_k.long()
+    at = torch.arange(n_q, device=of_q.device)
+    number = (torch.searchsorted(of_q, at, right=True) - 1).clamp(0, len(of_q) - 2)
+    first, end, outside = of_k[number], of_k[number + 1], at >= of_q[-1]
+    position = first + at - of_q[number]
+    if at_end:
+        position = end - of_q[number + 1] + at
+    if left is not None:
+        first = torch.maximum(first, position - left)
+    if right is not None:
+        end = torch.minimum(end, position + right + 1)
+    first, end = torch.where(outside, of_k[-1], first), torch.where(outside, of_k[-1], torch.maximum(end, first))
+    return first.clamp(max=n_k).int()[None], end.clamp(max=n_k).int()[None]
+
+
+def ranges_of_padding(real: Tensor, batch: int, n_q: int, n_k: int) -> Ranges:
+    """Ranges of keys without those that are padding, on the left or on the right.
+
+    Args:
+        real: (batch, n_k) booleans, True where a key is none of the padding.
+        batch, n_q, n_k: sizes.
+
+    Raises:
+        UsageError: it has another shape or type, or padding is found between keys.
+    """
+    if not isinstance(real, Tensor) or real.dtype != torch.bool or tuple(real.shape) != (batch, n_k):
+        raise UsageError(f"key_padding takes booleans of shape ({batch}, {n_k}), True where a key is no padding.")
+    first = real.int().argmax(-1)
+    end = torch.where(real.any(-1), n_k - real.flip(-1).int().argmax(-1), 0)
+    promise(
+        real.sum(-1) == end - first * real.any(-1), "key_padding has padding between keys; it may be left or right."
+    )
+    first, end = (each[:, None].expand(batch, n_q).int().contiguous() for each in (first, end))
+    return first, end
+
+
+def ranges_of_band(n_q: int, n_k: int, left: int | None, right: int | None, at_end: bool, device: Any) -> Ranges | None:
+    """Limits of j - i as ranges; None if there are none."""
+    if left is None and right is None:
+        return None
+    position = torch.arange(n_q, device=device, dtype=torch.int32)[None] + (n_k - n_q if at_end else 0)
+    first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
+    end = torch.full_like(position, n_k) if right is None else (position + right + 1).clamp(0, n_k)
+    return first, end
+
+
+def both(one: Ranges | None, other: Ranges | None) -> Ranges | None:
+    """The ranges of keys that are in both."""
+    if one is None or other is None:
+        return one or other
+    return torch.maximum(one[0], other[0]), torch.minimum(one[1], other[1])
+
+
+def check_ranges(ranges: Any, batch: int, n_q: int) -> Ranges:
+    """Key ranges as they are given, checked.
+
+    Raises:
+        UsageError: they are no pair of tensors (batch or 1, n_q) of int32, or decrease.
+    """
+    if (
+        not isinstance(ranges, tuple | list)
+        or len(ranges) != 2
+        or not all(isinstance(x, Tensor) and x.dtype == torch.int32 and x.dim() == 2 for x in ranges)
+        or any(x.shape[0] not in (1, batch) or x.shape[1] != n_q for x in ranges)
+    ):
+        raise UsageError(f"key_ranges takes (first, end), int32 tensors of shape ({batch}, {n_q}) or (1, {n_q}).")
+    for each in ranges:
+        promise((each.diff(dim=-1) >= 0).all(), "key_ranges decrease from one query to the next; they must not.")
+    return ranges[0], ranges[1]
+
+
+def promise(holds: Tensor, sentence: str) -> None:
+    """Check a tensor of booleans: at once on the CPU, and on a GPU when it is computed, without waiting.
+
+    Raises:
+        UsageError: some are False (on the CPU).
+    """
+    holds = holds.all()
+    if holds.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not holds:
+            raise UsageError(sentence)
+        return
+    torch._assert_async(holds, sentence)

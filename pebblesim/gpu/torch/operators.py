@@ -1,0 +1,203 @@
+"""The operators of `torch.library`: pebblesim::attention and pebblesim::attention_backward.
+
+Both take (batch, heads, n, d) with any strides. On a GPU they launch kernels from our schedules, on the CPU they follow
+the definition. L is the logarithm to base 2 of each query's sum of exponentials.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.torch import definition
+from pebblesim.gpu.torch.launching import check_triton, compute
+from pebblesim.gpu.torch.layout import (
+    empty_like,
+    from_keys,
+    from_rows,
+    in_order,
+    keys_of,
+    numbers_from_rows,
+    numbers_of,
+    rows_of,
+)
+from pebblesim.gpu.torch.masks import pattern_of, seen_keys
+
+MASK = (
+    "Tensor? first, Tensor? end, SymInt? left, SymInt? right, bool at_end, float scale, float softcap, int? workspace"
+)
+FORWARD, BACKWARD = "pebblesim::attention", "pebblesim::attention_backward"
+
+torch.library.define(FORWARD, f"(Tensor query, Tensor key, Tensor value, {MASK}) -> (Tensor, Tensor)")
+torch.library.define(
+    BACKWARD,
+    "(Tensor grad, Tensor? grad_lse, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    f"{MASK}) -> (Tensor, Tensor, Tensor)",
+)
+
+
+def forward_on_gpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    first: Tensor | None,
+    end: Tensor | None,
+    left: int | None,
+    right: int | None,
+    at_end: bool,
+    scale: float,
+    softcap: float,
+    workspace: int | None,
+) -> tuple[Tensor, Tensor]:
+    """O and L by kernels; the same arguments as the operator."""
+    check_triton()
+    kv_heads, n_q = key.shape[1], query.shape[2]
+    pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
+    seen = seen_keys(n_q, key.shape[2], pattern)
+    tensors = {"Q": rows_of(query, kv_heads), "K": keys_of(key, seen), "V": keys_of(value, seen)}
+    made = compute("forward", tensors, pattern, scale, workspace)
+    out = from_rows(made["O"], query, value.shape[-1], kv_heads)
+    return out, numbers_from_rows(made["L"], query, kv_heads)
+
+
+def backward_on_gpu(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    first: Tensor | None,
+    end: Tensor | None,
+    left: int | None,
+    right: int | None,
+    at_end: bool,
+    scale: float,
+    softcap: float,
+    workspace: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value by kernels."""
+    kv_heads, n_q = key.shape[1], query.shape[2]
+    pattern = pattern_of(query.shape[1] // kv_heads, left, right, at_end, n_q, key.shape[2])
+    seen = seen_keys(n_q, key.shape[2], pattern)
+    tensors = {
+        "Q": rows_of(query, kv_heads),
+        "K": keys_of(key, seen),
+        "V": keys_of(value, seen),
+        "dO": rows_of(grad, kv_heads),
+        "O": rows_of(out, kv_heads),
+        "L": numbers_of(lse, kv_heads),
+    }
+    if grad_lse is not None:
+        tensors["dL"] = numbers_of(grad_lse, kv_heads)
+    made = compute("backward", tensors, pattern, scale, workspace)
+    return (
+        from_rows(made["dQ"], query, query.shape[-1], kv_heads),
+        from_keys(made["dK"], key, seen),
+        from_keys(made["dV"], value, seen),
+    )
+
+
+def _forward_by_definition(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    first, end, left, right, at_end, scale, softcap, _ = mask
+    where = definition.allowed(query.shape[2], key.shape[2], left, right, at_end, first, end, query.device)
+    out, lse = definition.forward(query, key, value, scale, softcap, where)
+    return in_order(out, query), lse
+
+
+def _backward_by_definition(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *mask: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    first, end, left, right, at_end, scale, softcap, _ = mask
+    where = definition.allowed(query.shape[2], key.shape[2], left, right, at_end, first, end, query.device)
+    made = definition.backward(grad, grad_lse, query, key, value, out, lse, scale, softcap, where)
+    return in_order(made[0], query), in_order(made[1], key), in_order(made[2], value)
+
+
+torch.library.impl(FORWARD, "CUDA", forward_on_gpu)
+torch.library.impl(BACKWARD, "CUDA", backward_on_gpu)
+torch.library.impl(FORWARD, "CPU", _forward_by_definition)
+torch.library.impl(BACKWARD, "CPU", _backward_by_definition)
+
+
+@torch.library.register_fake(FORWARD)
+def _fake(query: Tensor, key: Tensor, value: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    kind = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return empty_like(query, value.shape[-1]), query.new_empty(query.shape[:-1], dtype=kind)
+
+
+@torch.library.register_fake(BACKWARD)
+def _fake_backward(
+    grad: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *mask: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(empty_like(each, each.shape[-1]) for each in (query, key, value))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, first, end, *rest = inputs
+    ctx.save_for_backward(query, key, value, *output, first, end)
+    ctx.rest = rest
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    query, key, value, out, lse, first, end = ctx.saved_tensors
+    if grad is None and grad_lse is None:
+        return (None,) * 11
+    grad = torch.zeros_like(out) if grad is None else grad
+    made = torch.ops.pebblesim.attention_backward(grad, grad_lse, query, key, value, out, lse, first, end, *ctx.rest)
+    wanted = (each if needed else None for each, needed in zip(made, ctx.needs_input_grad, strict=False))
+    return (*wanted, *(None,) * 8)
+
+
+def _no_second(ctx: Any, *grads: Any) -> Any:
+    raise UsageError(
+        "attention has first derivatives only; for derivatives of gradients (create_graph=True) use "
+        "torch.nn.functional.scaled_dot_product_attention with its math kernel."
+    )
+
+
+torch.library.register_autograd(FORWARD, _gradients, setup_context=_keep)
+torch.library.register_autograd(BACKWARD, _no_second)
+
+
+def _mapped(name: str, tensors: int) -> None:
+    """Let `vmap` make one more dimension of batches part of the batch.
+
+    `tensors`: the number of arguments with a batch, before the ranges of the mask, which have one, too.
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        count, flat = info.batch_size, []
+        for at, (each, dim) in enumerate(zip(arguments, in_dims, strict=True)):
+            if isinstance(each, Tensor) and at < tensors + 2:
+                each = each.unsqueeze(0).expand(count, *each.shape) if dim is None else each.movedim(dim, 0)
+                each = each.flatten(0, 1)
+            flat.append(each)
+        namespace, function = name.split("::")
+        made = getattr(getattr(torch.ops, namespace), function)(*flat)
+        return tuple(each.unflatten(0, (count, -1)) for each in made), (0,) * len(made)
+
+    torch.library.register_vmap(name, rule)
+
+
+_mapped(FORWARD, 3)
+_mapped(BACKWARD, 7)

@@ -1,0 +1,291 @@
+"""Which kernels compute an attention, and what a limit of memory costs: without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pebblesim.core.errors import UsageError
+from pebblesim.core.sizes import listed
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.advice.forecast import Forecast, forecast, forecasts
+from pebblesim.gpu.emit.tables import workspace as table_bytes
+from pebblesim.gpu.emit.triton import divided
+from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.gpu.tiles import Tiling
+from pebblesim.language.masks import Band
+from pebblesim.language.program import Program
+from pebblesim.language.registry import get
+
+PROBLEM = {"forward": "forward", "backward": "backward-qkv"}
+"""The problem of each pass."""
+
+CARD = "H200"
+"""The card whose rates are used where no card is given."""
+
+ROOM = 2**30
+"""Bytes that tables of scores and their gradients may take unless a workspace is given."""
+
+STEPS = 8
+"""Lengths are rounded up to multiples of this part of a power of two where memory is limited."""
+
+Dims = tuple[tuple[str, int], ...]
+"""Sizes by name, as a key of a table."""
+
+
+class Pattern(NamedTuple):
+    """The pairs that kernels are compiled for.
+
+    Attributes:
+        left, right: key j is allowed for query i if -left ≤ j - i ≤ right; None is no limit.
+        at_end: the last query is at the last key, and not the first one at the first key.
+        shared: query heads that share keys: rows at each position.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    at_end: bool = False
+    shared: int = 1
+
+    @property
+    def masked(self) -> bool:
+        return self.left is not None or self.right is not None
+
+    @property
+    def band(self) -> Band | None:
+        """The mask of these pairs, in rows of queries."""
+        if not self.masked:
+            return None
+        name = "causal" if self.left is None and self.right == 0 else f"window:{self.left}:{self.right}"
+        return Band(name, self.left, self.right, not self.at_end, self.shared)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Kernels for some lengths.
+
+    Attributes:
+        forecast: their tiles, and their time for the lengths they were chosen for.
+        even: whether their tiles divide these lengths.
+        bytes: bytes of the tables that they keep for all heads that are computed at once.
+    """
+
+    forecast: Forecast
+    even: bool
+    bytes: int
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The kernels that compute an attention of some size, and the reason.
+
+    Attributes:
+        dims: n_q, n_k, d_k and d_v as they are computed.
+        heads: number of heads, computed all at once or in several rounds.
+        pattern: the pairs that are allowed.
+        card: the card whose rates are used in the forecasts.
+        workspace: bytes that tables may take.
+        forward, backward: forecasts of all kernels that fit; the first one is used.
+        tables: bytes of the tables of each pass.
+        unlimited: forecasts of the kernels that would be used if tables had no limit.
+    """
+
+    dims: Mapping[str, int]
+    heads: int
+    pattern: Pattern
+    card: str
+    workspace: int
+    forward: tuple[Forecast, ...]
+    backward: tuple[Forecast, ...]
+    tables: tuple[int, int]
+    unlimited: tuple[Forecast, Forecast]
+
+    def __str__(self) -> str:
+        band = self.pattern.band
+        lines = [f"{listed(self.dims)}, {self.heads:,} heads{f', {band.name}' if band else ''}, rates of {self.card}"]
+        passes = zip(PROBLEM, (self.forward, self.backward), self.tables, self.unlimited, strict=True)
+        for way, ranked, taken, free in passes:
+            best = ranked[0]
+            line = f"{way}: {best.tiling}: {best.seconds * 1e3:.3g} ms, most of it {best.binds}"
+            other = next((each for each in ranked if each.tiling.schedule != best.tiling.schedule), None)
+            if other is not None:
+                line += f"; {other.tiling.schedule} would take {other.seconds * 1e3:.3g} ms, most of it {other.binds}"
+            lines.append(line)
+            if taken or best.seconds > free.seconds:
+                lines.append(f"  tables: {taken / 2**20:,.0f} MiB, and they may take {self.workspace / 2**20:,.0f} MiB")
+            if best.seconds > free.seconds:
+                cost = best.seconds / free.seconds - 1
+                lines[-1] += f"; without this limit {free.seconds * 1e3:.3g} ms, so it costs {cost:.0%}"
+        return "\n".join(lines)
+
+
+def plan(
+    n: int,
+    d: int,
+    heads: int = 1,
+    *,
+    n_k: int | None = None,
+    d_v: int | None = None,
+    dtype: str = "bfloat16",
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    align: str = "start",
+    workspace: int | None = None,
+    card: str = CARD,
+) -> KernelPlan:
+    """Return the kernels for attention over n tokens with head dimension d, and the reason; print it to read it.
+
+    Args:
+        n, d: tokens of queries, and words in a row of queries and keys.
+        heads: number of heads in all.
+        n_k, d_v: tokens of keys, and words in a row of values; as many as n and d if None.
+        dtype: "bfloat16" or "float16".
+        causal, window, align, workspace: as `is_causal` and others of `attention`.
+        card: the card whose rates are used, by its name.
+
+    Raises:
+        UsageError: no kernel fits.
+
+    >>> print(plan(16384, 512, 2))  # doctest: +ELLIPSIS
+    n_q = 16,384, n_k = 16,384, d_k = 512, d_v = 512, 2 heads, rates of NVIDIA H200 SXM 141GB
+    forward: scores-stored-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
+      tables: 1,024 MiB, and they may take 1,024 MiB
+    backward: small-cache-backward-blocked a=128, b=256, c=64, 8 warps, 4 stages: ...
+      tables: 1,024 MiB, and they may take 1,024 MiB
+    """
+    widths = {"d_k": max(d, LEAST_SIDE), "d_v": max(d if d_v is None else d_v, LEAST_SIDE)}
+    dims = {"n_q": n, "n_k": n if n_k is None else n_k, **widths}
+    pattern = limits(window, causal, align, 1)
+    key, room, rates = tuple(dims.items()), ROOM if workspace is None else workspace, cards.card(card)
+    ranked, tables, unlimited = [], [], []
+    for way in PROBLEM:
+        best = chosen(way, key, heads, dtype, pattern, room, rates)
+        free = chosen(way, key, heads, dtype, pattern, None, rates).forecast
+        found = _forecasts(way, _rounded(key, pattern, 1), heads, dtype, pattern, None, rates)
+        first = (best.forecast, *(each for each in found if each.tiling != best.forecast.tiling))
+        ranked.append(tuple(_at(each, dims, rates, dtype, heads, pattern) for each in first))
+        tables.append(best.bytes)
+        unlimited.append(_at(free, dims, rates, dtype, heads, pattern))
+    return KernelPlan(
+        dims,
+        heads,
+        pattern,
+        rates.name,
+        room,
+        ranked[0],
+        ranked[1],
+        (tables[0], tables[1]),
+        (unlimited[0], unlimited[1]),
+    )
+
+
+def limits(window: tuple[int | None, int | None] | None, causal: bool, align: str, shared: int) -> Pattern:
+    """The pattern of a window and a causal mask together.
+
+    Args:
+        window: keys before and after each query that it may attend to; None or -1 is no limit.
+        causal: no later keys.
+        align: "start" if the first query is at the first key, "end" if the last query is at the last key.
+        shared: query heads that share keys.
+
+    Raises:
+        UsageError: a limit is no number of keys, or the alignment is unknown.
+    """
+    if align not in ("start", "end"):
+        raise UsageError(
+            f'align is {align!r}; give "start" or "end": where the first or the last queries and keys meet.'
+        )
+    if window is not None and (
+        not isinstance(window, tuple | list)
+        or len(window) != 2
+        or any(not (each is None or (isinstance(each, int) and each >= -1)) for each in window)
+    ):
+        raise UsageError(f"window is {window!r}; give (left, right), numbers of keys before and after each query.")
+    left, right = (None if each == -1 else each for each in window or (None, None))
+    right = 0 if causal else right
+    return Pattern(left, right, align == "end" and (left is not None or right is not None), shared)
+
+
+def chosen(
+    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
+) -> Choice:
+    """Choose the kernels of a pass.
+
+    Args:
+        way: "forward" or "backward".
+        dims: n_q (rows of all heads that share keys), n_k, d_k, d_v.
+        heads: heads of keys in all.
+        dtype: type of the words of matrices.
+        pattern: the pairs that are allowed.
+        room: bytes that tables may take, or None.
+        card: the card.
+
+    Raises:
+        UsageError: no kernel fits into this room.
+    """
+    free = _first(way, _rounded(dims, pattern, 1), dims, heads, dtype, pattern, None, card)
+    if room is None or free.bytes <= room:
+        return free
+    return _first(way, _rounded(dims, pattern, STEPS), dims, heads, dtype, pattern, room, card)
+
+
+def _first(
+    way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
+) -> Choice:
+    """The first of the kernels for rounded lengths that are for these lengths, too."""
+    for each in _forecasts(way, rounded, heads, dtype, pattern, room, card):
+        sizes = {**dict(dims), **each.tiling.blocks}
+        program = program_of(each.tiling, pattern.masked)
+        even = divided(program, sizes)
+        if even or not each.tiling.even:
+            return Choice(each, even, heads // each.rounds * table_bytes(program, sizes, dtype))
+    raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
+
+
+_FOUND: dict[tuple[Hashable, ...], tuple[Forecast, ...]] = {}
+"""Forecasts by their arguments; a card is known by its address, and is kept."""
+
+_KEPT: dict[int, cards.Card] = {}
+
+
+def _forecasts(
+    way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
+) -> tuple[Forecast, ...]:
+    """Forecasts of the kernels that fit, the fastest first."""
+    _KEPT.setdefault(id(card), card)
+    key = (way, dims, heads, dtype, pattern, room, id(card))
+    if key not in _FOUND:
+        _FOUND[key] = forecasts(PROBLEM[way], dict(dims), card, dtype, heads, pattern.band, room)
+    return _FOUND[key]
+
+
+def _rounded(dims: Dims, pattern: Pattern, steps: int) -> Dims:
+    """The sizes that kernels are chosen for, so that few kernels serve all lengths.
+
+    Lengths are rounded up to powers of two or, with several `steps`, to multiples of a part of one.
+    """
+
+    def up(size: int) -> int:
+        unit = max(1, 2 ** (size - 1).bit_length() // 2 // steps if steps > 1 else 2 ** (size - 1).bit_length())
+        return -(-size // unit) * unit
+
+    return tuple(
+        (name, up(-(-size // by)) * by if name.startswith("n") else size)
+        for name, size in dims
+        for by in (pattern.shared if name == "n_q" else 1,)
+    )
+
+
+def program_of(tiling: Tiling, masked: bool) -> Program:
+    """The traced schedule of a tiling."""
+    schedule = get(tiling.schedule).in_dims({"n_q": 1, "n_k": 1, "d_k": 1, "d_v": 1})
+    return schedule.masked if masked else schedule.program
+
+
+def _at(
+    made: Forecast, dims: Mapping[str, int], card: cards.Card, dtype: str, heads: int, pattern: Pattern
+) -> Forecast:
+    """The forecast of the kernels of another one, for these sizes."""
+    at_once = heads // made.rounds
+    return replace(forecast(made.tiling, dims, card, dtype, at_once, pattern.band), rounds=made.rounds)

@@ -1,0 +1,126 @@
+"""`attention`, as users call it."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.gpu.torch import checks, masks, operators as _operators  # noqa: F401
+from pebblesim.gpu.torch.fallback import by_pytorch
+from pebblesim.gpu.torch.planning import Pattern, limits
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    align: str = "start",
+    softcap: float | None = None,
+    cu_seqlens: Any = None,
+    key_padding: Tensor | None = None,
+    key_ranges: tuple[Tensor, Tensor] | None = None,
+    return_lse: bool = False,
+    compute_dtype: torch.dtype | None = None,
+    workspace: int | None = None,
+    fallback: str | None = None,
+) -> Any:
+    """softmax(Q Kᵀ scale) V, as `torch.nn.functional.scaled_dot_product_attention` computes it, with its gradients.
+
+    Results are the same to the last bit in every run. Tensors on the CPU are computed by the definition, in plain
+    PyTorch, with a table of all scores.
+
+    Args:
+        query: (…, heads, n_q, d_k), in bfloat16 or float16 on a GPU; any strides. Under autocast, other types are cast.
+        key: (…, heads, n_k, d_k); with `enable_gqa` fewer heads, each shared by the same number of query heads.
+        value: (…, heads, n_k, d_v), with as many heads as `key`. Head dimensions may be up to 1,024.
+        attn_mask, dropout_p: only with `fallback`.
+        is_causal: query i attends to the keys up to i. As in PyTorch, query 0 is at key 0, also if there are fewer
+            queries than keys; see `align`.
+        scale: 1/√d_k if None.
+        enable_gqa: whether heads of keys and values are shared.
+        window: (left, right), numbers of keys before and behind each query that it may attend to; None or -1 for no
+            limit. With `is_causal`, right is 0.
+        align: "start", or "end" for queries at the end of a longer text: the last query is at the last key.
+        softcap: scores become softcap · tanh(score / softcap).
+        cu_seqlens: packed sequences: positions at which they start, and the end of the last, integers of shape
+            (sequences + 1,), or a pair of these for queries and keys. Other masks then hold within each sequence.
+        key_padding: booleans (batch, n_k), True where a key is none; padding may be left or right of the text.
+        key_ranges: (first, end), int32 of shape (batch, n_q) or (1, n_q): query i attends to first[i] ≤ j < end[i].
+            Neither may decrease from one query to the next.
+        return_lse: return (O, L), too: the natural logarithm of each query's sum of exponentials, (…, heads, n_q) in
+            float32, differentiable; -∞ for a query without a key, whose O is 0.
+        compute_dtype: torch.bfloat16 or torch.float16: what inputs of other types are rounded to; O has the type of
+            `query`.
+        workspace: bytes that tables of scores and their gradients may take; at most 1 GiB, or what is free, if None.
+            Fewer heads are computed at once or, if one head needs more, fewer rows.
+        fallback: "sdpa" to have PyTorch's attention compute what these kernels do not support; a warning says so once.
+
+    Returns:
+        (…, heads, n_q, d_v), and L with `return_lse`.
+
+    Raises:
+        UsageError: these kernels do not support the arguments.
+    """
+    kind = query.dtype if compute_dtype is not None and isinstance(query, Tensor) else None
+    query, key, value = _cast((query, key, value), compute_dtype)
+    checks.check_numbers(scale, softcap, workspace, dropout_p, compute_dtype, fallback)
+    checks.check_tensors(query, key, value, enable_gqa)
+    pattern = limits(window, is_causal, align, 1)
+    shown = _shown(query, key, pattern, cu_seqlens, key_padding, key_ranges)
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    try:
+        checks.check_supported(query, value, attn_mask, dropout_p, softcap, shown.first)
+    except checks.Unsupported as reason:
+        if fallback is None or return_lse or softcap:
+            raise
+        out = by_pytorch(reason, query, key, value, attn_mask, dropout_p, scale, shown)
+        return out if kind is None else out.to(kind)
+    four = (each.reshape(-1, *each.shape[-3:]) for each in (query, key, value))
+    out, lse = torch.ops.pebblesim.attention(*four, *shown, scale, float(softcap or 0.0), workspace)
+    out = out.reshape(*query.shape[:-1], value.shape[-1])
+    out = out if kind is None else out.to(kind)
+    return (out, lse.reshape(query.shape[:-1]) * log(2)) if return_lse else out
+
+
+def _cast(tensors: tuple[Tensor, ...], compute_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    """The tensors in the type that they are computed in: the given one, or that of autocast."""
+    if not all(isinstance(each, Tensor) for each in tensors):
+        return tensors
+    where = tensors[0].device.type
+    if compute_dtype is None and torch.is_autocast_enabled(where):
+        compute_dtype = torch.get_autocast_dtype(where)
+    if compute_dtype is None:
+        return tensors
+    return tuple(each.to(compute_dtype) if each.is_floating_point() else each for each in tensors)
+
+
+def _shown(
+    query: Tensor, key: Tensor, pattern: Pattern, cu_seqlens: Any, key_padding: Any, key_ranges: Any
+) -> masks.Shown:
+    """The keys that each query may attend to."""
+    n_q, n_k, batch = query.shape[-2], key.shape[-2], query.shape[:-3].numel()
+    left, right, at_end = pattern.left, pattern.right, pattern.at_end
+    ranges = None
+    if cu_seqlens is not None:
+        ranges = masks.ranges_of_sequences(cu_seqlens, n_q, n_k, left, right, at_end)
+    elif key_padding is not None or key_ranges is not None:
+        ranges = masks.ranges_of_band(n_q, n_k, left, right, at_end, query.device)
+    if key_padding is not None:
+        ranges = masks.both(ranges, masks.ranges_of_padding(key_padding, batch, n_q, n_k))
+    if key_ranges is not None:
+        ranges = masks.both(ranges, masks.check_ranges(key_ranges, batch, n_q))
+    if ranges is None:
+        masks.check_seeing(n_q, n_k, left, right, at_end)
+        return masks.Shown(None, None, left, right, at_end)
+    first, end = (each.expand(batch, n_q) for each in ranges)
+    return masks.Shown(first, end, None, None, False)

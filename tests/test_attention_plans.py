@@ -1,0 +1,128 @@
+"""`pebblesim.gpu.torch.plan`, and what is said where there is no PyTorch: without PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import pebblesim.gpu.torch as ours
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu import tiles
+from pebblesim.gpu.advice import cards
+from pebblesim.gpu.emit.tables import workspace
+from pebblesim.gpu.tiles import Tiling
+from pebblesim.gpu.torch import planning
+from pebblesim.gpu.torch.planning import ROOM, Pattern, chosen, limits, plan
+from pebblesim.language.registry import get
+
+
+def test_heads_or_rows_are_cut_for_a_workspace() -> None:
+    """Tables of P, whose place dS takes, have two bytes a word."""
+
+    def cut(n: int, heads: int, room: int) -> list[tuple[int | None, int]]:
+        tiling = Tiling("small-cache-backward-blocked", {"a": 128, "b": 128, "c": 64})
+        found = tiles.within(tiling, {"n": n, "d": 512}, heads, "bfloat16", room)
+        assert all(
+            at_once * workspace(get(each.schedule).program, {"n": n, "d": 512, **each.blocks}, "bfloat16") <= room
+            for each, at_once in found
+        )
+        return [(each.blocks.get("C"), at_once) for each, at_once in found]
+
+    assert cut(16384, 2, 2**30) == [(None, 2)]
+    assert cut(16384, 2, 2**29) == [(None, 1), (8192, 2)]
+    assert cut(16384, 2, 2**28) == [(8192, 1), (4096, 2)]
+    assert cut(16384, 2, 2**28 - 1) == [(5632, 1), (3328, 2)]  # evenly: three times, five times
+    assert cut(4096, 16, 2**28) == [(None, 8), (2048, 16)]
+    assert cut(300, 1, 256 * 384 * 2) == [(256, 1)]  # tables have whole tiles
+    two_passes = plan(4096, 64, 16, workspace=1)  # keep no tables
+    assert two_passes.backward[0].tiling.schedule == "backward-two-pass-blocked"
+    with pytest.raises(UsageError, match="workspace = 1,048,576 bytes is too little for any kernel; give 8,388,608"):
+        plan(16384, 512, 2, workspace=2**20)
+
+
+def test_a_plan_says_which_and_why() -> None:
+    found = plan(4096, 64, 16)
+    assert found.backward[0].tiling.schedule == "backward-two-pass-blocked"
+    assert "small-cache-backward-blocked would take" in str(found) or "dS-stored-blocked would take" in str(found)
+    wide = plan(4096, 512, 16)
+    assert wide.backward[0].tiling.schedule == "small-cache-backward-blocked"
+    assert str(wide).count("most of it") >= 2
+    assert plan(64, 3, d_v=20, n_k=9).dims == {"n_q": 64, "n_k": 9, "d_k": 16, "d_v": 20}
+
+
+@pytest.mark.parametrize(("n", "n_k"), [(300, 1024), (1024, 300), (1, 500), (500, 1), (65, 64)])
+@pytest.mark.parametrize("d", [64, 256])
+def test_every_launch_takes_the_blocks_that_it_has(n: int, n_k: int, d: int) -> None:
+    """Keys without any query: a launch of its own fills their gradients with zeros, and takes as good as no time."""
+    found = plan(n, d, 16, n_k=n_k, causal=True)
+    for made in (*found.forward, *found.backward):
+        assert 0 < made.seconds < 1
+        for launch in made.launches:
+            assert sum(number for each in launch.cost.rounds for _, number in each) == launch.cost.working
+
+
+@pytest.mark.parametrize("n", [65_536, *(pytest.param(n, marks=pytest.mark.slow) for n in (131_072, 100_001))])
+def test_tables_are_bounded_by_default_and_a_plan_says_what_that_costs(n: int) -> None:
+    found = plan(n, 512, 8, causal=True)
+    assert all(taken <= ROOM for taken in found.tables)
+    for ranked, free in zip((found.forward, found.backward), found.unlimited, strict=True):
+        assert ranked[0].seconds > free.seconds
+    assert str(found).count("without this limit") == 2
+    small = plan(2048, 512, 8, causal=True)
+    assert "without this limit" not in str(small)
+    assert small.tables[1] == 2 * 8 * 2048**2  # a table of P, whose place dS takes
+
+
+@pytest.mark.slow
+def test_a_limit_chooses_few_kernels_for_many_lengths() -> None:
+    """So that a new length compiles nothing: lengths are rounded in eight steps for each power of two."""
+    tilings = set()
+    for n in range(40_000, 65_536, 2_777):
+        dims = (("n_q", n), ("n_k", n), ("d_k", 512), ("d_v", 512))
+        made = chosen("backward", dims, 2, "bfloat16", Pattern(right=0), ROOM, cards.card("H200"))
+        assert made.bytes <= ROOM
+        tilings.add(made.forecast.tiling)
+    assert len(tilings) <= 6
+
+
+def test_windows() -> None:
+    assert limits((5, 3), False, "start", 2) == Pattern(5, 3, False, 2)
+    assert limits((5, -1), True, "end", 1) == Pattern(5, 0, True, 1)
+    assert limits(None, False, "end", 1) == Pattern(None, None, False, 1)
+    assert limits((-1, None), False, "end", 1).band is None
+    for wrong in ((5,), 5, (-2, 0), (1.5, 0)):
+        with pytest.raises(UsageError, match="numbers of keys before and after each query"):
+            limits(wrong, False, "start", 1)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match='give "start" or "end"'):
+        limits(None, True, "middle", 1)
+    near, far = (plan(8192, 256, 8, window=(each, 0)).forward[0].seconds for each in (511, 4095))
+    assert near < far / 3
+
+
+def test_without_pytorch_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "pebblesim.gpu.torch.public", raising=False)
+    with pytest.raises(UsageError, match="attention needs PyTorch, and torch is not here: pip install torch"):
+        ours.attention  # noqa: B018
+
+
+def test_planning_loads_no_library() -> None:
+    """What a user of `attention` waits for beside PyTorch."""
+    heavy = ("sympy", "matplotlib", "numba", "networkx", "torch")
+    lines = "import sys; from pebblesim.gpu.torch import plan; plan(4096, 512, 2, causal=True)"
+    said = subprocess.run(
+        [sys.executable, "-c", f"{lines}; print([each for each in {heavy} if each in sys.modules])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "[]"
+
+
+def test_forecasts_are_kept() -> None:
+    first = planning.plan(3000, 64, 4)
+    known = len(planning._FOUND)
+    assert planning.plan(3001, 64, 4).forward[0].tiling == first.forward[0].tiling
+    assert len(planning._FOUND) == known

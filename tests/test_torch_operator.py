@@ -1,0 +1,400 @@
+"""The operator on the CPU, where it follows the definition, and its kernels, run by the interpreter."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interpreted_kernels  # noqa: E402
+from hypothesis import given, settings, strategies as st  # noqa: E402
+
+from pebblesim.core.errors import UsageError  # noqa: E402
+from pebblesim.gpu import tiles  # noqa: E402
+from pebblesim.gpu.advice import forecast  # noqa: E402
+from pebblesim.gpu.tiles import TILINGS, Tiling  # noqa: E402
+from pebblesim.gpu.torch import attention, fallback, launching, operators, planning  # noqa: E402
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def drawn(*shape: int, dtype: Any = torch.float64, grad: bool = True) -> Any:
+    return torch.randn(*shape, dtype=dtype).requires_grad_(grad)
+
+
+def qkv(batch: int, heads: int, kv: int, n_q: int, n_k: int, d: int, d_v: int | None = None) -> list[Any]:
+    return [drawn(batch, heads, n_q, d), drawn(batch, kv, n_k, d), drawn(batch, kv, n_k, d_v or d)]
+
+
+def gradients(out: Any, inputs: list[Any], seed: int = 1) -> list[Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return list(torch.autograd.grad(out, inputs, torch.randn(out.shape, generator=generator, dtype=out.dtype)))
+
+
+def close(made: list[Any], true: list[Any], tolerance: float = 1e-12) -> None:
+    for a, b in zip(made, true, strict=True):
+        assert a.shape == b.shape
+        assert (a - b).detach().abs().max() <= tolerance * max(1.0, float(b.detach().abs().max()))
+
+
+def masked(q: Any, k: Any, v: Any, allowed: Any, softcap: float = 0.0) -> Any:
+    """Attention written out for each pair, and none of our code: rows without a key are 0."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    S = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    S = softcap * torch.tanh(S / softcap) if softcap else S
+    E = torch.where(allowed, torch.exp(S - S.amax(-1, keepdim=True).detach()), 0.0)
+    return torch.einsum("bhij,bhjd->bhid", E / E.sum(-1, keepdim=True).clamp(min=1e-300), v)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n_q=st.integers(1, 9),
+    n_k=st.integers(1, 9),
+    d=st.integers(1, 9),
+    d_v=st.integers(1, 9),
+    shared=st.integers(1, 3),
+    causal=st.booleans(),
+)
+def test_it_is_what_pytorch_computes(n_q: int, n_k: int, d: int, d_v: int, shared: int, causal: bool) -> None:
+    x = qkv(2, 2 * shared, 2, n_q, n_k, d, d_v)
+    made, true = (f(*x, is_causal=causal, enable_gqa=True) for f in (attention, sdpa))
+    close([made, *gradients(made, x)], [true, *gradients(true, x)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_q=st.integers(1, 8),
+    more=st.integers(0, 5),
+    left=st.none() | st.integers(0, 9),
+    right=st.none() | st.integers(0, 9),
+    at_end=st.booleans(),
+    softcap=st.sampled_from([None, 0.7, 50.0]),
+)
+def test_windows_against_pairs(
+    n_q: int, more: int, left: int | None, right: int | None, at_end: bool, softcap: float | None
+) -> None:
+    n_k = n_q + more
+    x = qkv(1, 2, 1, n_q, n_k, 3)
+    i, j = torch.arange(n_q)[:, None] + (more if at_end else 0), torch.arange(n_k)[None, :]
+    allowed = ((left is None) | (i - j <= (left or 0))) & ((right is None) | (j - i <= (right or 0)))
+    options = {"window": (left, right), "align": "end" if at_end else "start", "softcap": softcap}
+    made, true = attention(*x, enable_gqa=True, **options), masked(*x, allowed, softcap or 0.0)
+    close([made, *gradients(made, x)], [true, *gradients(true, x)], 1e-11)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    behind=st.integers(0, 3),
+    left=st.none() | st.integers(0, 4),
+    causal=st.booleans(),
+)
+def test_packed_sequences_against_each_for_itself(
+    lengths: list[int], behind: int, left: int | None, causal: bool
+) -> None:
+    n = sum(lengths) + behind
+    x = qkv(2, 2, 2, n, n, 3)
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    made = attention(*x, is_causal=causal, window=(left, None), cu_seqlens=starts)
+    for start, stop in zip(starts.tolist(), starts.tolist()[1:], strict=False):
+        alone = attention(*(each[:, :, start:stop] for each in x), is_causal=causal, window=(left, None))
+        close([made[:, :, start:stop]], [alone])
+    assert not made[:, :, n - behind :].any()
+
+
+def test_packed_sequences_with_other_numbers_of_keys() -> None:
+    x = qkv(1, 2, 2, 5, 9, 4)
+    starts = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 9])
+    made = attention(*x, is_causal=True, align="end", cu_seqlens=starts)
+    for (a, b), (c, d) in (((0, 2), (0, 4)), ((2, 5), (4, 9))):
+        alone = attention(x[0][:, :, a:b], x[1][:, :, c:d], x[2][:, :, c:d], is_causal=True, align="end")
+        close([made[:, :, a:b]], [alone])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_key_padding(side: str) -> None:
+    x = qkv(3, 2, 1, 6, 6, 4)
+    real = torch.ones(3, 6, dtype=torch.bool)
+    real[1, : 2 if side == "left" else None] = side == "left" or real[1]
+    real[1, slice(0, 2) if side == "left" else slice(4, 6)] = False
+    real[2] = False
+    made = attention(*x, is_causal=True, enable_gqa=True, key_padding=real)
+    allowed = torch.ones(6, 6, dtype=torch.bool).tril() & real[:, None, None, :]
+    true = masked(*x, allowed)
+    close([made, *gradients(made, x)], [true, *gradients(true, x)])
+    real[0, 3] = False
+    with pytest.raises(UsageError, match="padding between keys"):
+        attention(*x, enable_gqa=True, key_padding=real)
+    with pytest.raises(UsageError, match=r"booleans of shape \(3, 6\)"):
+        attention(*x, enable_gqa=True, key_padding=real.int())
+
+
+def test_spans_that_look_both_ways_are_key_ranges() -> None:
+    """Tokens 2 to 4 are an image: each sees all of it, and all that comes before."""
+    x = qkv(1, 2, 2, 7, 7, 4)
+    end = torch.tensor([[1, 2, 5, 5, 5, 6, 7]], dtype=torch.int32)
+    made = attention(*x, key_ranges=(torch.zeros_like(end), end))
+    allowed = torch.ones(7, 7, dtype=torch.bool).tril()
+    allowed[2:5, 2:5] = True
+    close([made], [masked(*x, allowed)])
+    with pytest.raises(UsageError, match="decrease from one query to the next"):
+        attention(*x, key_ranges=(torch.zeros_like(end), end.flip(-1)))
+    with pytest.raises(UsageError, match="int32 tensors of shape"):
+        attention(*x, key_ranges=(end, end.long()))
+
+
+def test_the_logarithms_of_sums_and_their_gradients() -> None:
+    x = qkv(2, 4, 2, 5, 7, 3)
+
+    def both(*x: Any) -> Any:
+        return attention(*x, enable_gqa=True, window=(2, 1), align="end", softcap=2.0, return_lse=True)
+
+    assert torch.autograd.gradcheck(both, x)
+    S = x[0] @ x[1].repeat_interleave(2, 1).mT / math.sqrt(3)
+    close([attention(*x, enable_gqa=True, return_lse=True)[1]], [torch.logsumexp(S, -1)])
+
+
+def test_parts_that_were_computed_apart_can_be_put_together() -> None:
+    """What rings of devices and split keys do, with L."""
+    q, k, v = x = qkv(1, 2, 2, 4, 10, 3)
+    (a, la), (b, lb) = (attention(q, k[:, :, s], v[:, :, s], return_lse=True) for s in (slice(0, 3), slice(3, 10)))
+    L = torch.logaddexp(la, lb)
+    made = a * (la - L).exp()[..., None] + b * (lb - L).exp()[..., None]
+    true = sdpa(q, k, v)
+    close([made, *gradients(made, x)], [true, *gradients(true, x)])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_opcheck(first: bool) -> None:
+    q, k, v = qkv(2, 4, 2, 6, 8, 3, 5)
+    ranges = (None, None)
+    if first:
+        ranges = (torch.zeros(2, 6, dtype=torch.int32), torch.arange(1, 7).int().expand(2, 6))
+    arguments = (q, k, v, *ranges, None if first else 3, None if first else 0, True, 0.3, 0.0, None)
+    torch.library.opcheck(torch.ops.pebblesim.attention, arguments)
+    tokens_first = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    torch.library.opcheck(torch.ops.pebblesim.attention, (*tokens_first, *arguments[3:]))
+    out, lse = (x.detach() for x in torch.ops.pebblesim.attention(*arguments))
+    for grad_lse in (None, torch.randn_like(lse)):
+        backward = (torch.randn_like(out), grad_lse, q.detach(), k.detach(), v.detach(), out, lse, *arguments[3:])
+        torch.library.opcheck(torch.ops.pebblesim.attention_backward, backward)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_compile_has_no_break(dynamic: bool) -> None:
+    torch._dynamo.reset()
+    options = {"enable_gqa": True, "is_causal": True, "window": (4, 0), "align": "end"}
+    compiled = torch.compile(lambda *x: attention(*x, **options), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for n in (5, 7, 30) if dynamic else (5,):
+        x = qkv(2, 4, 2, n, n + 3, 8)
+        made, true = compiled(*x), attention(*x, **options)
+        close([made, *gradients(made, x)], [true, *gradients(true, x)])
+
+
+def test_torch_compile_of_packed_sequences() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *x: attention(*x[:3], is_causal=True, cu_seqlens=x[3]), fullgraph=True, backend="aot_eager"
+    )
+    x, starts = qkv(1, 2, 2, 9, 9, 4), torch.tensor([0, 4, 9], dtype=torch.int32)
+    close([compiled(*x, starts)], [attention(*x, is_causal=True, cu_seqlens=starts)])
+
+
+def test_gradients_of_any_subset_and_none_kept_without() -> None:
+    for wanted in ((0,), (1,), (2,), (0, 2), (1, 2)):
+        x = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(qkv(1, 2, 2, 4, 4, 3))]
+        subset = [x[at] for at in wanted]
+        close(gradients(attention(*x), subset), gradients(sdpa(*x), subset))
+    x = [each.detach() for each in x]
+    assert attention(*x).grad_fn is None
+    with torch.no_grad():
+        assert attention(*(each.requires_grad_() for each in x)).grad_fn is None
+
+
+def test_second_derivatives_are_refused() -> None:
+    x = qkv(1, 1, 1, 3, 3, 2)
+    (first,) = torch.autograd.grad(attention(*x).square().sum(), x[:1], create_graph=True)
+    with pytest.raises(UsageError, match="first derivatives only"):
+        first.sum().backward()
+
+
+def test_checkpointing_and_vmap() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x = qkv(2, 2, 2, 4, 4, 3)
+    made = checkpoint(attention, *x, use_reentrant=False)
+    close(gradients(made, x), gradients(attention(*x), x))
+    several = torch.randn(3, 2, 2, 4, 3, dtype=torch.float64, requires_grad=True)
+    made = torch.vmap(lambda q: attention(q, *x[1:], is_causal=True))(several)
+    true = torch.stack([attention(q, *x[1:], is_causal=True) for q in several])
+    close([made, *gradients(made, [several, *x[1:]])], [true, *gradients(true, [several, *x[1:]])])
+
+
+def test_autocast_is_as_for_pytorchs_attention() -> None:
+    x = [drawn(1, 2, 5, 8, dtype=torch.float32) for _ in range(3)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made, true = attention(*x), sdpa(*x)
+    assert made.dtype == true.dtype == torch.bfloat16
+    assert all(each.dtype == torch.float32 for each in gradients(made, x))
+    assert attention(*x, compute_dtype=torch.bfloat16).dtype == torch.float32
+
+
+def test_layouts() -> None:
+    """What comes from (batch, tokens, heads, d) is returned so, without a copy."""
+    x = [torch.randn(2, 5, 4, 3).transpose(1, 2) for _ in range(3)]
+    made = attention(*x)
+    assert made.transpose(1, 2).is_contiguous()
+    close([made], [attention(*(each.contiguous() for each in x))], 1e-6)
+    assert attention(*(each[0] for each in x)).shape == (4, 5, 3)
+    close([attention(*(each[:, None] for each in x))[:, 0]], [made], 1e-6)
+
+
+def refused(*x: Any, **options: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        attention(*x, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_attention_cannot_do_is_said_in_a_sentence() -> None:
+    def tensors(*shapes: tuple[int, ...], dtype: Any = torch.float32) -> list[Any]:
+        return [torch.zeros(shape, dtype=dtype) for shape in shapes]
+
+    good = (1, 2, 8, 16)
+    x = tensors(good, good, good)
+    assert "has no dropout" in refused(*x, dropout_p=0.1)
+    assert "no dense attn_mask; give is_causal, window" in refused(*x, attn_mask=torch.ones(8, 8))
+    assert "value is of torch.bfloat16 and query of torch.float32" in refused(*x[:2], x[2].bfloat16())
+    assert "numbers with a fraction" in refused(*tensors(good, good, good, dtype=torch.int32))
+    assert "query is of list" in refused([1], *x[1:])
+    assert "key is on meta" in refused(x[0], x[1].to("meta"), x[2])
+    assert "key and value have 8 and 9 tokens" in refused(*tensors(good, good, (1, 2, 9, 16)))
+    assert "query has shape (1, 2, 0, 16) and is empty" in refused(*tensors((1, 2, 0, 16), good, good))
+    assert "is empty" in refused(*tensors((0, 2, 8, 16), (0, 2, 8, 16), (0, 2, 8, 16)))
+    assert "head dimensions 16 and 24" in refused(*tensors(good, (1, 2, 8, 24), good))
+    one = (1, 1, 8, 16)
+    assert "query has 2 heads and key 1" in refused(*tensors(good, one, one))
+    assert "a number that divides 2" in refused(*tensors(good, (1, 3, 8, 16), (1, 3, 8, 16)), enable_gqa=True)
+    assert "must agree" in refused(*tensors(good, good, one))
+    assert "give (…, heads, tokens" in refused(*tensors((8, 16), (8, 16), (8, 16)))
+    many = (40, 2000, 1, 16)
+    assert "80,000 heads in all" in refused(*tensors(many, many, many))
+    few = tensors(good, (1, 2, 3, 16), (1, 2, 3, 16))
+    assert "the first 5 of 8 queries see none of 3 keys" in refused(*few, is_causal=True, align="end")
+    assert "the last 3 of 8 queries see none of 3 keys" in refused(*few, window=(2, 0))
+    assert "softcap is -1" in refused(*x, softcap=-1)
+    assert "scale is nan" in refused(*x, scale=math.nan)
+    assert "workspace is 1.5" in refused(*x, workspace=1.5)
+    assert "compute_dtype is torch.float32" in refused(*x, compute_dtype=torch.float32)
+    assert 'give None or "sdpa"' in refused(*x, fallback="math")
+    assert "cu_seqlens takes a tensor of integers" in refused(*x, cu_seqlens=[0, 8])
+
+
+def test_what_only_a_gpu_cannot_do() -> None:
+    from pebblesim.gpu.torch.checks import Unsupported, check_supported
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    def said(dtype: Any, d: int = 16) -> str:
+        x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
+        with pytest.raises(Unsupported) as error:
+            check_supported(x, x, None, 0.0, None, None)
+        return str(error.value)
+
+    assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)
+    assert "it may be up to 1,024" in said(torch.bfloat16, 1025)
+
+
+def test_the_fallback_says_once_that_it_was_taken() -> None:
+    fallback._SAID.clear()
+    x = qkv(2, 4, 2, 5, 5, 3)
+    mask = torch.rand(2, 1, 5, 5) > 0.3
+    mask[..., 0] = True
+    with pytest.warns(UserWarning, match="PyTorch's attention is used: attention takes no dense attn_mask") as said:
+        made = attention(*x, attn_mask=mask, is_causal=True, enable_gqa=True, fallback="sdpa")
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(*x, attn_mask=mask, enable_gqa=True, fallback="sdpa")
+    close([made], [sdpa(*x, mask & torch.ones(5, 5, dtype=torch.bool).tril(), enable_gqa=True)])
+    added = torch.randn(5, 5, dtype=torch.float64)
+    lengths = torch.tensor([0, 2, 5])
+    made = attention(*x, attn_mask=added, cu_seqlens=lengths, enable_gqa=True, fallback="sdpa")
+    apart = torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)).bool()
+    close([made], [sdpa(*x, added.masked_fill(~apart, -torch.inf), enable_gqa=True)])
+    with pytest.raises(UsageError, match="2 heads and key 3"):
+        attention(drawn(1, 2, 3, 4), drawn(1, 3, 3, 4), drawn(1, 3, 3, 4), fallback="sdpa")
+
+
+SMALL = {
+    "forward": (Tiling("small-cache-forward-blocked", {"a": 32, "b": 32, "c": 16}),),
+    "backward-qkv": (Tiling("small-cache-backward-blocked", {"a": 32, "b": 32, "c": 16}),),
+}
+"""Tiles of which some fit into few rows."""
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors on the CPU go through the kernels, run by the interpreter."""
+
+    def forget() -> None:
+        for each in (planning._FOUND, launching._CHOSEN):
+            each.clear()
+        launching.loaded.cache_clear()
+
+    monkeypatch.setattr(launching, "module_of", interpreted_kernels.module_of)
+    monkeypatch.setattr(tiles, "FEWEST_ROWS", 32)
+    monkeypatch.setattr(tiles, "TILINGS", {problem: made + SMALL[problem] for problem, made in TILINGS.items()})
+    monkeypatch.setattr(forecast, "TILINGS", tiles.TILINGS)
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "heads", "mask", "scale", "workspace"),
+    [
+        ((70, 70), (24, 24), (2, 2), (None, None, False), None, None),
+        ((33, 33), (40, 8), (2, 1), (None, 0, False), 0.7, None),
+        ((1, 1), (3, 5), (1, 1), (None, 0, False), None, None),
+        ((1, 50), (24, 40), (4, 1), (None, None, False), None, None),
+        ((40, 21), (20, 20), (4, 2), (None, 0, False), None, None),
+        ((19, 50), (20, 20), (2, 2), (None, 0, False), None, None),
+        ((19, 50), (20, 20), (2, 2), (None, 0, True), None, None),
+        ((70, 61), (320, 300), (3, 3), (None, 0, False), 0.0, 32 * 64 * 2),
+        ((40, 40), (320, 320), (4, 4), (None, 0, False), None, 2 * 40 * 40 * 2),
+    ],
+)
+@pytest.mark.parametrize("tokens_first", [False, True])
+def test_kernels_by_the_interpreter(
+    interpreted: None,
+    n: tuple[int, int],
+    d: tuple[int, int],
+    heads: tuple[int, int],
+    mask: tuple[int | None, int | None, bool],
+    scale: float | None,
+    workspace: int | None,
+    tokens_first: bool,
+) -> None:
+    torch.manual_seed(sum(n))
+    (n_q, n_k), (d_k, d_v), (h, kv) = n, d, heads
+    shapes = (2, h, n_q, d_k), (2, kv, n_k, d_k), (2, kv, n_k, d_v), (2, h, n_q, d_v)
+    q, k, v, dO = (torch.randn(shape).half() for shape in shapes)
+    if tokens_first:
+        q, k, v, dO = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, dO))
+    rest = (None, None, *mask, d_k**-0.5 if scale is None else scale, 0.0, workspace)
+    out, lse = operators.forward_on_gpu(q, k, v, *rest)
+    made = operators.backward_on_gpu(dO, None, q, k, v, out, lse, *rest)
+    x = [each.double().requires_grad_() for each in (q, k, v)]
+    true, true_lse = torch.ops.pebblesim.attention(*x, *rest)
+    close([out.double(), lse.double()], [true, true_lse], 4e-3)
+    assert out.stride() == torch.empty_like(true.to(out.dtype)).stride()
+    for found, right in zip(made, torch.autograd.grad(true, x, dO.double()), strict=True):
+        assert found.shape == right.shape
+        assert float((found.double() - right).norm()) <= 4e-3 * max(float(right.norm()), 0.1)
