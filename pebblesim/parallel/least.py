@@ -58,12 +58,33 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
             model.add_implication(both[-1], has_row[p, h, i])
             model.add_implication(both[-1], has_key[p, h // team.sharing, j])
         model.add_bool_or(both)
+    if not team.causal:
+        areas = [
+            _area(
+                model,
+                [has_row[p, h, i] for i in range(team.n_q)],
+                [has_key[p, h // team.sharing, j] for j in range(team.n_k)],
+            )
+            for p in devices
+            for h in range(team.heads)
+        ]
+        model.add(sum(areas) >= team.heads * team.n_q * team.n_k)
     model.minimize(most)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
     solver.parameters.symmetry_level = 3
     solver.solve(model)
     return Least(round(solver.best_objective_bound), round(solver.objective_value))
+
+
+def _area(model: Any, rows: list[Any], keys: list[Any]) -> Any:
+    """The number of rows times that of keys."""
+    I, J = (model.new_int_var(0, len(lines), "") for lines in (rows, keys))
+    model.add(I == sum(rows))
+    model.add(J == sum(keys))
+    area = model.new_int_var(0, len(rows) * len(keys), "")
+    model.add_multiplication_equality(area, [I, J])
+    return area
 
 
 def _line_words(team: Team) -> tuple[int, int]:
