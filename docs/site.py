@@ -1,4 +1,7 @@
-"""Hooks for `make docs`, besides mkdocs.yml: README as the home page, links that make sense there, doctests as code."""
+"""Hooks for `make docs`, besides mkdocs.yml: README as the home page, links that make sense there, doctests as code.
+
+The page of `pebblesim explore` is a part of the site, too.
+"""
 
 import re
 from pathlib import Path
@@ -6,6 +9,9 @@ from typing import Any
 
 import griffe
 from mkdocs.structure.files import File
+
+from pebblesim.gpu.advice.cards import caches
+from pebblesim.views import explore
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)\)")
@@ -16,11 +22,16 @@ def on_files(files: Any, config: Any) -> Any:
     """The home page is README.md, whose links start at the top of the checkout."""
     text = README.read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
+    files.append(File.generated(config, "explore.html", content=explore.page(cards=caches())))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """A link to what is no page of the site, such as a source file, becomes its text."""
+    if page.file.src_uri == "explore.md":
+        markdown = markdown.replace(
+            "\n\n", '\n\n<a class="md-button md-button--primary" href="explore.html">Open the page</a>\n\n', 1
+        )
     known = {file.src_uri for file in files}
 
     def plain(match: re.Match[str]) -> str:

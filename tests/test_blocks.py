@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 import pebblesim as ps
 from pebblesim.analysis import cache_needed
-from pebblesim.analysis.blocks import _BlockSearch, _parts, choose
+from pebblesim.analysis.blocks import _BlockSearch, choose, parts
 from pebblesim.analysis.cache_needed import CacheNeed
 from pebblesim.analysis.count import count, io
 from pebblesim.analysis.mask_answers import _area, _covered
@@ -528,7 +528,7 @@ def test_the_proof_finds_the_best_without_climbing(schedule: Schedule, data: st.
     largest = 12 if len(schedule.blocks) == 2 else 6
     dims = {dim: data.draw(st.integers(1, largest), label=dim) for dim in schedule.problem.dims}
     mask = band(schedule, data, largest)
-    (part,) = _parts(schedule, dims, "chain", mask)
+    (part,) = parts(schedule, dims, "chain", mask)
     ones = dict.fromkeys(schedule.blocks, 1)
     M = part.room(ones) + data.draw(st.integers(0, 60), label="M")
     search = _BlockSearch(part, part.words, M, list(schedule.blocks), ones, ones)

@@ -87,7 +87,7 @@ def choose(
         return _printed(schedule, dims, M)
     blocks = _fit(schedule, dims, M, summation, mask, {})
     if rule == "best":
-        for part in _parts(schedule, dims, summation, mask):
+        for part in parts(schedule, dims, summation, mask):
             blocks |= part.best(M, blocks)
     return blocks
 
@@ -129,7 +129,7 @@ def _fit(
             + (f" in blocks of one index with summation {summation!r}." if summation not in CHAINS else "."),
             least_M,
         )
-    for part in _parts(schedule, dims, summation, mask):
+    for part in parts(schedule, dims, summation, mask):
         sizes |= _fit_of(part, M, tuple(sizes.items()), frozenset(fixed))
     return sizes
 
@@ -417,7 +417,7 @@ def _on_grid(place: int) -> int:
     return (place - octave * GRID) << octave
 
 
-def _parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[_Part, ...]:
+def parts(schedule: Schedule, dims: Mapping[str, int], summation: str, mask: Mask | None) -> tuple[_Part, ...]:
     """The parts of a schedule that have blocks."""
     program = schedule.under(mask)
     return _parts_of(schedule.program, program, schedule.fit, tuple(dims.items()), summation, mask)

@@ -22,7 +22,7 @@ class CacheNeed:
 
     def __init__(self, program: ir.Program, dims: Sizes, summation: str) -> None:
         self.program, self.dims, self.summation = program, dims, summation
-        phases = [_levels(phase) for phase in program.phases]
+        phases = [levels(phase) for phase in program.phases]
         self._low = _largest([(words, 0, loops) for phase in phases for words, loops in phase.low], dims)
         self._high = _largest([(words, phase.passing, ()) for phase in phases for words in phase.high], dims)
         self._spared = spared(summation)
@@ -60,7 +60,7 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
     def twice(rng: ir.Range) -> str:
         assert rng.parent is not None
         before = "" if rng.after is None else f" - {text_of(rng.after)}"
-        return f"{name(_first(rng.parent))}{before} >= 2 * {text_of(rng.block)}"
+        return f"{name(first_length(rng.parent))}{before} >= 2 * {text_of(rng.block)}"
 
     texts: dict[str, None] = {}
     for words, more, loops in levels:
@@ -71,12 +71,12 @@ def _largest(levels: list[tuple[_Sum, int, Iterable[ir.Range]]], dims: Sizes) ->
 
 
 @lru_cache(maxsize=1024)
-def _levels(phase: ir.Phase) -> _Levels:
+def levels(phase: ir.Phase) -> Levels:
     """Return the tiles that a phase holds; they are the same for all sizes."""
-    return _Levels(phase.body)
+    return Levels(phase.body)
 
 
-class _Levels:
+class Levels:
     """The tiles that a phase holds in the first iterations of its loops, where tiles are largest.
 
     Attributes:
@@ -176,13 +176,14 @@ class _Levels:
 
 
 def _words(ranges: ir.Ranges) -> _Sum:
-    return {tuple(sorted(map(_first, ranges), key=repr)): 1}
+    return {tuple(sorted(map(first_length, ranges), key=repr)): 1}
 
 
-def _first(rng: ir.Range) -> _Length:
+def first_length(rng: ir.Range) -> _Length:
+    """Return the length of the first tile of a range: the dimension, and the blocks that cut it."""
     if rng.parent is None:
         return rng.name, ()
-    dim, blocks = _first(rng.parent)
+    dim, blocks = first_length(rng.parent)
     return dim, tuple(dict.fromkeys((*blocks, rng.block)))
 
 

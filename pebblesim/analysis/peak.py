@@ -166,7 +166,7 @@ class Occupancy:
         if not whole:
             return
         picked = self._picked(loop, last, ragged=whole % block > 0)
-        parts = {tile: (tile in self.values, self.within.get(tile, frozenset())) for tile in _changed_in_parts(loop)}
+        parts = {tile: (tile in self.values, self.within.get(tile, frozenset())) for tile in changed_in_parts(loop)}
         self.open.append(rng)
         for position, index in enumerate(picked):
             self.offset[rng] = start + index * block
@@ -192,9 +192,9 @@ class Occupancy:
 
     def _picked(self, loop: ir.Loop, last: int, ragged: bool) -> list[int]:
         """The iterations that have to be run; `ragged`: whether the last tile is smaller than the others."""
-        if self.chain and not _changes_outside(loop):
+        if self.chain and not changes_outside(loop):
             return [0]
-        if not _feeds_a_sum_outside(loop):
+        if not feeds_a_sum_outside(loop):
             return sorted({0, last})
         if self.chain:
             return sorted({index for index in (0, 1, last - ragged, last) if 0 <= index <= last})
@@ -319,7 +319,7 @@ def _outermost(index: ir.Range) -> ir.Range:
 
 
 @cache
-def _changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
+def changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
     """The tiles of which each iteration gives a part of its own another value."""
 
     def of_loop(rng: ir.Range | None) -> bool:
@@ -338,7 +338,7 @@ def _changed_in_parts(loop: ir.Loop) -> frozenset[ir.Tile]:
 
 
 @cache
-def _changes_outside(loop: ir.Loop) -> bool:
+def changes_outside(loop: ir.Loop) -> bool:
     """Whether a tile from outside the loop gets another value inside it."""
     inner = list(ir.walk(loop.body))
     entered = {ir.entering(node) for node in inner}
@@ -350,7 +350,7 @@ def _changes_outside(loop: ir.Loop) -> bool:
 
 
 @cache
-def _feeds_a_sum_outside(loop: ir.Loop) -> bool:
+def feeds_a_sum_outside(loop: ir.Loop) -> bool:
     """Whether a tile from outside the loop gets terms inside it."""
     inner = list(ir.walk(loop.body))
     entered = {node.tile for node in inner if isinstance(node, ir.Read | ir.Zeros)}

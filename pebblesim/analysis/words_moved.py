@@ -21,7 +21,7 @@ from pebblesim.language.tile_ranges import TileRange
 
 
 @dataclass(frozen=True)
-class _Tiles:
+class Tiles:
     """The tiles of a dimension or of a tile, `block` long, with the smaller tiles that are cut from each of them.
 
     The sum over them is of their length to the power of `power`, times the sums over their own tiles. `first` and
@@ -30,7 +30,7 @@ class _Tiles:
 
     block: str | int
     power: int
-    parts: tuple[_Tiles, ...] = ()
+    parts: tuple[Tiles, ...] = ()
     first: bool = False
     after: str | int | None = None
 
@@ -100,7 +100,7 @@ class _Tiles:
 
 
 @dataclass(frozen=True)
-class _Term:
+class TermsOfTiles:
     """Words of one kind: `times` words for each combination of tiles; `tiles` are pairs (dimension, its tiles).
 
     Under a mask `pairs` are the tiles of rows and of columns with an allowed pair; None is the whole dimension. With
@@ -108,8 +108,8 @@ class _Term:
     """
 
     dims: tuple[str, ...]
-    tiles: tuple[tuple[str, _Tiles], ...]
-    pairs: tuple[_Tiles | None, _Tiles | None] | None = None
+    tiles: tuple[tuple[str, Tiles], ...]
+    pairs: tuple[Tiles | None, Tiles | None] | None = None
     cut_twice: bool = False
 
     @property
@@ -118,11 +118,11 @@ class _Term:
         return self.pairs is None and all(not tiles.parts and tiles.power == 0 for _, tiles in self.tiles)
 
     @property
-    def first_parts(self) -> list[tuple[str, _Tiles]]:
+    def first_parts(self) -> list[tuple[str, Tiles]]:
         """The first parts whose indices it counts."""
         return [(dim, tiles) for dim, tiles in self.tiles if tiles.first and tiles.power]
 
-    def dominated_by(self, other: _Term, exactly: bool) -> bool:
+    def dominated_by(self, other: TermsOfTiles, exactly: bool) -> bool:
         """Whether another term counts the indices after this first part at least as often; `exactly`: just as often."""
         if len(self.first_parts) != 1 or self.dims != other.dims:
             return False
@@ -161,8 +161,8 @@ class Words:
 
     def __init__(self, phases: list[ir.Phase], dims: Sizes, mask: Mask | None) -> None:
         self.dims, self.mask = dims, None if mask is None else RememberedMask(mask)
-        self.terms: Counter[_Term] = Counter()
-        self.bounds: Counter[_Term] = Counter()  # terms of a lower bound on the other words
+        self.terms: Counter[TermsOfTiles] = Counter()
+        self.bounds: Counter[TermsOfTiles] = Counter()  # terms of a lower bound on the other words
         self.masked: list[list[ir.Node]] = []  # nodes whose words must be summed loop by loop
         for phase in phases:
             if body := self._rest(phase.body, ()):
@@ -244,7 +244,7 @@ class Words:
                 self.blocks_to_enumerate = {tiles.after for tiles in counted if tiles.after is not None}
         return not any(times and term.first_parts for term, times in left.items())
 
-    def _pairs(self, rows: _Tiles | None, columns: _Tiles | None, blocks: Sizes) -> int:
+    def _pairs(self, rows: Tiles | None, columns: Tiles | None, blocks: Sizes) -> int:
         """Return Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
         (n_q, n_k), total = self._grid, 0
@@ -255,13 +255,11 @@ class Words:
                 total += met * (width.block if columns and columns.power else 1)
         return total
 
-    def _least_pairs(
-        self, rows: _Tiles | None, columns: _Tiles | None, cut_twice: bool, low: Sizes, high: Sizes
-    ) -> int:
+    def _least_pairs(self, rows: Tiles | None, columns: Tiles | None, cut_twice: bool, low: Sizes, high: Sizes) -> int:
         """Return a lower bound on Σ height^power · width^power over the tiles with an allowed pair."""
         assert self.mask
 
-        def span(tiles: _Tiles | None, n: int) -> tuple[int, int]:
+        def span(tiles: Tiles | None, n: int) -> tuple[int, int]:
             if tiles is None:
                 return n, n
             return min(n, ir.length(tiles.block, low)), min(n, ir.length(tiles.block, high))
@@ -297,7 +295,7 @@ def _met(loops: tuple[ir.Loop, ...]) -> list[ir.MaskCondition]:
     return [each for each in met if not follows(each)]
 
 
-def _kinds(n: int, tiles: _Tiles | None, sizes: Sizes) -> list[TileRange]:
+def _kinds(n: int, tiles: Tiles | None, sizes: Sizes) -> list[TileRange]:
     """Return the full tiles of a dimension, if there are any, and the last tile."""
     block = n if tiles is None else ir.length(tiles.block, sizes)
     full = (n - 1) // block * block
@@ -327,14 +325,14 @@ def _moved(node: ir.Node, place: LoopContext) -> Iterator[tuple[str, int]]:
     yield "words", node.times * place.words(node.ranges)
 
 
-def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> _Term:
+def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition | None) -> TermsOfTiles:
     """Return the words moved for a tile, as a product over the dimensions that the loops around it cut."""
     inside: dict[ir.Range, list[ir.Range]] = {}
     for loop in loops:
         assert loop.range.parent is not None
         inside.setdefault(loop.range.parent, []).append(loop.range)
 
-    def tiles(rng: ir.Range) -> _Tiles:
+    def tiles(rng: ir.Range) -> Tiles:
         power, parts = ranges.count(rng), []
         for part in map(tiles, inside.get(rng, ())):
             if part.adds_up:
@@ -344,14 +342,14 @@ def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition |
         block: str | int = rng.block
         if rng.after is not None and not parts and (power == 1 or block == 1):
             block, power = 1, 0  # the number of indices
-        return _Tiles(block, power, tuple(parts), rng.first, rng.after)
+        return Tiles(block, power, tuple(parts), rng.first, rng.after)
 
     meeting = () if met is None else (met.rows, met.columns)
     outer = [rng.parent for rng in meeting if rng.parent and rng.parent.parent]
     tops = [loop.range for loop in loops if loop.range.parent and loop.range.parent.parent is None]
     cut = [(rng.dim, tiles(rng)) for rng in tops if rng not in (*meeting, *outer)]
     dims = [rng.name for rng in ranges if rng.parent is None] + [dim for dim, each in cut if each.adds_up]
-    return _Term(
+    return TermsOfTiles(
         tuple(sorted(dims)),
         tuple(sorted(((dim, each) for dim, each in cut if not each.adds_up), key=repr)),
         None if met is None else (_if_cut(met.rows, tiles), _if_cut(met.columns, tiles)),
@@ -359,11 +357,11 @@ def _term(ranges: ir.Ranges, loops: tuple[ir.Loop, ...], met: ir.MaskCondition |
     )
 
 
-def _if_cut(rng: ir.Range, tiles: Callable[[ir.Range], _Tiles]) -> _Tiles | None:
+def _if_cut(rng: ir.Range, tiles: Callable[[ir.Range], Tiles]) -> Tiles | None:
     return None if rng.parent is None else tiles(rng)
 
 
-def _names(tiles: _Tiles) -> Iterator[str]:
+def _names(tiles: Tiles) -> Iterator[str]:
     yield from (size for size in (tiles.block, tiles.after) if isinstance(size, str))
     for part in tiles.parts:
         yield from _names(part)

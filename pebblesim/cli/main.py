@@ -25,7 +25,7 @@ HOMES = {
     "glossary": "glossary",
     "verify": "verify",
     "theorems": "bounds",
-    **{name: name for name in ("advise", "backlite", "cache", "devices", "gpu", "plot", "search", "sweep")},
+    **{name: name for name in ("advise", "backlite", "cache", "devices", "explore", "gpu", "plot", "search", "sweep")},
 }
 """The file of each command, with a Typer `app`. It is imported when the command is called."""
 

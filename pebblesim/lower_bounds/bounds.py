@@ -54,10 +54,18 @@ _NOTHING = Bounding((), lambda case: iter(()))
 
 @dataclass(frozen=True)
 class Form:
-    """A closed form of a bound, as text that sympy can parse, and the M for which it holds."""
+    """A closed form of a bound, as text that sympy can parse, and the M for which it holds.
+
+    Attributes:
+        expr: the closed form.
+        domain: the M for which it holds, in words.
+        low, high: the least and the largest such M, as text that sympy can parse; empty without a limit.
+    """
 
     expr: str
     domain: str
+    low: str = ""
+    high: str = ""
 
     @property
     def sympy(self) -> Expr:
@@ -79,6 +87,7 @@ class LowerBound:
         forms: its closed forms for small and for large M.
         way: the way of computing for which it holds; empty if it holds for all ways.
         why_not: why the bound does not apply; empty if it applies.
+        proved_for: the sizes for which it is proved, as a comparison such as "n >= 24*d"; empty for all sizes.
         recomputation: whether it holds with recomputation.
         every_tree: whether it holds for every shape of the summation trees.
     """
@@ -90,6 +99,7 @@ class LowerBound:
     forms: tuple[Form, ...] = ()
     way: str = ""
     why_not: str = ""
+    proved_for: str = ""
     recomputation: bool = True
     every_tree: bool = True
 
@@ -159,8 +169,15 @@ def best_of_ways(
     problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None = None
 ) -> dict[str, LowerBound]:
     """Return the largest lower bound for each way of computing, by name; arguments and errors as for `lower_bounds`."""
+    return {name: largest(bounds) for name, bounds in bounds_of_ways(problem, dims, M, pairs).items()}
+
+
+def bounds_of_ways(
+    problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None = None
+) -> dict[str, list[LowerBound]]:
+    """Return all bounds of each way of computing, by its name; arguments and errors as for `lower_bounds`."""
     ways = _of_ways(problem, dims, M, pairs)
-    return {name: largest([bound for bound, _ in of_one]) for name, of_one in ways.items()}
+    return {name: [bound for bound, _ in of_one] for name, of_one in ways.items()}
 
 
 def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:
@@ -284,7 +301,10 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
     besides += sum(words for _, words in claim.beside)
     text = " + ".join(filter(None, (text, *(part for part, _ in claim.beside))))
     unit, size = claim.unit
-    forms = tuple(Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit)) for expr, a, b in claim.forms)
+    forms = tuple(
+        Form(f"{expr} + {text}" if text else expr, _domain(a, b, unit), *_limits(a, b, unit))
+        for expr, a, b in claim.forms
+    )
     source = f"{claim.name}: {claim.what} ({proofs})"
     words, why_not = None, claim.why_not
     if not why_not:
@@ -294,13 +314,14 @@ def _bound(case: Cutting, claim: CuttingBound, M: int, way: str, proofs: str) ->
         if not why_not and last is not None and last * size < M:
             why_not = f"M is above {last * size:,}, and making values again may save more than a word each"
         why_not = why_not or "M words are enough for all products"
-        return LowerBound(claim.name, 0, source, None, forms, way, why_not)
+        return LowerBound(claim.name, 0, source, None, forms, way, why_not, claim.proved_for)
     here = [
         form
         for form, (_, low, high) in zip(forms, claim.forms, strict=True)
         if low * size <= M and (high is None or high * size >= M)
     ]
-    return LowerBound(claim.name, max(0, words + besides), source, here[0] if here else None, forms, way)
+    value, form = max(0, words + besides), here[0] if here else None
+    return LowerBound(claim.name, value, source, form, forms, way, proved_for=claim.proved_for)
 
 
 def _least_words(claim: CuttingBound, M: int) -> int | None:
@@ -320,3 +341,9 @@ def _domain(low: Fraction | int, high: Fraction | int | None, unit: str) -> str:
     below = f"{low}·{unit} ≤ ".removeprefix("1·") if low else ""
     above = "" if high is None else f" ≤ {unit}" if high == 1 else f" ≤ {high}·{unit}"
     return f"{below}M{above}" if below or above else "every M"
+
+
+def _limits(low: Fraction | int, high: Fraction | int | None, unit: str) -> tuple[str, str]:
+    """Return low·unit and high·unit as text that sympy can parse; empty without a limit."""
+    text = unit.replace("²", "**2").replace("·", "*").replace("min(", "Min(")
+    return f"{low}*{text}" if low else "", "" if high is None else f"{high}*{text}"

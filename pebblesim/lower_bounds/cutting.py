@@ -50,6 +50,7 @@ class CuttingBound(NamedTuple):
         at_once: pairs (words, times). For one of them, at least this number of words in total are in the cache at this
             number of times, or are moved again.
         beside: words of parts of matrices that belong to no family and are added, each as text and number.
+        proved_for: the sizes for which it is proved, as a comparison; empty for all sizes.
     """
 
     name: str
@@ -67,6 +68,7 @@ class CuttingBound(NamedTuple):
     light: int | None = None
     at_once: Sequence[tuple[int, int]] = ()
     beside: Sequence[tuple[str, int]] = ()
+    proved_for: str = ""
 
 
 class Cutting(Instance):

@@ -87,6 +87,7 @@ def words_at_two_times(case: Cutting, name: str, lines: Lines, why_not: str = ""
         besides=case.besides(names),
         why_not=why_not,
         at_once=[(-(-5 * n * d // 2) - 4 * many * d**2, 1), (4 * n * d - 4 * many * d**2, 2)],
+        proved_for=f"{n_text} >= {2 * many}*{d_text}",
     )
 
 

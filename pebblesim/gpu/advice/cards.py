@@ -98,6 +98,17 @@ def cards() -> Mapping[str, Card]:
     return {key: _card(table, f"card {key}", sources) for key, table in tables.items()}
 
 
+def caches() -> dict[str, dict[str, int]]:
+    """Return the bytes of the caches of each built-in card, by what they are: those of a block first."""
+    return {
+        name: {
+            "a block's shared memory": card.size("shared_per_block"),
+            card.last_cache.upper(): card.size(card.last_cache),
+        }
+        for name, card in cards().items()
+    }
+
+
 def card(name: str) -> Card:
     """Return the card with this name; case and spaces do not matter: "H200", "h200", "GTX 1060".
 

@@ -1,0 +1,207 @@
+"""The page of `explore`: in node its numbers equal Python's at random sizes; the whole page in a browser, offline."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import pebblesim as ps
+from pebblesim.cli import main as cli
+from pebblesim.core.errors import Infeasible, UsageError
+from pebblesim.language.problems import problem
+from pebblesim.views.explore import PROBLEMS, page, save, sources
+from pebblesim.views.explore.content import data, in_javascript
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script by itself")
+
+COUNT = """
+console.log(JSON.stringify(given.map(({ problem: name, schedule, view }) => {
+  const problem = DATA.problems.find((each) => each.name === name);
+  const schedules = problem.schedules.filter((each) => each.name === schedule);
+  const counts = new Counts({ ...problem, schedules }, view);
+  if (!counts.at.length) return "takes no mask";
+  const row = counts.row(0, view.M);
+  return row && { words: String(row.words), blocks: row.blocks, bound: String(counts.bound(view.M).value) };
+})));
+"""
+
+
+def in_node(content: dict[str, Any], script: str, given: Any) -> Any:
+    """The output, as JSON, of a script that knows the page's data and arithmetic; `given` is its input."""
+    known = f"const DATA = {in_javascript(content)}, given = {json.dumps(given)};"
+    whole = "\n".join((sources("exact.js", "blocks.js", "counts.js"), known, script))
+    ran = subprocess.run(["node", "-"], input=whole, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout)
+
+
+def drawn(names: Sequence[str], number: int, seed: int, top: float) -> list[dict[str, Any]]:
+    """Points at random: ragged, of size 1, with fewer or more keys than queries, M below what fits, shared heads."""
+    rng = random.Random(seed)
+
+    def size(bits: float) -> int:
+        return int(2 ** rng.uniform(0, bits))
+
+    points = []
+    for _ in range(number):
+        name = rng.choice(names)
+        left_out = ("small-cache-forward-in-rows", "scores-stored-in-rows", "small-cache-backward-in-rows")
+        schedule = rng.choice([each.name for each in ps.list(name)[name] if each.name not in left_out])
+        queries = size(top)
+        keys = queries if rng.random() < 0.5 else size(top)
+        kv_heads = rng.choice([1, 1, 2])
+        heads = kv_heads * (1 if name == "backward" else rng.choice([1, 1, 4]))
+        masked = queries <= keys and rng.random() < 0.3
+        sizes = {"queries": queries, "keys": keys, "d": size(8), "heads": heads, "kvHeads": kv_heads}
+        view = {**sizes, "masked": masked, "M": size(22)}
+        points.append({"problem": name, "schedule": schedule, "view": view})
+    return points
+
+
+def dims_of(point: dict[str, Any]) -> dict[str, int]:
+    view, own = point["view"], problem(point["problem"])
+    if view["queries"] == view["keys"]:
+        return {"n": view["queries"], "d": view["d"]}
+    rectangle = own.rectangle
+    assert rectangle is not None
+    return {dim: {"n_q": view["queries"], "n_k": view["keys"]}.get(dim, view["d"]) for dim in rectangle.dims}
+
+
+def counted(point: dict[str, Any]) -> Any:
+    """What the page must say of a point, by `count`; None if M is too small, a sentence if it takes no mask."""
+    view = point["view"]
+    shared = {"kv_heads": view["kvHeads"]} if point["problem"] != "backward" else {}
+    given: dict[str, Any] = {"M": view["M"], "heads": view["heads"], **shared, **dims_of(point)}
+    try:
+        row = ps.count(point["schedule"], **given)
+        if view["masked"]:
+            row = ps.count(point["schedule"], mask="causal", **{**given, "blocks": dict(row.blocks)})
+    except Infeasible:
+        return None
+    except UsageError as error:
+        assert view["masked"], error
+        return "takes no mask"
+    return {"words": str(row.io * row.heads.times), "blocks": dict(row.blocks)}
+
+
+def bound_of(point: dict[str, Any]) -> tuple[int, int]:
+    """The lower bound on all heads at a point, by `bounds`, and the number of problems that it is the sum of."""
+    view = point["view"]
+    shared = {"kv_heads": view["kvHeads"]} if point["problem"] != "backward" else {}
+    mask = {"mask": "causal"} if view["masked"] else {}
+    bounds = ps.bounds(point["problem"], M=view["M"], heads=view["heads"], **shared, **mask, **dims_of(point))
+    return bounds.best.value * bounds.times, bounds.times
+
+
+def compare(content: dict[str, Any], points: list[dict[str, Any]]) -> int:
+    """Compare node with Python at all points; return the number of those with a count."""
+    compared = 0
+    for point, here in zip(points, in_node(content, COUNT, points), strict=True):
+        expected = counted(point)
+        if not isinstance(expected, dict) or not isinstance(here, dict):
+            if expected is None and point["view"]["masked"] and here == "takes no mask":
+                continue  # M is too small, too
+            assert here == expected, point
+            continue
+        bound = int(here.pop("bound"))
+        assert here == expected, point
+        best, times = bound_of(point)
+        assert 0 < bound <= best, point
+        assert bound % times == 0, point
+        compared += 1
+    return compared
+
+
+@needs_node
+def test_the_page_counts_as_python_does() -> None:
+    points = drawn(["forward"], 60, seed=1, top=11)
+    assert compare(data(["forward"]), points) > 30
+
+
+@pytest.mark.slow
+@needs_node
+def test_the_page_counts_as_python_does_at_10_000_points() -> None:
+    points = drawn(PROBLEMS, 10_000, seed=2, top=13)
+    assert compare(data(PROBLEMS), points) > 7_000
+
+
+# -- the command and the page ------------------------------------------------------------------------------------------
+
+
+def test_a_problem_without_queries_and_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="problem 'matmul' has no queries and keys; the page is for attention"):
+        save(tmp_path / "page.html", ["matmul"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    drive = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[browser]'")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser is installed; one of {', '.join(BROWSERS)} is needed")
+    with drive.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [{"width": 1280, "height": 900}, {"width": 360, "height": 740}])
+def test_the_page_answers_offline_on_a_desk_and_on_a_phone(look: dict[str, int], browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert CliRunner().invoke(cli.app, ["explore", "forward", "-o", str(path)]).exit_code == 0
+    context = browser.new_context(viewport=look, offline=True)
+    tab = context.new_page()
+    asked: list[str] = []
+    errors: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+
+    def finished() -> None:
+        for _ in range(600):
+            if tab.evaluate("Boolean(page.changes)"):
+                return
+            tab.wait_for_timeout(100)
+        raise AssertionError("the page still counts after a minute")
+
+    view = "problem=forward&queries=512&keys=512&d=32&heads=8&kvHeads=2&M=4096"
+    tab.goto(f"{path.as_uri()}#{view}")
+    finished()
+    best = ps.compare("forward", n=512, d=32, M=4096, heads=8, kv_heads=2).rows[0]
+    assert best.schedule in tab.inner_text("#answer")
+    assert f"{best.io * 2:,}" in tab.inner_text("#answer")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= look["width"]  # nothing has to be scrolled sideways
+    assert tab.evaluate("document.querySelectorAll('#chart path').length") >= 15
+
+    tab.fill("#M", "8k")
+    assert "M=8192" in tab.evaluate("location.hash")
+    tab.select_option("#card", "H100")
+    assert "M=116224" in tab.evaluate("location.hash")
+    assert "H100: a block's shared memory" in tab.inner_html("#chart")
+    tab.fill("#queries", "0.5")
+    assert tab.inner_text("#wrong") == "queries: a whole number, 1 or more; 64k, 1M and 2^20 are understood."
+    tab.fill("#queries", "2^8")
+    finished()
+    shown, here = tab.inner_text("#rows"), tab.evaluate("location.hash")
+    again = context.new_page()
+    again.goto(f"{path.as_uri()}{here}")
+    assert again.inner_text("#rows") == shown
+    assert errors == []
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    context.close()
+
+
+def test_the_page_is_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebblesim.views.explore.data", lambda names: {"problems": [], "types": {}})
+    made = page()
+    assert "default-src 'none'" in made
+    assert not re.search(r"(?:src|href)=\"(?!data:)", made)
