@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 from pebblesim.core.errors import UsageError
@@ -58,17 +58,8 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
             model.add_implication(both[-1], has_row[p, h, i])
             model.add_implication(both[-1], has_key[p, h // team.sharing, j])
         model.add_bool_or(both)
-    if not team.causal:
-        areas = [
-            _area(
-                model,
-                [has_row[p, h, i] for i in range(team.n_q)],
-                [has_key[p, h // team.sharing, j] for j in range(team.n_k)],
-            )
-            for p in devices
-            for h in range(team.heads)
-        ]
-        model.add(sum(areas) >= team.heads * team.n_q * team.n_k)
+    if not team.causal and team.n_q == team.n_k == team.P:
+        _break_symmetry(model, team, has_row, has_key)
     model.minimize(most)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
@@ -77,14 +68,22 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
     return Least(round(solver.best_objective_bound), round(solver.objective_value))
 
 
-def _area(model: Any, rows: list[Any], keys: list[Any]) -> Any:
-    """The number of rows times that of keys."""
-    I, J = (model.new_int_var(0, len(lines), "") for lines in (rows, keys))
-    model.add(I == sum(rows))
-    model.add(J == sum(keys))
-    area = model.new_int_var(0, len(rows) * len(keys), "")
-    model.add_multiplication_equality(area, [I, J])
-    return area
+def _break_symmetry(model: Any, team: Team, has_row: Any, has_key: Any) -> None:
+    """Of ways that differ by the numbers of devices and their tokens, or by those of heads, keep fewer, at least one.
+
+    Each device owns one token. The devices are in the order of their lines in the first heads that share keys, and
+    these have no fewer lines than the next.
+    """
+    lines: dict[tuple[int, int], list[Any]] = {}
+    for (p, h, _), has in has_row.items():
+        lines.setdefault((p, h // team.sharing), []).append(has)
+    for (p, g, _), has in has_key.items():
+        lines[p, g].append(has)
+    for p in range(team.P - 1):
+        model.add(sum(lines[p, 0]) >= sum(lines[p + 1, 0]))
+    totals = [sum(each for p in range(team.P) for each in lines[p, g]) for g in range(team.kv_heads)]
+    for one, other in pairwise(totals):
+        model.add(one >= other)
 
 
 def _line_words(team: Team) -> tuple[int, int]:
