@@ -37,7 +37,7 @@ RULES: Final = {
     ADD: Rule(forbids=INPUT | OTHER, predecessors=RED | COMPLETE, sets=RED),
     DELETE: Rule(needs=RED, clears=RED),
 }
-"""What a move needs of its vertex and of the operand, and what it changes; RED is that of the device that moves."""
+"""Each kind of move: what it needs of its vertex and of the operand, what it changes; RED is the moving device's."""
 
 MOST_DEVICES: Final = 63
 

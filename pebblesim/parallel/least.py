@@ -58,6 +58,13 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
             model.add_implication(both[-1], has_row[p, h, i])
             model.add_implication(both[-1], has_key[p, h // team.sharing, j])
         model.add_bool_or(both)
+    if not team.causal:
+        areas = [
+            _area(model, [has_row[p, h, i] for i in range(team.n_q)], [has_key[p, g, j] for j in range(team.n_k)])
+            for p, h in product(devices, range(team.heads))
+            for g in [h // team.sharing]
+        ]
+        model.add(sum(areas) >= team.heads * team.n_q * team.n_k)
     if not team.causal and team.n_q == team.n_k == team.P:
         _break_symmetry(model, team, has_row, has_key)
     model.minimize(most)
@@ -66,6 +73,16 @@ def least_words(team: Team, seconds: float = 60, workers: int = 1) -> Least:
     solver.parameters.symmetry_level = 3
     solver.solve(model)
     return Least(round(solver.best_objective_bound), round(solver.objective_value))
+
+
+def _area(model: Any, rows: list[Any], keys: list[Any]) -> Any:
+    """The number of rows times that of keys, which is the most pairs that they have."""
+    I, J = (model.new_int_var(0, len(lines), "") for lines in (rows, keys))
+    model.add(sum(rows) == I)
+    model.add(sum(keys) == J)
+    area = model.new_int_var(0, len(rows) * len(keys), "")
+    model.add_multiplication_equality(area, [I, J])
+    return area
 
 
 def _break_symmetry(model: Any, team: Team, has_row: Any, has_key: Any) -> None:

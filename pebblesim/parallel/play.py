@@ -172,7 +172,7 @@ def numbers(moved: Moved, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class _Memory:
-    """What a device holds: NaN for every word that it neither owns nor was sent."""
+    """The arrays of a device: NaN for every word that it neither owns nor was sent."""
 
     def __init__(self, team: Team, p: int, inputs: Mapping[str, Array]) -> None:
         self.team, self.p, moved = team, p, team.traffic

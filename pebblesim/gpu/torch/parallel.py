@@ -188,7 +188,7 @@ class _Travelling:
 
 
 class _Local:
-    """What `pebblesim.parallel.exchange.Local` asks for, on tensors; sums have 32 bits, or 64 for doubles."""
+    """The protocol `pebblesim.parallel.exchange.Local` on tensors; sums have 32 bits, or 64 for doubles."""
 
     def __init__(self, inside: Inside) -> None:
         self.forward, self.backward = inside.forward, inside.backward
