@@ -86,7 +86,7 @@ def _area(model: Any, rows: list[Any], keys: list[Any]) -> Any:
 
 
 def _break_symmetry(model: Any, team: Team, has_row: Any, has_key: Any) -> None:
-    """Of ways that differ by the numbers of devices and their tokens, or by those of heads, keep fewer, at least one.
+    """Keep fewer of the ways that differ by the numbers of devices and their tokens or of heads, but at least one.
 
     Each device owns one token. The devices are in the order of their lines in the first heads that share keys, and
     these have no fewer lines than the next.
