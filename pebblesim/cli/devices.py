@@ -18,6 +18,7 @@ from pebblesim.core.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.parallel.devices import Devices
+    from pebblesim.parallel.links import Network
 
 app = family()
 
@@ -56,6 +57,16 @@ def devices(
     latent: Annotated[
         bool, typer.Option("--latent", help="Values are the first d_v columns of the keys; give --size d_k and d_v.")
     ] = False,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Also times, with this card's peak rate: A100, H100, …", metavar="NAME")
+    ] = None,
+    in_machine: Annotated[int, typer.Option("--machine", help="Devices in a machine, for times.", min=1)] = 8,
+    inside: Annotated[
+        str | None, typer.Option("--inside", help="The links in a machine; by default the card's.", metavar="LINK")
+    ] = None,
+    between: Annotated[
+        str, typer.Option("--between", help="The links of each device to other machines.", metavar="LINK")
+    ] = "InfiniBand NDR",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -81,7 +92,8 @@ def devices(
         mask=mask,
         ownership=ownership,
         latent=latent,
-        dtype=dtype,
+        dtype=dtype or (None if gpu is None else "bf16"),
+        network=None if gpu is None else _network(gpu, dtype or "bf16", in_machine, inside, between),
     )
     devices = parse_size("P", p)
     if output is not None:
@@ -95,6 +107,27 @@ def devices(
         print_json(result.to_dict())
     else:
         show(*result.parts())
+
+
+def _network(gpu: str, dtype: str, in_machine: int, inside: str | None, between: str) -> Network:
+    """The card's peak rate, its links in a machine, and those between machines.
+
+    Raises:
+        UsageError: a card or link is not known, or the card has no peak rate for this type.
+    """
+    from pebblesim.core.sizes import bytes_of, dtype_of
+    from pebblesim.gpu.advice.cards import card, cards
+    from pebblesim.parallel.links import Network, inside as inside_of, link, links
+
+    found, name = card(gpu), dtype_of(dtype)
+    key = next(key for key, each in cards().items() if each is found)
+    if name not in found.peak:
+        raise UsageError(f"no peak rate of {found.name} is known for {dtype}; known are {', '.join(found.peak)}.")
+    if (near := inside or inside_of(key)) is None:
+        raise UsageError(
+            f"the links inside a machine of {found.name} are not known; --inside takes {', '.join(links())}."
+        )
+    return Network(link(near), link(between), in_machine, found.peak[name].value, bytes_of(dtype))
 
 
 def _draw(run: Callable[..., Devices], most: int, output: Path) -> None:

@@ -12,6 +12,7 @@ from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
 from pebblesim.parallel.bounds import DeviceBound, bounds
 from pebblesim.parallel.count import Moved, best
+from pebblesim.parallel.links import Network, Times, times
 from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel
 from pebblesim.parallel.team import Team
 
@@ -26,6 +27,8 @@ class Devices(Result):
         rows: the counted schedules; those that fit into M first, the fewest words of the busiest device first.
         left_out: why other schedules are impossible, by name.
         lower_bounds: lower bounds on the words of the busiest device, the largest first.
+        dtype: the type of a word, for a column of bytes.
+        network: links and rates, for columns of times.
     """
 
     team: Team
@@ -34,6 +37,11 @@ class Devices(Result):
     left_out: Mapping[str, str]
     lower_bounds: Sequence[DeviceBound]
     dtype: str | None = None
+    network: Network | None = None
+
+    def times(self, row: Moved) -> Times | None:
+        """Return the times of a schedule on the network; None without a network, and for passes."""
+        return None if self.network is None or row.schedule.order == IN_PASSES else times(row, self.network)
 
     @property
     def lower_bound(self) -> DeviceBound:
@@ -84,6 +92,7 @@ class Devices(Result):
             "steps": _steps(row),
             "most_pairs": row.most_pairs,
             "by_tensor": dict(row.tensors()),
+            "seconds": None if (found := self.times(row)) is None else found._asdict(),
         }
 
     def parts(self) -> list[str | Sheet]:
@@ -107,6 +116,11 @@ class Devices(Result):
             columns.insert(3, f"bytes, {self.dtype}")
             for line, row in zip(rows, self.rows, strict=True):
                 line.insert(3, row.words * bytes_of(self.dtype))
+        if self.network is not None:
+            columns += ["products, ms", "transfers, ms", "exposed, ms"]
+            for line, row in zip(rows, self.rows, strict=True):
+                found = self.times(row)
+                line += [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
         if self.M is not None:
             columns.append("fits")
             for line, row in zip(rows, self.rows, strict=True):
@@ -123,6 +137,7 @@ class Devices(Result):
             *(f"not here: {name}: {why}" for name, why in self.left_out.items()),
             "words: received inputs and sent partial sums of the busiest device",
             "u x a x b: groups of heads, parts of the queries, parts of the keys",
+            *([] if self.network is None else [f"times: {self.network}; exposed: not hidden behind products"]),
             *(f"lower bound {each}: {each.value:,}" for each in self.lower_bounds),
         ]
 
@@ -148,6 +163,7 @@ def devices(
     ownership: str | None = None,
     latent: bool = False,
     dtype: str | None = None,
+    network: Network | None = None,
 ) -> Devices:
     """Count the words that attention moves between P devices, under each schedule.
 
@@ -164,6 +180,7 @@ def devices(
         ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag for a causal mask, and contiguous without.
         latent: the values are the first d_v columns of the keys.
         dtype: the type of a word, for a column of bytes.
+        network: links and rates (`pebblesim.parallel.links.Network`), for columns of times.
 
     Returns:
         The counted schedules and lower bounds.
@@ -208,7 +225,7 @@ def devices(
             if schedules is not None:
                 raise
             left_out[schedule.name] = str(error)
-    result = Devices(team, M, counted, left_out, bounds(team, M), dtype)
+    result = Devices(team, M, counted, left_out, bounds(team, M), dtype, network)
     if not any(map(result.fits, counted)):
         least = min(counted, key=lambda row: row.words_held)
         raise Infeasible(
@@ -217,7 +234,7 @@ def devices(
             least.words_held,
         )
     order = sorted(counted, key=lambda row: (not result.fits(row), row.words, row.total, row.words_held))
-    return Devices(team, M, order, left_out, result.lower_bounds, dtype)
+    return Devices(team, M, order, left_out, result.lower_bounds, dtype, network)
 
 
 def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:
