@@ -98,7 +98,7 @@ def pieces(rows: range, keys: range, ahead: int) -> Iterator[Piece]:
         yield Piece(slice(end, len(rows)), slice(0, len(keys)), False)
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
     """Rows or keys of some heads: tokens in runs, arrays of inputs, and of sums of outputs, by name."""
 

@@ -25,7 +25,7 @@ Name: TypeAlias = tuple[Any, ...]
 Move: TypeAlias = tuple[int, int, int]
 
 
-@dataclass
+@dataclass(eq=False)
 class Graph:
     """Vertices by name, each with its terms in order; what the referee asks for is made when it is asked."""
 
