@@ -169,7 +169,6 @@ LONGER: Final = {
     ("dags.optimum_kernel", "search"): 179,
     ("game.pebble_machine", "run"): 199,
     ("gpu.emit.cuda", "_Writer"): 333,
-    ("gpu.emit.triton_kernel", "Writer"): 344,
     ("schedules.activation", "define"): 61,
     ("schedules.activation_forward", "define"): 81,
     ("synthesis.rows", "_Rows"): 307,

@@ -286,7 +286,7 @@ def forecasts(
     """
     fitting = []
     for tiling in tilings(problem_name, card.size("shared_per_block")):
-        for cut, at_once in within(tiling, dims, heads, dtype, workspace):
+        for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
             except UsageError:
@@ -295,7 +295,7 @@ def forecasts(
     if not fitting and workspace is not None:
         fit = forecasts(problem_name, dims, card, dtype, heads, mask)
         if fit:
-            least = min(least_room(each.tiling, dims, dtype) for each in fit)
+            least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
 
     def rank(each: Forecast) -> tuple[float, float]:
