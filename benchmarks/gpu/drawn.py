@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,27 +27,41 @@ SEED, NUMBER, WITHIN = 27, 80, 1.5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--calibrate-only", action="store_true")
     parser.add_argument("--report", type=Path, nargs="*")
     asked = parser.parse_args()
     if asked.output:
-        run(asked.output)
+        run(asked.output, asked.calibrate_only)
     for folder in asked.report or ():
         report(folder)
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, calibrate_only: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    made, _ = calibrate(folder / "card.toml")
-    save(made.rows + made.failed, folder / "calibrating.jsonl")
-    print(f"calibrated in {made.seconds:.0f} s, {len(made.rows)} kernels, {len(made.failed)} failed", flush=True)
-    card = cards.with_rates(made.card)
+
+    def told(what: str, done: int, of: int) -> None:
+        if done % 30 == 0 or done == of:
+            print(f"{time.monotonic() - began:.0f} s: {done} of {of} {what}", flush=True)
+
+    if not (folder / "calibrating.jsonl").exists():
+        made, _ = calibrate(folder / "card.toml", told)
+        save(made.rows + made.failed, folder / "calibrating.jsonl")
+        print(f"calibrated in {made.seconds:.0f} s: {len(made.rows)} kernels, {len(made.failed)} failed", flush=True)
+    if calibrate_only:
+        return
+    card = cards.from_file(folder / "card.toml")
     cells = [Cell(shape, each.tiling) for shape in drawn(SEED, NUMBER) for each in shape.ranked(card, WITHIN)]
-    rows = []
-    for row in measured(cells, by_launch=True):
+    rows: list[Measured] = []
+    counts: Counter[str] = Counter()
+
+    def told_one(what: str) -> None:
+        counts[what] += 1
+        told(what, counts[what], len(cells))
+
+    for row in measured(cells, on_progress=told_one):
         rows.append(row)
         save(rows, folder / "drawn.jsonl")
-    print(f"{len(rows)} kernels of drawn shapes at {time.monotonic() - began:.0f} s", flush=True)
 
 
 def save(rows: list[Measured] | tuple[Measured, ...], path: Path) -> None:
