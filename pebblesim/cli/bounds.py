@@ -16,12 +16,14 @@ from pebblesim.cli.options import (
     HeadChoice,
     MaskText,
     Problem,
+    ProblemName,
     Ranges,
     Sizes,
     Summation,
     command,
     complete_schedule,
     family,
+    one_problem,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
 from pebblesim.core.sizes import listed, parse_size, parse_words
@@ -35,6 +37,7 @@ app = family()
 
 @command(app, example="pebblesim bounds -n 4096 -d 64 -M 64k")
 def bounds(
+    named: ProblemName = None,
     *,
     sizes: Sizes,
     m: Annotated[
@@ -64,7 +67,7 @@ def bounds(
     from pebblesim.language.registry import get
 
     one_way(latex, as_json)
-    problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
+    problem = one_problem(named, problem) or ("backward" if schedule is None else get(schedule).problem.name)
     pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
 
     shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **sizes.dims}
@@ -143,6 +146,7 @@ def _named(bound: LowerBound) -> str:
 
 @command(app, example="pebblesim gaps -n 65536 -d 128")
 def gaps(
+    named: ProblemName = None,
     *,
     sizes: Sizes,
     m: Annotated[
@@ -162,7 +166,7 @@ def gaps(
     one_way(latex, as_json)
     capacities = [parse_words(words, dtype) for words in m or ()]
     shape: dict[str, Any] = {"blocks": blocks, "summation": summation, "steps": steps, **sizes.dims}
-    result = gaps_of(problem or "backward", M=capacities or None, **shape)
+    result = gaps_of(one_problem(named, problem) or "backward", M=capacities or None, **shape)
     if as_json or latex:
         print(result.latex()) if latex else print_json(result.to_dict())
         return
