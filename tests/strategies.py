@@ -20,7 +20,7 @@ SUMMATIONS = st.one_of(st.just("chain"), st.just("balanced"), st.integers(1, 6).
 
 def only_chains(schedule: Schedule) -> bool:
     """Whether its sums are chains: one waits in memory where no graph has a sum of its own."""
-    return schedule.name.endswith("queries-partly-resident")
+    return schedule.name.endswith(("queries-partly-resident", "first-keys-by-columns"))
 
 
 def trees(schedule: Schedule) -> st.SearchStrategy[str]:

@@ -38,6 +38,8 @@ COMPETING = (
     "keys-partly-resident",
     "queries-partly-resident",
     "values-in-columns",
+    "first-rows-by-columns",
+    "first-keys-by-columns",
     "scores-partly-stored",
     *(
         f"{name}-{activation}"

@@ -168,7 +168,15 @@ def test_the_first_size_is_a_block_or_a_number() -> None:
 
 
 RESIDENT = ["keys-partly-resident-forward", "keys-partly-resident", "queries-partly-resident"]
-NEW = [*RESIDENT, "values-in-columns", "values-in-columns-relu", "scores-partly-stored", "scores-partly-stored-relu"]
+BY_COLUMNS = ["first-rows-by-columns", "first-keys-by-columns"]
+NEW = [
+    *RESIDENT,
+    *BY_COLUMNS,
+    "values-in-columns",
+    "values-in-columns-relu",
+    "scores-partly-stored",
+    "scores-partly-stored-relu",
+]
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -201,6 +209,19 @@ def test_near_nd_a_part_that_stays_pays(name: str, old: str, part: tuple[int, in
     M = n * d * part[0] // part[1]
     new, before = (ps.count(each, n=n, d=d, M=M, blocks="best") for each in (name, old))
     assert new.feasible and new.io < before.io
+
+
+@pytest.mark.parametrize(("name", "old"), list(zip(BY_COLUMNS, [RESIDENT[0], RESIDENT[2]], strict=True)))
+@pytest.mark.parametrize("part", [1, 2, 4])
+def test_just_below_a_whole_number_of_blocks_columns_made_later_pay(name: str, old: str, part: int) -> None:
+    """With k blocks of rows, words of nd/k: a pass over a matrix more, where a block more needs two or four."""
+    n, d = 65536, 128
+    M = n * d // part
+    new, before = (ps.count(each, n=n, d=d, M=M, blocks="best") for each in (name, old))
+    assert new.feasible and new.io < before.io
+    k = 2 * part * (1 if name == BY_COLUMNS[0] else 2)
+    passes = 2 * k + 2 if name == BY_COLUMNS[0] else 4 * k + 4
+    assert n * d * (passes + 1) <= new.io < n * d * (passes + 1) + n * d * k // 10
 
 
 @given(n=st.integers(1, 60), d=st.integers(1, 12), extra=st.integers(0, 400))

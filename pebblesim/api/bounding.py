@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.counting.arguments import AnyMask
 from pebblesim.counting.compare import compare
@@ -93,10 +93,8 @@ class Bounds(Result):
                     "for": each.of_way,
                     "why_not": each.why_not or None,
                     "expr": each.form.expr if each.form else None,
-                    "forms": [{"expr": form.expr, "domain": form.domain} for form in each.forms],
-                    "source": each.source,
-                    "recomputation": each.recomputation,
-                    "every_tree": each.every_tree,
+                    "forms": [plain(form, "expr", "domain") for form in each.forms],
+                    **plain(each, "source", "recomputation", "every_tree"),
                 }
                 for each in self.lower
             ],

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.counting.heads import Heads
 from pebblesim.language.registry import get
 
@@ -86,16 +86,12 @@ class Crossing:
     def to_dict(self) -> dict[str, Any]:
         """Return an entry of `pebblesim crossover --json`."""
         return {
-            "schedules": list(self.schedules),
-            "along": self.along,
-            "at": self.at,
-            "M": self.M,
+            **plain(self, "schedules", "along", "at", "M"),
             "M_over_d2": None if self.M_over_d2 is None else float(self.M_over_d2),
-            "first": self.first,
-            "changes": list(self.changes),
+            **plain(self, "first", "changes"),
             "leads": [{"from": size, "schedule": leader} for size, leader in self.leads],
             "feasible_below": self.fits,
-            "words": list(self.words),
+            **plain(self, "words"),
             "exponent": _number(self.exponent),
             "proof": self.proof,
         }
@@ -209,13 +205,7 @@ class Crossover(Result):
                 {"name": name, "M": M, "M_over_d2": None if d is None else M / d**2} for M, name in self.regimes
             ],
             "measured": [
-                {
-                    "schedules": list(c.schedules),
-                    "n": c.dims["n"],
-                    "d": c.d,
-                    "M": c.M,
-                    "M_over_d2": _number(c.M_over_d2),
-                }
+                plain(c, "schedules") | {"n": c.dims["n"]} | plain(c, "d", "M") | {"M_over_d2": _number(c.M_over_d2)}
                 for c in self.measured
             ],
         }

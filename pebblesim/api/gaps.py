@@ -8,7 +8,7 @@ from math import isqrt
 from typing import Any, SupportsIndex
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import listed, whole
 from pebblesim.core.tables import Sheet
 from pebblesim.counting.arguments import BlockRule, problem_dims
@@ -47,24 +47,9 @@ class Gaps(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim gaps --json`."""
-        rows = [
-            {
-                "M": row.M,
-                "schedule": row.schedule,
-                "io": row.io,
-                "every_way": row.every_way.to_dict(),
-                "gap": row.gap,
-                "lower_bound": row.lower_bound.to_dict(),
-                "gap_of_way": row.gap_of_way,
-            }
-            for row in self.rows
-        ]
-        return {
-            "problem": self.problem,
-            **self.dims,
-            "rows": rows,
-            "largest": {"M": self.worst.M, "gap": self.worst.gap},
-        }
+        names = "M", "schedule", "io", "every_way", "gap", "lower_bound", "gap_of_way"
+        rows = [plain(row, *names) for row in self.rows]
+        return {"problem": self.problem, **self.dims, "rows": rows, "largest": plain(self.worst, "M", "gap")}
 
     def parts(self) -> list[str | Sheet]:
         """Return the parts to print: a row for each M, the ways of computing behind the bounds, and the largest gap."""

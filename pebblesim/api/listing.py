@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.language.problems import PROBLEMS, problem
 from pebblesim.language.registry import Schedule, of_problem
 
@@ -36,23 +36,14 @@ class Listing(Result, Mapping[str, tuple[Schedule, ...]]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row for each schedule."""
-        return {
-            "rows": [
-                {
-                    "problem": name,
-                    "schedule": schedule.name,
-                    "blocks": [*schedule.blocks],
-                    "needs": [*schedule.kept],
-                    "kernels": [*schedule.kernels],
-                    "mask": schedule.maskable,
-                    "first_parts": not schedule.alike,
-                    "summary": schedule.summary,
-                    "source": schedule.source,
-                }
-                for name, schedules in self.items()
-                for schedule in schedules
-            ]
-        }
+        every = ((name, schedule) for name, schedules in self.items() for schedule in schedules)
+        rows = [
+            {"problem": name, "schedule": schedule.name, "blocks": [*schedule.blocks], "needs": [*schedule.kept]}
+            | {"kernels": [*schedule.kernels], "mask": schedule.maskable, "first_parts": not schedule.alike}
+            | plain(schedule, "summary", "source")
+            for name, schedule in every
+        ]
+        return {"rows": rows}
 
     def __str__(self) -> str:
         lines = []

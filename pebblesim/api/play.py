@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.totals import totals
 from pebblesim.api.graph import graph_of
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.run import Run
 from pebblesim.language import masks, program as ir
@@ -70,13 +70,8 @@ class Played(Result):
         """Return the data of `pebblesim play --json`."""
         head = {"schedule": self.schedule, **self.dims, "blocks": dict(self.blocks), "summation": self.summation}
         head |= {} if self.mask is None else {"mask": str(self.mask)}
-        values = {
-            "values_match": self.values_match,
-            "graph_values_match": self.graph_values_match,
-            "schedule_values_match": self.schedule_values_match,
-            "run_at": dict(self.run_at),
-        }
-        return head | self.game.to_dict() | {"predicted": dict(self.predicted)} | values
+        values = "predicted", "values_match", "graph_values_match", "schedule_values_match", "run_at"
+        return head | self.game.to_dict() | plain(self, *values)
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {size}" for name, size in (*self.dims.items(), *self.blocks.items()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pebblesim.core.errors import UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
@@ -54,17 +54,8 @@ class L2(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data of `pebblesim count --l2 … --json`."""
-        return {
-            "size": self.size,
-            "chiplets": self.chiplets,
-            "partitions": self.partitions,
-            "order": self.order,
-            "at_once": self.at_once,
-            "heads": self.heads,
-            "requested": self.requested,
-            "read": self.read,
-            "written": self.written,
-        }
+        names = "size", "chiplets", "partitions", "order", "at_once", "heads", "requested", "read", "written"
+        return plain(self, *names)
 
     def __str__(self) -> str:
         heads = f"{self.heads:,} head{'s' * (self.heads > 1)}"

@@ -78,15 +78,9 @@ class JudgedClaim:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row of `pebblesim verify --json`."""
-        return {
-            "claim": self.claim.name,
-            "source": self.claim.source,
-            "status": self.status,
-            "given": None if self.given is None else str(self.given),
-            "evidence": self.evidence,
-            "says": self.claim.says,
-            "expected": self.claim.expects,
-        }
+        head: dict[str, Any] = {"claim": self.claim.name, "source": self.claim.source, "status": self.status}
+        head |= {"given": None if self.given is None else str(self.given), "evidence": self.evidence}
+        return head | {"says": self.claim.says, "expected": self.claim.expects}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
-"""The last section of docs/lower-bounds.md: what each theorem was held against where it bites, from a run."""
+"""The evidence for each theorem, from a run: recorded beside this module, and printed in docs/lower-bounds.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
 
 from pebblesim.claims.biting import Bites, Comparison, Searched, searched
 from pebblesim.language.problems import PROBLEMS
@@ -16,6 +20,54 @@ own sizes, and states of each search."""
 
 WORDS_AT_ONCE = ("C4", "C5", "D5", "E7")
 """Theorems that count the words in the cache at a time."""
+
+FILE = "evidence.json"
+"""The recorded run, beside this module."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The comparisons in which one theorem is the largest bound and exceeds the compulsory words.
+
+    Attributes:
+        theorem: its name.
+        problems: in which it bites.
+        counts: comparisons with counts of schedules; `sizes` are the different ones among them.
+        rectangles, masks, near_nd: how many of the counts are of queries and keys that differ in number, under a mask,
+            or of M from nd/2 to 2nd.
+        least_ratio: the least I/O ÷ bound among the counts, to three digits; empty without any.
+        optima: searches of graphs that were finished; of these optima `met` equal the bound.
+        ends: interrupted searches that had proved as many words as the bound; `open` had not.
+    """
+
+    theorem: str
+    problems: Sequence[str]
+    counts: int
+    sizes: int
+    rectangles: int
+    masks: int
+    near_nd: int
+    least_ratio: str
+    optima: int
+    met: int
+    ends: int
+    open: int
+
+    def row(self) -> str:
+        """Return its row of the table."""
+        shapes = self.rectangles, self.masks, self.near_nd
+        searches = f"{self.optima} ({self.met})", self.ends, self.open
+        cells = self.theorem, ", ".join(self.problems), self.counts, self.sizes, *shapes, self.least_ratio, *searches
+        return f"| {' | '.join(map(str, cells))} |"
+
+    def __str__(self) -> str:
+        if not self.counts:
+            return "no comparison"
+        searches = self.optima + self.ends
+        return f"{self.counts} counts, I/O at least {self.least_ratio} of it" + (
+            f"; {searches} search{'es' * (searches > 1)}" if searches else ""
+        )
+
 
 _HEAD = f"""{TITLE}
 
@@ -35,16 +87,26 @@ I/O to the bound.
 """
 
 
-def section() -> str:
-    """Return the section, from a run of about two minutes."""
-    return of_results(Comparison(ENOUGH, DRAWS, TRIES).run(), searched(STATES))
+def run() -> list[Record]:
+    """Compare all theorems with counts and optima; about two minutes."""
+    return _records(Comparison(ENOUGH, DRAWS, TRIES).run(), searched(STATES))
 
 
-def of_results(bites: dict[str, Bites], graphs: dict[str, Searched]) -> str:
-    """Return the section with these results."""
-    names = _theorems()
-    rows = [_row(name, bites.get(name, Bites()), graphs.get(name, Searched())) for name in names]
-    return _HEAD + "\n".join(rows) + "\n\n" + "\n".join(_remarks(names, bites, graphs))
+@cache
+def recorded() -> Mapping[str, Record]:
+    """Return the recorded run, by theorem."""
+    rows = json.loads(files("pebblesim.claims").joinpath(FILE).read_text(encoding="utf-8"))
+    return {row["theorem"]: Record(**row) for row in rows}
+
+
+def as_json(records: Sequence[Record]) -> str:
+    """Return the text of the file for a run."""
+    return "[\n" + ",\n".join(json.dumps(asdict(record), ensure_ascii=False) for record in records) + "\n]\n"
+
+
+def section(records: Sequence[Record]) -> str:
+    """Return the last section of docs/lower-bounds.md for a run."""
+    return _HEAD + "\n".join(record.row() for record in records) + "\n\n" + "\n".join(_remarks(records))
 
 
 def _theorems() -> list[str]:
@@ -52,29 +114,42 @@ def _theorems() -> list[str]:
     names: dict[str, None] = {}
     for solves in PROBLEMS.values():
         sizes = {dim: {"n": 64, "d": 8}[kind] for dim, kind in solves.from_nd.items()}
-        names |= dict.fromkeys(bound.name for bound in lower_bounds(solves, sizes, 16) if bound.name != "compulsory")
+        names |= dict.fromkeys(
+            bound.name for bound in lower_bounds(solves, sizes, 16)[1:] if bound.name != "compulsory"
+        )
     return list(names)
 
 
-def _row(name: str, bites: Bites, graphs: Searched) -> str:
-    shapes = (bites.shapes[shape] for shape in ("rectangle", "mask", "M about nd"))
-    closest = f"{float(bites.closest):.3f}" if bites.closest else ""
-    optima = f"{graphs.optima} ({graphs.met})"
-    problems = ", ".join(sorted(bites.number))
-    cells = (name, problems, bites.number.total(), len(bites.sizes), *shapes, closest, optima, graphs.ends, graphs.open)
-    return f"| {' | '.join(map(str, cells))} |"
+def _records(bites: dict[str, Bites], graphs: dict[str, Searched]) -> list[Record]:
+    return [_record(name, bites.get(name, Bites()), graphs.get(name, Searched())) for name in _theorems()]
 
 
-def _remarks(names: list[str], bites: dict[str, Bites], graphs: dict[str, Searched]) -> Iterator[str]:
+def _record(name: str, bites: Bites, graphs: Searched) -> Record:
+    return Record(
+        name,
+        sorted(bites.number),
+        bites.number.total(),
+        len(bites.sizes),
+        bites.shapes["rectangle"],
+        bites.shapes["mask"],
+        bites.shapes["M about nd"],
+        f"{float(bites.closest):.3f}" if bites.closest else "",
+        graphs.optima,
+        graphs.met,
+        graphs.ends,
+        graphs.open,
+    )
+
+
+def _remarks(records: Sequence[Record]) -> Iterator[str]:
     """Say which theorems few counts, and which no search, put to the test, and what stands in for it."""
-    few = [name for name in names if bites.get(name, Bites()).number.total() < ENOUGH]
+    few = [record.theorem for record in records if record.counts < ENOUGH]
     if few:
         rare = f"Fewer than {ENOUGH} counts, as sizes where they are the largest are rare among the draws:"
         yield f"{rare} {', '.join(few)}.\n"
-    found = (graphs.get(name, Searched()) for name in names)
-    reached = {name for name, each in zip(names, found, strict=True) if each.optima + each.ends}
-    cut = [name for name in names if name not in reached and name not in WORDS_AT_ONCE]
-    at_once = [name for name in names if name not in reached and name in WORDS_AT_ONCE]
+    missed = [record.theorem for record in records if not record.optima + record.ends]
+    cut = [name for name in missed if name not in WORDS_AT_ONCE]
+    at_once = [name for name in missed if name in WORDS_AT_ONCE]
     yield (
         f"No search of a graph reaches {', '.join(cut)}.\nIn their place, `tests/test_segments.py` applies\n"
         "sections 1 and 2 to random and optimal games and compares the families and products of every segment with\n"

@@ -26,6 +26,7 @@ from pebblesim.cli.options import (
     one_problem,
 )
 from pebblesim.cli.printing import one_way, print_json, print_table, progress_bar, say, show
+from pebblesim.core.errors import UsageError
 from pebblesim.core.sizes import listed, parse_size, parse_words
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def bounds(
         typer.Option("--pairs", help="Z: bounds for every mask with this number of allowed pairs.", metavar="Z"),
     ] = None,
     heads: HeadChoice,
+    everything: Annotated[
+        bool, typer.Option("--all", help="A table of all theorems instead: domain, proof, and evidence; no sizes.")
+    ] = False,
     latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +71,14 @@ def bounds(
     from pebblesim.language.registry import get
 
     one_way(latex, as_json)
-    problem = one_problem(named, problem) or ("backward" if schedule is None else get(schedule).problem.name)
+    problem = one_problem(named, problem)
+    if everything:
+        given = {**sizes.dims, **{name: value for name, value in (("M", m), ("mask", mask), ("pairs", pairs)) if value}}
+        if given:
+            raise UsageError(f"--all lists theorems for all sizes; leave out {', '.join(given)}.")
+        _print_all(problem, latex, as_json)
+        return
+    problem = problem or ("backward" if schedule is None else get(schedule).problem.name)
     pattern, Z = of_heads(mask), None if pairs is None else parse_size("--pairs", pairs)
 
     shape: dict[str, Any] = {"mask": pattern, "pairs": Z, **heads.arguments, **sizes.dims}
@@ -102,6 +113,34 @@ def bounds(
         say("\n".join(one.summary()))
     elif one.heads.is_given:
         say(f"{one.heads}: {one.times:,} times that")
+
+
+def _print_all(problem: str | None, latex: bool, as_json: bool) -> None:
+    """All theorems, or those of one problem."""
+    from pebblesim.claims import theorems as table
+    from pebblesim.core.notation import parse, written
+    from pebblesim.language.problems import problem as named
+
+    rows = table.theorems(None if problem is None else [named(problem)])
+    if latex:
+        print(table.latex(rows))
+    elif as_json:
+        print_json({"theorems": [each.to_dict() for each in rows]})
+    else:
+        columns = ("theorem", "problem", "closed form", "M", "domain", "evidence", "way of computing")
+        lines = [
+            (each.name, each.problem, written(parse(form.expr)), form.domain, each.domain, each.evidence, ways)
+            if not number
+            else ("", "", written(parse(form.expr)), form.domain, "", "", "")
+            for each in rows
+            for ways in ["; ".join(each.ways)]
+            for number, form in enumerate(each.forms)
+        ]
+        print_table("lower bounds", columns, lines, left=len(columns), first=("theorem", "problem", "closed form"))
+        say(
+            f"Proofs: {table.PROOFS}. All hold with recomputation, and for every summation tree. Evidence: comparisons "
+            "in which a theorem is the largest bound and exceeds the compulsory words."
+        )
 
 
 def _print_at(one: Bounds, title: str) -> None:

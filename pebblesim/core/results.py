@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pebblesim.core.errors import UsageError
@@ -23,6 +24,22 @@ def pandas() -> Any:
         return import_module("pandas")
     except ImportError:
         raise UsageError("to_frame() needs pandas: pip install 'pebblesim[frames]'; or use to_dict().") from None
+
+
+def plain(of: object, *names: str) -> dict[str, Any]:
+    """Return attributes as plain data for JSON, by name: mappings are copied, and tuples are lists.
+
+    "game.reads" is an attribute of an attribute, with the name "reads". What has a `to_dict` is taken from that.
+    """
+    return {name.rpartition(".")[2]: _data(attrgetter(name)(of)) for name in names}
+
+
+def _data(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _data(part) for name, part in value.items()}
+    return [_data(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class Result:

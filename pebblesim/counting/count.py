@@ -13,7 +13,7 @@ from pebblesim.analysis.count import count as count_program
 from pebblesim.analysis.peak import IN_PLACE, spared
 from pebblesim.analysis.work import work
 from pebblesim.core.errors import BelowBound, Infeasible
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.units import Traffic
 from pebblesim.counting.arguments import AnyMask, BlockRule
 from pebblesim.counting.heads import Heads
@@ -235,24 +235,13 @@ class Counted(Result):
         """
         per_byte = {} if dtype is None else {"operations_per_byte": self.arithmetic_intensity(dtype)}
         return {
-            "schedule": self.schedule,
-            "source": self.source,
-            "blocks": dict(self.blocks),
-            "reads": self.reads,
-            "writes": self.writes,
-            "io": self.io,
-            "peak_words": self.peak_words,
-            "peak_red": self.peak_red,
-            "feasible": self.feasible,
-            "least_M": self.least_M,
-            "bound_ratio": self.bound_ratio,
-            "gap": self.gap,
-            "every_way": self.every_way.to_dict(),
-            "gap_of_way": self.gap_of_way,
-            "lower_bound": self.lower_bound.to_dict(),
+            **plain(
+                self, "schedule", "source", "blocks", "reads", "writes", "io", "peak_words", "peak_red", "feasible"
+            ),
+            **plain(self, "least_M", "bound_ratio", "gap", "every_way", "gap_of_way", "lower_bound"),
             "by_tensor": {name: {"reads": r, "writes": w} for name, (r, w) in self.by_tensor.items()},
             "phases": [{"name": name, "reads": r, "writes": w, "io": r + w} for name, (r, w) in self.phases.items()],
-            "path": [{"name": stage.name, "workers": stage.workers, "words": stage.words} for stage in self.path],
+            "path": [plain(stage, "name", "workers", "words") for stage in self.path],
             "work": dict(self.work),
             **per_byte,
             **({"heads": [part.to_dict(dtype) for part in self.parts]} if self.parts else {}),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pebblesim.core.results import plain
 from pebblesim.core.tables import aligned
 from pebblesim.counting.count import Counted
 from pebblesim.counting.heads import Heads
@@ -73,14 +74,9 @@ class Totals:
             **self.heads.to_dict(),
             "times": self.counted[0].times,
             "totals": [
-                {
-                    "schedule": row.schedule,
-                    "reads": row.total.reads,
-                    "writes": row.total.writes,
-                    "io": row.total.io,
-                    "bytes": row.total.in_bytes(self.dtype).io if self.dtype else None,
-                    "io_without_sharing": row.io_without_sharing,
-                }
+                plain(row, "schedule", "total.reads", "total.writes", "total.io")
+                | {"bytes": row.total.in_bytes(self.dtype).io if self.dtype else None}
+                | plain(row, "io_without_sharing")
                 for row in self.rows
             ],
         }

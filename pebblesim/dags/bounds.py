@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pebblesim.core.results import plain
 from pebblesim.dags.orders import Task, as_cdag
 from pebblesim.dags.own import OWN
 from pebblesim.graphs.topology import successors
@@ -52,13 +53,7 @@ class Bound:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the bound as plain data."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "source": self.source,
-            "recomputation": self.recomputation,
-            "why_not": self.why_not,
-        }
+        return plain(self, "name", "value", "source", "recomputation", "why_not")
 
 
 class TaskData:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import whole
 from pebblesim.dags.bounds import TaskData
 from pebblesim.dags.interval import Interval
@@ -82,18 +82,8 @@ class Optimum(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, with the number of moves instead of the moves."""
-        return {
-            "rules": self.rules,
-            "M": self.M,
-            "io": self.io,
-            "bound": self.bound,
-            "proven": self.proven,
-            "moves": len(self.moves),
-            "states": self.states,
-            "proof": self.proof,
-            "ended": self.ended,
-            "seconds": round(self.seconds, 3),
-        }
+        head = plain(self, "rules", "M", "io", "bound", "proven") | {"moves": len(self.moves)}
+        return head | plain(self, "states", "proof", "ended") | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
         least = f"{self.io:,} words" if self.proven else f"{self.bound:,} to {self.io:,} words"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pebblesim.core.errors import PebblesimError, UnknownName, UsageError
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.core.sizes import whole
 from pebblesim.dags import order_kernel as kernel
 from pebblesim.dags.anneal_kernel import anneal
@@ -87,24 +87,10 @@ class Pebbling(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """All but the moves, of which it says how many, as plain data."""
-        return {
-            "rules": self.rules,
-            "M": self.M,
-            "vertices": self.graph.vertices,
-            "edges": self.graph.edges,
-            "io": self.io,
-            "reads": self.game.reads,
-            "writes": self.game.writes,
-            "peak_red": self.game.peak_red,
-            "moves": self.game.moves,
-            "computed_again": self.again,
-            "complete": self.game.complete,
-            "bound": {"name": self.bound.name, "value": self.bound.value, "source": self.bound.source},
-            "gap": self.gap,
-            "proven": self.proven,
-            "start": self.start,
-            "seconds": round(self.seconds, 3),
-        }
+        head = plain(self, "rules", "M", "graph.vertices", "graph.edges", "io")
+        game = plain(self.game, "reads", "writes", "peak_red", "moves") | {"computed_again": self.again}
+        bound = {"complete": self.game.complete, "bound": plain(self.bound, "name", "value", "source")}
+        return head | game | bound | plain(self, "gap", "proven", "start") | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
         blame = "the game is optimal: it meets the bound" if self.proven else _blame(self)

@@ -31,6 +31,7 @@ __all__ = [
     "Pairs",
     "added_up",
     "best",
+    "claimed",
     "formulation_in_words",
     "largest",
     "lower_bounds",
@@ -140,7 +141,7 @@ def lower_bounds(
     ways = _of_ways(problem, dims, M, pairs)
     if len(ways) == 1:
         return [replace(bound, way="") for of_one in ways.values() for bound, _ in of_one]
-    proved = {name: [bound for bound, claimed in of_one if claimed] for name, of_one in ways.items()}
+    proved = claimed(problem, dims, M, pairs)
     first, *others = ({replace(bound, way="") for bound in of_one} for of_one in proved.values())
     common = first.intersection(*others)
     all_bounds = [bound for of_one in proved.values() for bound in of_one]
@@ -178,6 +179,14 @@ def bounds_of_ways(
     """Return all bounds of each way of computing, by its name; arguments and errors as for `lower_bounds`."""
     ways = _of_ways(problem, dims, M, pairs)
     return {name: [bound for bound, _ in of_one] for name, of_one in ways.items()}
+
+
+def claimed(
+    problem: Problem, dims: Mapping[str, int], M: int, pairs: Mask | int | None = None
+) -> dict[str, list[LowerBound]]:
+    """Return the bounds that are proved for each way of computing at these sizes; arguments as for `lower_bounds`."""
+    ways = _of_ways(problem, dims, M, pairs)
+    return {name: [bound for bound, proved in of_one if proved] for name, of_one in ways.items()}
 
 
 def least_of_ways(ways: Mapping[str, LowerBound]) -> LowerBound:

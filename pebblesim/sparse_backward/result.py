@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from pebblesim.core.results import Result
+from pebblesim.core.results import Result, plain
 from pebblesim.counting.count import Counted
 from pebblesim.sparse_backward.similarity import Similarity
 
@@ -77,11 +77,8 @@ class SparsePass:
         numbers_ = {
             parameter: self.parameter,
             "tile_sparsity": self.sparsity,
-            "io_saved": self.io_saved,
-            "net_io_saved": self.net_io_saved,
-            "work_saved": self.work_saved,
-            "cosine": self.gradients["all"].cosine,
-            "l2": self.gradients["all"].l2,
+            **plain(self, "io_saved", "net_io_saved", "work_saved"),
+            **plain(self.gradients["all"], "cosine", "l2"),
             "dropped_weight": self.weight,
             "tiles": self.tiles,
             "dropped_tiles": self.dropped,
@@ -188,11 +185,9 @@ class BackLite(Result):
         if self.calibrated:
             calibrated = {
                 "limits": self.calibrated.limits._asdict(),
-                "start": self.calibrated.start,
-                "stop": self.calibrated.stop,
-                "masks": self.calibrated.masks,
-                "row": self.calibrated.row.to_dict(self.parameter),
+                **plain(self.calibrated, "start", "stop", "masks"),
             }
+            calibrated |= {"row": self.calibrated.row.to_dict(self.parameter)}
         return {
             **self.dims,
             "blocks": dict(self.blocks),
