@@ -170,7 +170,6 @@ LONGER: Final = {
     ("game.pebble_machine", "run"): 199,
     ("gpu.advice.result", "Advice"): 308,
     ("gpu.emit.cuda", "_Writer"): 333,
-    ("gpu.emit.triton_kernel", "Writer"): 344,
     ("schedules.activation", "define"): 61,
     ("schedules.activation_forward", "define"): 81,
     ("synthesis.rows", "_Rows"): 307,
