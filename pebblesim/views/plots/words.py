@@ -19,7 +19,7 @@ SMALL = 0.02
 """Parts of less than this share of the longest bar are drawn as one, in white."""
 
 WAYS = ("tensor", "phase")
-"""What the bars may be stacked by."""
+"""The parts by which bars may be stacked."""
 
 PITCH = 3.2
 """Distance from one schedule to the next; a bar takes 1."""
