@@ -44,7 +44,7 @@ def in_node(content: dict[str, Any], script: str, given: Any) -> Any:
 
 
 def drawn(content: dict[str, Any], number: int, seed: int, top: float) -> list[dict[str, Any]]:
-    """Points at random of the page's problems and schedules: ragged, of size 1, with fewer or more keys than queries, M below what fits, shared heads."""
+    """Points at random: ragged, of size 1, with few queries or keys, M below what fits, shared heads."""
     rng = random.Random(seed)
 
     def size(bits: float) -> int:
