@@ -75,7 +75,7 @@ def load(path: Path) -> list[Measured]:
 def report(folder: Path) -> None:
     """Print how near forecasts are, and what the kernel that they choose loses."""
     card = cards.from_file(folder / "card.toml")
-    measured_alone = {name: card.rates[name] for name in ("memory", "launch")}
+    measured_alone = {name: card.rates[name] for name in ("memory", "l2") if name in card.rates}
     made = from_rows(replace(card, rates=measured_alone), load(folder / "calibrating.jsonl"), 0)
     print(made.parts()[0])
     print("\n".join(f"rates.{name} = {figure.value:.4g}" for name, figure in made.card.rates.items()))

@@ -6,7 +6,7 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -21,7 +21,7 @@ from pebblesim.gpu.emit.tables import tables
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.gpu.tiles import Tiling
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import get
 from pebblesim.language.tile_ranges import TileRange
 from pebblesim.launches.launches import Launch, blocks, launches, times
@@ -37,6 +37,7 @@ class LaunchCost:
     Attributes:
         name: name of the launch.
         times: how often it is launched; all other values are totals over these launches.
+        heads: problems that are solved together.
         programs: number of thread blocks.
         working: number of thread blocks that have work under the mask.
         rounds: for each time that it is launched, the thread blocks with work, longest first: (time of a block divided
@@ -44,8 +45,11 @@ class LaunchCost:
         products: operations of matrix units on padded tiles, by the columns of an instruction.
         elementwise: operations on elements of padded tiles; where a tile that was read is changed, also its conversions
             to float32 and back.
-        beside: whether these are in a loop with products, which other warps execute at the same time; not where the
-            products wait for a tile that was read.
+        beside: others that are in a loop with products, which other warps execute at the same time; not where
+            the products wait for a tile that was read.
+        begun: innermost loops that are begun, by all blocks: what one reads is under way only after a while. A loop
+            up to the edge of a mask, or over tiles of which the last is ragged, is written as two.
+        masked: tests of pairs for an edge of a mask.
         paired: whether some loop begins a product while another one runs that it does not wait for.
         dots: products of tiles, one after the other.
         passed: computed operands of these products that go through shared memory.
@@ -58,12 +62,15 @@ class LaunchCost:
 
     name: str
     times: int
+    heads: int
     programs: int
     working: int
     rounds: tuple[Round, ...]
     products: Mapping[int, int]
     elementwise: int
-    beside: bool
+    beside: int
+    begun: int
+    masked: int
     paired: bool
     dots: int
     passed: int
@@ -82,6 +89,11 @@ class Memory:
         self._sizes = sizes
         self._kept = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
         self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
+
+    @property
+    def tables(self) -> Container[ir.Tensor]:
+        """Tensors with a word for each pair, of which a mask leaves a part."""
+        return self._kept.tiled
 
     def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
         """Bytes that a primitive moves."""
@@ -131,26 +143,43 @@ def _cost(
     warps: int,
     stages: int,
 ) -> LaunchCost:
-    late = set(_late(launch.block))
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
     memory = Memory(program, sizes, dtype, mask)
-    summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, late, read, held, _last(launch)), mask)
+    noted = _Noted(
+        set(_late(launch.block)),
+        read,
+        held,
+        _last(launch),
+        set(_beside(launch.block, read)),
+        _begun(launch, sizes, mask),
+        _masked(launch, sizes, mask),
+    )
+    summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, noted), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
     for node in ir.walk(launch.body):
         if isinstance(node, ir.Read | ir.Write):
             way = "reads" if isinstance(node, ir.Read) else "writes"
             whole = memory.bytes(node.tensor) * (1 if _apart(node.tile, launch) else launched)
+            if mask is not None and node.tensor in memory.tables:
+                n_q, n_k = program.grid(sizes)
+                whole = whole * mask.pairs(n_q, n_k) // (n_q * n_k)
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
         times=launched,
+        heads=heads,
         programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, heads),
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
         elementwise=summed["elementwise"] * heads,
-        beside=_beside(launch.block, read),
+        beside=summed["beside"] * heads,
+        begun=summed["begun"] * heads,
+        masked=sum(
+            entries * (summed[node] if most is None else min(summed[node], most * summed["blocks"])) * heads
+            for node, (entries, most) in noted.masked.items()
+        ),
         paired=_paired(launch.block),
         dots=summed["dots"] * heads,
         passed=summed["passed"] * heads,
@@ -227,18 +256,60 @@ def _sum(amounts: Mapping[Hashable, int], kind: str) -> int:
     return sum(amount for key, amount in amounts.items() if isinstance(key, tuple) and key[0] == kind)
 
 
-def _beside(body: list[ir.Node], read: set[ir.Tile]) -> bool:
-    """Whether some loop itself holds both products and work on elements of other tiles than those that were read."""
+def _beside(body: list[ir.Node], read: set[ir.Tile]) -> Iterator[ir.Node]:
+    """Work on elements in loops that themselves hold products, too, of other tiles than those that were read."""
     for loop in body:
         if isinstance(loop, ir.Loop):
-            products = [
-                isinstance(each.expr, ir.MatMul)
-                for each in loop.body
-                if isinstance(each, ir.Compute) and not _changes(each, read)
-            ]
-            if (any(products) and not all(products)) or _beside(loop.body, read):
-                return True
-    return False
+            computes = [node for node in loop.body if isinstance(node, ir.Compute) and not _changes(node, read)]
+            others = [node for node in computes if not isinstance(node.expr, ir.MatMul)]
+            if len(others) < len(computes):
+                yield from others
+            yield from _beside(loop.body, read)
+
+
+def _begun(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, int]:
+    """Innermost loops that begin each time that a node is done; one where a block has none, since it reads, too."""
+    begun: dict[ir.Node, int] = {}
+    for body in (launch.block, *(loop.body for loop in ir.walk(launch.block) if isinstance(loop, ir.Loop))):
+        others = [node for node in body if not isinstance(node, ir.Loop)]
+        for loop in body:
+            if isinstance(loop, ir.Loop) and not any(isinstance(inner, ir.Loop) for inner in ir.walk(loop.body)):
+                beside = others[0] if others else _last(launch)
+                begun[beside] = begun.get(beside, 0) + _pieces(loop, sizes, mask)
+    return begun or {_last(launch): 1}
+
+
+def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
+    """Loops that a loop is written as: for whole tiles, and for a ragged one or those at the edge of a mask."""
+    ragged = loop.range.parent is not None and sizes[loop.range.dim] % padded(loop.range, sizes) > 0
+    return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
+
+
+def _one_sided(mask: Mask | None) -> bool:
+    """Whether a mask has one edge; then only tiles there are masked, and with two all are."""
+    return isinstance(mask, Band) and (mask.before is None) != (mask.after is None)
+
+
+def _masked(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> dict[ir.Node, tuple[int, int | None]]:
+    """For a node in each loop under a mask: tests of a tile, and how many tiles of a block at most are tested."""
+    masked: dict[ir.Node, tuple[int, int | None]] = {}
+    for loop in ir.walk(launch.block):
+        if not (isinstance(loop, ir.Loop) and loop.when is not None and isinstance(mask, Band)):
+            continue
+        tested = [node for node in loop.body if isinstance(node, ir.Compute) and not isinstance(node.expr, ir.MatMul)]
+        if tested:
+            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
+            along, across = (columns, -(-rows // mask.rows))
+            if loop.range is loop.when.rows:
+                along, across = rows, columns * mask.rows
+            ragged = sizes[loop.range.dim] % padded(loop.range, sizes) > 0
+            one = _one_sided(mask)
+            masked[tested[0]] = rows * columns * (1 if one else 2), -(-across // along) + ragged if one else None
+    for loop in launch.grid:  # a block is one tile
+        if loop.when is not None and not masked and isinstance(mask, Band) and not _one_sided(mask):
+            rows, columns = (padded(rng, sizes) for rng in (loop.when.rows, loop.when.columns))
+            masked[_last(launch)] = 2 * rows * columns, None
+    return masked
 
 
 def _paired(body: list[ir.Node]) -> bool:
@@ -260,12 +331,25 @@ def _changes(node: ir.Compute, read: set[ir.Tile]) -> bool:
 
 
 def _late(body: list[ir.Node]) -> Iterator[ir.Read]:
-    """Reads outside of innermost loops, if there are such loops: these are not prefetched."""
+    """Reads outside of innermost loops: these are not prefetched."""
     loops = [node for node in body if isinstance(node, ir.Loop)]
-    if loops:
-        yield from (node for node in body if isinstance(node, ir.Read))
-        for loop in loops:
+    yield from (node for node in body if isinstance(node, ir.Read))
+    for loop in loops:
+        if any(isinstance(node, ir.Loop) for node in loop.body):
             yield from _late(loop.body)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """Nodes of a launch that something is counted of."""
+
+    late: set[ir.Read]
+    read: set[ir.Tile]
+    transposed: frozenset[ir.Tile]
+    last: ir.Node
+    beside: set[ir.Node]
+    begun: Mapping[ir.Node, int]
+    masked: Mapping[ir.Node, tuple[int, int | None]]
 
 
 def _widths(body: list[ir.Node], sizes: ir.Sizes, warps: int) -> set[int]:
@@ -288,32 +372,33 @@ def _amounts(
     sizes: ir.Sizes,
     memory: Memory,
     warps: int,
-    late: set[ir.Read],
-    read: set[ir.Tile],
-    transposed: frozenset[ir.Tile],
-    last: ir.Node,
+    noted: _Noted,
     node: ir.Node,
     at: LoopContext,
 ) -> Iterator[tuple[Hashable, int]]:
-    if node is last:
+    if node is noted.last:
         yield "blocks", 1
+    if node in noted.masked:
+        yield node, 1
+    if node in noted.begun:
+        yield "begun", noted.begun[node]
     match node:
         case ir.Read(tensor=tensor):
             moved = memory.moved(node, at)
             yield ("reads", tensor), moved
-            if node in late:
+            if node in noted.late:
                 yield "late", moved
         case ir.Write(tensor=tensor):
             yield ("writes", tensor), memory.moved(node, at)
         case ir.Compute(target=target, expr=ir.MatMul() as product):
             yield "dots", 1
-            yield "passed", len(through_shared(product, read, transposed))
-            terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in transposed)
+            yield "passed", len(through_shared(product, noted.read, noted.transposed))
+            terms, width = product.left.shape[1], _width(product, sizes, warps, target.tile in noted.transposed)
             yield ("products", width), 2 * entries((*product.shape, terms), sizes)
         case ir.Compute(target=target, expr=expr):
             for shape in _operations(expr):
-                yield "elementwise", entries(shape, sizes)
-            if _changes(node, read):
+                yield "beside" if node in noted.beside else "elementwise", entries(shape, sizes)
+            if _changes(node, noted.read):
                 yield "elementwise", 2 * entries(target.ranges, sizes)
 
 

@@ -29,18 +29,23 @@ FIGURES = {
 """The figures of a card; `peak`, operations per second by data type, is separate."""
 
 RATES = {
-    "launch": "seconds that a launch takes besides",
+    "launch": "seconds between two launches",
+    "start": "seconds that a launch takes until its blocks work",
     "products": "operations per second of matrix units on a multiprocessor, for the widest instructions",
     "half_width": "columns of an instruction at which they reach half of that",
     "product": "seconds that each product of tiles waits for the one before",
     "passing": "seconds that a computed operand takes to go through shared memory",
+    "begin": "seconds that a loop takes before what it reads is there",
     "elementwise": "operations on elements per second on a multiprocessor",
+    "masked": "pairs per second that a multiprocessor tests for a mask",
     "paired": "share of half_width that remains where two products run at the same time",
-    "beside": "share of the work on elements that other warps' products do not hide, where a loop has both",
+    "beside": "share of the work on elements in loops with products that these do not hide",
     "late": "bytes per second into a multiprocessor that no loop reads ahead",
     "writing": "bytes per second out of a multiprocessor",
+    "spilling": "bytes per second that a multiprocessor keeps in memory for want of registers",
     "leaving": "seconds that a block takes which a mask leaves nothing to do",
-    "memory": "bytes per second between memory and the caches, of a copy",
+    "l2": "bytes per second between L2 and the multiprocessors",
+    "memory": "bytes per second between memory and the caches",
     "overlap": "share of the time of all these that counts where several blocks are on a multiprocessor",
 }
 """The rates that the kernels of our schedules reach on a card, fitted to measurements (`pebblesim gpu calibrate`)."""
@@ -230,8 +235,8 @@ def with_rates(card: Card) -> Card:
     matrix = _peak_ratio(card, model, ("bfloat16", "float16")) * each
     words = _peak_ratio(card, model, ("float32",)) * each
     bandwidth = ratio("memory_bandwidth")
-    scale = {"products": matrix, "product": 1 / matrix, "elementwise": words, "memory": bandwidth}
-    scale |= dict.fromkeys(("late", "writing"), bandwidth * each)
+    scale = {"products": matrix, "product": 1 / matrix, "elementwise": words, "masked": words, "memory": bandwidth}
+    scale |= dict.fromkeys(("late", "writing"), bandwidth * each) | {"l2": bandwidth}
     rates = {name: Figure(figure.value * scale.get(name, 1.0), SCALED) for name, figure in model.rates.items()}
     figures = {name: model.figures[name] for name in ("multiprocessors", "registers", "shared_per_multiprocessor")}
     figures["l2_bandwidth"] = Figure(model.figures["l2_bandwidth"].value * bandwidth, SCALED)

@@ -28,6 +28,9 @@ MANY_WAVES = 8
 MOST_THREADS = 2048
 """Threads on a multiprocessor, where the card does not say."""
 
+MOST_REGISTERS = 255
+"""32-bit registers that a thread can have."""
+
 REGISTERS_BESIDES = 64
 """32-bit registers that a thread uses for addresses and counters."""
 
@@ -139,7 +142,8 @@ def figures_of(card: Card) -> dict[str, float]:
 def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
     """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers."""
     if not cost.working:
-        return LaunchForecast(cost, {"launch": rate["launch"]}, rate["launch"] * cost.times, 1)
+        seconds = (rate["launch"] + rate["start"]) * cost.times
+        return LaunchForecast(cost, {"launch": seconds}, seconds, 1)
     resident, slots = _resident(cost, figure)
     waves = cost.working / cost.times / slots  # of one launch
     half_width = rate["half_width"] * (rate["paired"] if cost.paired else 1)
@@ -147,16 +151,18 @@ def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, floa
         operations / (rate["products"] * width / (width + half_width)) for width, operations in cost.products.items()
     )
     besides = {
-        "elements": cost.elementwise / rate["elementwise"] * (rate["beside"] if cost.beside else 1),
+        "elements": (cost.elementwise + rate["beside"] * cost.beside) / rate["elementwise"],
+        "mask": cost.masked / rate["masked"],
+        "spilling": cost.working * _spilled(cost) / rate["spilling"],
         "reading late": cost.late / rate["late"],
         "writing": cost.moved.writes / rate["writing"],
     }
-    waiting = cost.dots * rate["product"] + cost.passed * rate["passing"]
+    waiting = cost.dots * rate["product"] + cost.passed * rate["passing"] + cost.begun * rate["begin"]
     busy = (products + sum(besides.values())) / cost.working  # of one block that is alone, without waiting
     shared = (products + rate["overlap"] * sum(besides.values())) / cost.working * resident
     alone = busy + waiting / cost.working
     wave = max(alone, shared) if resident > 1 else alone
-    rounded = sum(_rounded(each, slots, alone / wave) for each in cost.rounds) / cost.times if wave else waves
+    rounded = sum(_rounded(each, slots, cost.heads) for each in cost.rounds) / cost.times if wave else waves
     scale = figure["multiprocessors"]
     parts = {
         "matrix units": products / scale,
@@ -164,18 +170,18 @@ def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, floa
         "waiting": waiting / cost.working * waves * cost.times,
         "waves": (rounded - waves) * wave * cost.times,
         "leaving": (cost.programs - cost.working) * rate["leaving"] / slots,
-        "L2": cost.moved.reads / figure["l2_bandwidth"],
+        "L2": cost.moved.reads / rate["l2"],
         "memory": cost.least / rate["memory"],
-        "launch": rate["launch"] * cost.times,
+        "launch": (rate["launch"] + rate["start"]) * cost.times,
     }
     seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
     return LaunchForecast(cost, parts, seconds, resident)
 
 
-def _rounded(blocks: Round, slots: int, alone: float) -> float:
-    """The waves of average blocks that a launch takes if each next block, longest first, runs where one has ended.
+def _rounded(blocks: Round, slots: int, heads: int) -> float:
+    """The waves of average blocks that a launch takes if each next block runs where one has ended.
 
-    Those that share a multiprocessor with the longest are shorter, so it is `alone` in the end, in parts of a wave.
+    The blocks of one head come after those of another, the longest of each first.
     """
     waves = sum(time * number for time, number in blocks) / slots
     if waves > MANY_WAVES:
@@ -183,25 +189,33 @@ def _rounded(blocks: Round, slots: int, alone: float) -> float:
     if len(blocks) == 1:
         return float(sum(time * ceil(number / slots) for time, number in blocks))
     ends = [0.0] * slots
-    for time, number in blocks:
-        for _ in range(number):
-            heapreplace(ends, ends[0] + time)
-    return max(waves, max(ends) * alone)
+    for _ in range(heads):
+        for time, number in blocks:
+            for _ in range(number // heads):
+                heapreplace(ends, ends[0] + time)
+    return max(waves, *ends)
+
+
+def _spilled(cost: LaunchCost) -> float:
+    """Bytes of a block that have no room in the registers of its threads, where it has no products.
+
+    Kernels with products that spill are not offered.
+    """
+    threads = 32 * cost.warps
+    return 0.0 if cost.dots else max(0.0, cost.storage.registers - 4 * threads * (MOST_REGISTERS - REGISTERS_BESIDES))
 
 
 def _resident(cost: LaunchCost, figure: Mapping[str, float]) -> tuple[int, int]:
-    """Blocks on a multiprocessor, and on the card."""
+    """Blocks on a multiprocessor, as many as there are and fit, and on the card."""
     threads, words = 32 * cost.warps, figure["registers"] / 4
-    registers = min(255, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
-    resident = max(
-        1,
-        min(
-            int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
-            int(words // (threads * registers)),
-            int(figure.get("threads", MOST_THREADS)) // threads,
-        ),
+    registers = min(MOST_REGISTERS, cost.storage.registers / 4 / threads + REGISTERS_BESIDES)
+    resident = min(
+        int(figure["shared_per_multiprocessor"] // (cost.storage.shared + RESERVED)),
+        int(words // (threads * registers)),
+        int(figure.get("threads", MOST_THREADS)) // threads,
+        ceil(cost.working / cost.times / figure["multiprocessors"]),
     )
-    return resident, resident * int(figure["multiprocessors"])
+    return max(1, resident), max(1, resident) * int(figure["multiprocessors"])
 
 
 def forecast(

@@ -18,7 +18,7 @@ from pebblesim.core.tables import Sheet
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import RATES, Card, Figure
 from pebblesim.gpu.advice.forecast import figures_of, timed
-from pebblesim.gpu.calibrate.fit import fitted, launches_of
+from pebblesim.gpu.calibrate.fit import between_launches, fitted, launches_of
 from pebblesim.gpu.calibrate.measure import Measured, ceilings, gpu, measured, seconds_in_graph
 from pebblesim.gpu.calibrate.shapes import calibrating
 
@@ -139,18 +139,18 @@ def calibrate(
 def from_rows(card: Card, rows: list[Measured], seconds: float) -> Calibration:
     """Fit a card's rates to kernels, without each fourth, and compare the forecast with these.
 
-    `card.rates` are those that were measured by themselves.
+    `card.rates` are those to begin with that were measured by themselves.
     """
     fine = [row for row in rows if row.seconds]
     used = [row for number, row in enumerate(fine) if number % HELD_OUT]
     if len(used) < len(RATES):
         why = next((row.error for row in rows if row.error), "no kernel fits")
         raise UsageError(f"only {len(used)} kernels ran on {card.name}, too few to fit its rates ({why}).")
-    fixed = {name: figure.value for name, figure in card.rates.items()}
-    start = cards.with_rates(replace(card, rates={})).rates
-    rates = fitted(launches_of(used), {name: start[name].value for name in RATES}, fixed, figures_of(card))
+    start = {name: figure.value for name, figure in cards.with_rates(replace(card, rates={})).rates.items()}
+    start |= {name: figure.value for name, figure in card.rates.items()}
+    rates = fitted(launches_of(used), start, {"launch": between_launches(used)}, figures_of(card))
     said = f"fitted to {len(used)} kernels that were measured on the card, {date.today().isoformat()}"
-    own = {name: card.rates.get(name) or Figure(rates[name], said) for name in RATES}
+    own = {name: Figure(float(f"{rates[name]:.4g}"), said) for name in RATES}
     held = (row for number, row in enumerate(fine) if not number % HELD_OUT)
     compared = tuple(Compared(row, forecast_of(row, rates, figures_of(card))) for row in held)
     failed = tuple(row for row in rows if not row.seconds)
@@ -175,7 +175,7 @@ def _measured_figures(torch: Any, properties: Any) -> Card:
     peak = (
         dict(known.peak) if known else {name: Figure(_product(torch, name), said) for name in ("bfloat16", "float16")}
     )
-    rates = {name: Figure(reached[name], said) for name in ("memory", "launch")}
+    rates = {"memory": Figure(reached["memory"], said), "l2": figures["l2_bandwidth"]}
     return Card(known.name if known else properties.name, figures, peak, rates, properties.name)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import exp, log
+from statistics import median
 from typing import Any
 
 from pebblesim.gpu.advice.forecast import timed
 from pebblesim.gpu.calibrate.measure import Measured
 from pebblesim.gpu.launch_costs import LaunchCost
 
-LEAST = 1e-5
+LEAST = 5e-6
 """Seconds: shorter launches are left out."""
 
 ROUNDS = 40
@@ -27,6 +28,14 @@ def launches_of(rows: Iterable[Measured]) -> list[Launch]:
         for cost in row.costs
         if row.launches and row.launches.get(cost.name, 0) > LEAST
     ]
+
+
+def between_launches(rows: Iterable[Measured]) -> float:
+    """Seconds that a launch takes besides: what kernels take longer than their launches do, for each."""
+    gaps = [
+        (row.seconds - sum(row.launches.values())) / len(row.launches) for row in rows if row.seconds and row.launches
+    ]
+    return max(1e-7, median(gaps))
 
 
 def fitted(

@@ -190,7 +190,7 @@ def seconds_in_graph(torch: Any, call: Callable[[], Any], replays: int = REPLAYS
 
 
 def ceilings(torch: Any) -> dict[str, float]:
-    """Rates that the card reaches by itself: bytes per second of L2 and of memory, and seconds of a launch."""
+    """Rates that the card reaches by itself: bytes per second of L2, and of a copy in memory."""
     properties = torch.cuda.get_device_properties(0)
     words = max(2**20, properties.L2_cache_size // 2 // 4) // 2**14 * 2**14  # what L2 surely holds
     x = torch.randn(words, device="cuda")
@@ -202,22 +202,9 @@ def ceilings(torch: Any) -> dict[str, float]:
         call()
         fastest = max(fastest, 4 * programs * block * loops / seconds_in_graph(torch, call, 5))
     size = min(2**30, torch.cuda.mem_get_info()[0] // 8)
-    a, b = (torch.empty(size, dtype=torch.int8, device="cuda") for _ in range(2))
-    a.random_()
-    copied = seconds_in_graph(torch, lambda: b.copy_(a), 5)
-    few, many = (_launches(torch, number) for number in (20, 220))
-    return {"l2_bandwidth": fastest, "memory": 2 * size / copied, "launch": (many - few) / 200}
-
-
-def _launches(torch: Any, number: int) -> float:
-    """Seconds of so many small launches, one after the other."""
-    x = torch.zeros(256, device="cuda")
-
-    def call() -> None:
-        for _ in range(number):
-            x.add_(1)
-
-    return seconds_in_graph(torch, call)
+    a, b = torch.randn(size // 4, device="cuda"), torch.empty(size // 4, device="cuda")
+    copied = seconds_in_graph(torch, lambda: torch.mul(a, 2.0, out=b), 5)
+    return {"l2_bandwidth": fastest, "memory": 2 * size / copied}
 
 
 def streaming(x: Any, out: Any, words: int, block: int, loops: int, programs: int) -> Callable[[], Any]:
