@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import Card
-from pebblesim.gpu.advice.forecast import figures_of
 from pebblesim.gpu.calibrate.calibrate import calibrate, forecast_of, from_rows
 from pebblesim.gpu.calibrate.measure import Measured, measured
 from pebblesim.gpu.calibrate.shapes import Cell, Shape, drawn
@@ -85,11 +84,10 @@ def report(folder: Path) -> None:
 
 
 def compare(card: Card, rows: list[Measured]) -> None:
-    rates = {name: figure.value for name, figure in card.rates.items()}
     by_shape: dict[Shape, list[tuple[float, float, Measured]]] = defaultdict(list)
     for row in rows:
         if row.seconds:
-            by_shape[row.cell.shape].append((forecast_of(row, rates, figures_of(card)), row.seconds, row))
+            by_shape[row.cell.shape].append((forecast_of(row, card), row.seconds, row))
     losses, near = [], []
     for shape, each in by_shape.items():
         made, seconds, chosen = min(each, key=lambda one: one[0])

@@ -5,6 +5,7 @@ A kernel has only whole tiles: products are executed for the padded tile, also a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class LaunchCost:
 
     Attributes:
         name: name of the launch.
+        kind: its schedule and launch, the number of edges of its mask, and whether tiles divide its lengths.
         times: how often it is launched; all other values are totals over these launches.
         heads: problems that are solved together.
         programs: number of thread blocks.
@@ -61,6 +63,7 @@ class LaunchCost:
     """
 
     name: str
+    kind: tuple[str, str, int, bool]
     times: int
     heads: int
     programs: int
@@ -167,6 +170,7 @@ def _cost(
             touched[way, node.tensor] = min(summed[way, node.tensor], whole)
     return LaunchCost(
         name=launch.name,
+        kind=(program.name, re.sub(r" \d+$", "", launch.name), *_edges(launch, sizes, mask)),
         times=launched,
         heads=heads,
         programs=_programs(launch, sizes, mask) * heads,
@@ -283,6 +287,14 @@ def _pieces(loop: ir.Loop, sizes: ir.Sizes, mask: Mask | None) -> int:
     """Loops that a loop is written as: for whole tiles, and for a ragged one or those at the edge of a mask."""
     ragged = loop.range.parent is not None and sizes[loop.range.dim] % padded(loop.range, sizes) > 0
     return 1 + (ragged or (loop.when is not None and _one_sided(mask)))
+
+
+def _edges(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> tuple[int, bool]:
+    """Edges of a mask, and whether some tile of queries or keys is ragged."""
+    ranges = {loop.range for loop in (*launch.grid, *ir.walk(launch.block)) if isinstance(loop, ir.Loop)}
+    cut = [rng for rng in ranges if rng.parent is not None and rng.dim.startswith("n")]
+    sides = (mask.before is not None) + (mask.after is not None) if isinstance(mask, Band) else 0
+    return sides, any(sizes[rng.dim] % padded(rng, sizes) for rng in cut)
 
 
 def _one_sided(mask: Mask | None) -> bool:

@@ -76,6 +76,7 @@ class Card:
         figures: the known figures, by the names of `FIGURES`.
         peak: the highest rate of dense arithmetic by data type, in operations per second.
         rates: the rates of our kernels, by the names of `RATES`; empty if they were not measured.
+        besides: what launches of each kind took as a multiple of the model's time, by the names of `named`.
         device: the name by which its driver knows it; "" if that is not known.
         scaled: whether its rates are scaled ones of another card; see `with_rates`.
     """
@@ -84,6 +85,7 @@ class Card:
     figures: Mapping[str, Figure]
     peak: Mapping[str, Figure]
     rates: Mapping[str, Figure] = field(default_factory=dict)
+    besides: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
     scaled: bool = False
 
@@ -95,6 +97,12 @@ class Card:
         """Return a rate, or None if it is not known."""
         known = self.figures.get(figure)
         return None if known is None else float(known.value)
+
+    def factor(self, kind: tuple[str, str, int, bool]) -> float:
+        """Times of launches of a kind as a multiple of the model's; of other lengths where only those were measured."""
+        schedule, launch, edges, ragged = kind
+        known = (self.besides.get(named(schedule, launch, edges, each)) for each in (ragged, not ragged))
+        return next((each for each in known if each is not None), 1.0)
 
     @property
     def calibrated(self) -> bool:
@@ -242,7 +250,7 @@ def with_rates(card: Card) -> Card:
     figures["l2_bandwidth"] = Figure(model.figures["l2_bandwidth"].value * bandwidth, SCALED)
     if "shared_per_multiprocessor" not in card.figures:
         figures["shared_per_multiprocessor"] = card.figures["shared_per_block"]
-    return replace(card, figures=figures | dict(card.figures), rates=rates, scaled=True)
+    return replace(card, figures=figures | dict(card.figures), rates=rates, besides=model.besides, scaled=True)
 
 
 def _peak_ratio(card: Card, model: Card, dtypes: tuple[str, ...]) -> float:
@@ -276,7 +284,7 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
         )
     figures = {}
     for key, entry in table.items():
-        if key in ("name", "device", "peak", "rates"):
+        if key in ("name", "device", "peak", "rates", "besides"):
             continue
         if key not in FIGURES:
             raise UnknownName(f"figure of a card ({where})", key, FIGURES)
@@ -285,7 +293,10 @@ def _card(table: Mapping[str, Any], where: str, sources: Mapping[str, str]) -> C
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing, the {FIGURES[missing[0]]}.")
     peaks = {dtype_of(key): _figure(f"{where}: peak.{key}", entry, sources) for key, entry in peak.items()}
-    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources), device)
+    besides = {
+        key: _figure(f"{where}: besides.{key}", entry, {}).value for key, entry in table.get("besides", {}).items()
+    }
+    return Card(table["name"], figures, peaks, _rates(table.get("rates", {}), where, sources), besides, device)
 
 
 def _rates(table: Any, where: str, sources: Mapping[str, str]) -> Mapping[str, Figure]:
@@ -300,6 +311,13 @@ def _figure(what: str, entry: Any, sources: Mapping[str, str]) -> Figure:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
         raise UsageError(f"{what} = {value!r} is not a size or rate; write a number above 0, in bytes or per second.")
     return Figure(value, sources.get(source, source) if source else "as given")
+
+
+def named(schedule: str, launch: str, edges: int, ragged: bool) -> str:
+    """A kind of launches, as the file of a card names it."""
+    return f"{schedule}: {launch}{', ragged' * ragged}" + (
+        f", mask with {edges} edge{'s' * (edges > 1)}" if edges else ""
+    )
 
 
 def words(card: Card, figure: str, dtype: str) -> int:

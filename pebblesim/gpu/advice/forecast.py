@@ -131,7 +131,7 @@ def can_forecast(card: Card) -> bool:
 def launch_forecast(cost: LaunchCost, card: Card) -> LaunchForecast:
     """How long a launch takes, and why."""
     rate = {name: figure.value for name, figure in card.rates.items()}
-    return timed(cost, rate, figures_of(card))
+    return timed(cost, rate, figures_of(card), card.factor(cost.kind))
 
 
 def figures_of(card: Card) -> dict[str, float]:
@@ -139,8 +139,13 @@ def figures_of(card: Card) -> dict[str, float]:
     return {name: card.figures[name].value for name in (*NEEDED, "threads") if name in card.figures}
 
 
-def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float]) -> LaunchForecast:
-    """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers."""
+def timed(
+    cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, float], factor: float = 1.0
+) -> LaunchForecast:
+    """Forecast how long a launch takes, and why, from rates and figures of a card as plain numbers.
+
+    All but the launch itself takes `factor` times as long as these say.
+    """
     if not cost.working:
         seconds = (rate["launch"] + rate["start"]) * cost.times
         return LaunchForecast(cost, {"launch": seconds}, seconds, 1)
@@ -174,7 +179,9 @@ def timed(cost: LaunchCost, rate: Mapping[str, float], figure: Mapping[str, floa
         "memory": cost.least / rate["memory"],
         "launch": (rate["launch"] + rate["start"]) * cost.times,
     }
-    seconds = parts["launch"] + max(rounded * wave * cost.times, parts["L2"], parts["memory"]) + parts["leaving"]
+    parts = {name: each if name == "launch" else factor * each for name, each in parts.items()}
+    working = max(factor * rounded * wave * cost.times, parts["L2"], parts["memory"])
+    seconds = parts["launch"] + working + parts["leaving"]
     return LaunchForecast(cost, parts, seconds, resident)
 
 

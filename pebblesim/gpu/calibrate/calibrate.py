@@ -17,8 +17,8 @@ from pebblesim.core.results import Result
 from pebblesim.core.tables import Sheet
 from pebblesim.gpu.advice import cards
 from pebblesim.gpu.advice.cards import RATES, Card, Figure
-from pebblesim.gpu.advice.forecast import figures_of, timed
-from pebblesim.gpu.calibrate.fit import between_launches, fitted, launches_of
+from pebblesim.gpu.advice.forecast import figures_of, launch_forecast
+from pebblesim.gpu.calibrate.fit import besides, between_launches, fitted, launches_of
 from pebblesim.gpu.calibrate.measure import Measured, ceilings, gpu, measured, seconds_in_graph
 from pebblesim.gpu.calibrate.shapes import calibrating
 
@@ -149,17 +149,19 @@ def from_rows(card: Card, rows: list[Measured], seconds: float) -> Calibration:
     start = {name: figure.value for name, figure in cards.with_rates(replace(card, rates={})).rates.items()}
     start |= {name: figure.value for name, figure in card.rates.items()}
     rates = fitted(launches_of(used), start, {"launch": between_launches(used)}, figures_of(card))
+    factors = besides(launches_of(used), rates, figures_of(card))
     said = f"fitted to {len(used)} kernels that were measured on the card, {date.today().isoformat()}"
     own = {name: Figure(float(f"{rates[name]:.4g}"), said) for name in RATES}
+    fitted_card = replace(card, rates=own, besides={kind: float(f"{each:.3g}") for kind, each in factors.items()})
     held = (row for number, row in enumerate(fine) if not number % HELD_OUT)
-    compared = tuple(Compared(row, forecast_of(row, rates, figures_of(card))) for row in held)
+    compared = tuple(Compared(row, forecast_of(row, fitted_card)) for row in held)
     failed = tuple(row for row in rows if not row.seconds)
-    return Calibration(replace(card, rates=own), compared, len(used), failed, tuple(fine), seconds)
+    return Calibration(fitted_card, compared, len(used), failed, tuple(fine), seconds)
 
 
-def forecast_of(row: Measured, rates: dict[str, float], figures: dict[str, float]) -> float:
+def forecast_of(row: Measured, card: Card) -> float:
     """The forecast of a measured kernel, in seconds."""
-    return sum(timed(cost, rates, figures).seconds for cost in row.costs)
+    return sum(launch_forecast(cost, card).seconds for cost in row.costs)
 
 
 def _measured_figures(torch: Any, properties: Any) -> Card:
@@ -176,7 +178,7 @@ def _measured_figures(torch: Any, properties: Any) -> Card:
         dict(known.peak) if known else {name: Figure(_product(torch, name), said) for name in ("bfloat16", "float16")}
     )
     rates = {"memory": Figure(reached["memory"], said), "l2": figures["l2_bandwidth"]}
-    return Card(known.name if known else properties.name, figures, peak, rates, properties.name)
+    return Card(known.name if known else properties.name, figures, peak, rates, device=properties.name)
 
 
 def _product(torch: Any, dtype: str, side: int = 8192) -> float:
@@ -202,3 +204,5 @@ def _lines(card: Card) -> Iterator[str]:
     for group, figures in groups:
         for name, figure in figures.items():
             yield f"{group}{name} = {{ value = {figure.value!r}, source = {json.dumps(figure.source)} }}"
+    for kind, each in card.besides.items():
+        yield f"besides.{json.dumps(kind)} = {each!r}"

@@ -7,6 +7,7 @@ from math import exp, log
 from statistics import median
 from typing import Any
 
+from pebblesim.gpu.advice.cards import named
 from pebblesim.gpu.advice.forecast import timed
 from pebblesim.gpu.calibrate.measure import Measured
 from pebblesim.gpu.launch_costs import LaunchCost
@@ -74,3 +75,12 @@ def fitted(
         else:
             damping *= 4
     return dict(fixed) | {name: float(exp(value)) for name, value in zip(names, x, strict=True)}
+
+
+def besides(launches: list[Launch], rates: Mapping[str, float], figures: Mapping[str, float]) -> dict[str, float]:
+    """What launches of each kind took as a multiple of the model's time: the median, by the kind's name."""
+    found: dict[str, list[float]] = {}
+    for cost, seconds in launches:
+        made = timed(cost, rates, figures).seconds - rates["launch"] * cost.times
+        found.setdefault(named(*cost.kind), []).append(seconds / max(made, 1e-9))
+    return {kind: median(each) for kind, each in sorted(found.items())}

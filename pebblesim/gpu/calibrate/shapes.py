@@ -77,9 +77,12 @@ def calibrating(card: Card) -> list[Cell]:
         for way in PROBLEM:
             shapes = [
                 (Shape(way, long, long, d, heads), 3.0),
-                (Shape(way, 2300, 2300, d, 12, mask="causal"), 2.0),
                 (Shape(way, 1024, 1024, d, 2), 3.0),
-                (Shape(way, long, long, d, heads, mask="window:1024"), 1.3),
+                (Shape(way, 1900, 1900, d, 6), 2.0),
+                (Shape(way, 2300, 2300, d, 12, mask="causal"), 2.0),
+                (Shape(way, 2048, 2048, d, 8, mask="causal"), 2.0),
+                (Shape(way, long, long, d, heads, mask="window:1024"), 1.5),
+                (Shape(way, 3000, 3000, d, 6, mask="window:1024"), 1.5),
             ]
             if way == "forward" and d <= 256:
                 shapes += [(Shape(way, 1, 16384, d, 8, 4), 3.0), (Shape(way, 1, 65536, d, 8, 8), 1.5)]
