@@ -40,7 +40,7 @@ def properties(name: str, shared: int) -> SimpleNamespace:
 
 def test_rates_are_found_from_the_times_that_they_make() -> None:
     """The card is slower than the one the fit begins with, by another factor for each rate."""
-    factors = (0.5, 0.8, 1.4, 0.7, 1.2, 0.6)
+    factors = (0.4, 0.5, 1.5, 0.5, 1.3, 0.5)
     rates = {name: figure.value for name, figure in H200.rates.items()}
     true = {name: value * factors[at % 6] for at, (name, value) in enumerate(rates.items())} | {"overlap": 0.7}
     card = replace(H200, rates={name: Figure(true[name], "") for name in ("memory", "launch")})
@@ -56,7 +56,7 @@ def test_rates_are_found_from_the_times_that_they_make() -> None:
         seconds = sum(timed(cost, true, figures_of(card)).seconds for cost in costs)
         rows.append(Measured.of_row(Measured(cell, costs, seconds, launches).to_row()))
     before = [sum(timed(cost, rates, figures_of(card)).seconds for cost in row.costs) for row in rows]
-    assert sum(abs(made / (row.seconds or 1) - 1) > 0.2 for made, row in zip(before, rows, strict=True)) > len(rows) / 2
+    assert sum(abs(made / (row.seconds or 1) - 1) > 0.2 for made, row in zip(before, rows, strict=True)) > len(rows) / 3
     made = from_rows(card, rows, 1.0)
     assert made.card.calibrated and made.fitted_to + len(made.held_out) == len(rows)
     assert sorted(abs(each.error) for each in made.held_out)[-2] < 0.03
