@@ -34,6 +34,7 @@ COMPETING = (
     "row-stationary-split-latent",
     "small-cache-latent-streamed",
     "flash-decoding",
+    "flash-decoding-blocked",
     "keys-partly-resident-forward",
     "keys-partly-resident",
     "queries-partly-resident",

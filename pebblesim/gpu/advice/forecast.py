@@ -244,7 +244,7 @@ def forecasts(
     """
     fitting = []
     for tiling in TILINGS.get(problem_name, ()):
-        for cut, at_once in within(tiling, dims, heads, dtype, workspace):
+        for cut, at_once in within(tiling, dims, heads, dtype, workspace, mask):
             try:
                 made = forecast(cut, dims, card, dtype, at_once, mask)
             except UsageError:
@@ -253,7 +253,7 @@ def forecasts(
     if not fitting and workspace is not None:
         fit = forecasts(problem_name, dims, card, dtype, heads, mask)
         if fit:
-            least = min(least_room(each.tiling, dims, dtype) for each in fit)
+            least = min(least_room(each.tiling, dims, dtype, mask) for each in fit)
             raise UsageError(f"workspace = {workspace:,} bytes is too little for any kernel; give {least:,} or more.")
     return tuple(sorted(fitting, key=lambda each: each.seconds))
 
