@@ -304,7 +304,7 @@ def test_what_only_a_gpu_cannot_do() -> None:
     def said(dtype: Any, d: int = 16) -> str:
         x = torch.zeros(1, 1, 2, d, dtype=dtype).as_subclass(OnGpu)
         with pytest.raises(Unsupported) as error:
-            check_supported(x, x, None, 0.0, None, None)
+            check_supported(x, x, None, 0.0, None)
         return str(error.value)
 
     assert "compute_dtype=torch.bfloat16 to round to it" in said(torch.float32)

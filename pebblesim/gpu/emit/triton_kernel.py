@@ -7,8 +7,9 @@ from math import inf, prod
 
 from pebblesim.core.errors import UsageError
 from pebblesim.gpu.emit.bands import launched_across
+from pebblesim.gpu.emit.key_ranges import ARGUMENTS, KeyRanges, met_by_rows, seen_by_all_rows
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
-from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values
+from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values, gradient_of
 from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
@@ -82,7 +83,8 @@ class Writer(Values):
     @property
     def arguments(self) -> list[str]:
         """Names of its arguments, in order."""
-        return [*self._of_rows, *(self._setting.of[tensor] for tensor in self._tensors.values()), *self._setting.free]
+        tensors = [self._setting.of[tensor] for tensor in self._tensors.values()]
+        return [*self._of_rows, *tensors, *(ARGUMENTS if self._ranged else ()), *self._setting.free]
 
     def text(self) -> str:
         """The source of the kernel."""
@@ -145,6 +147,9 @@ class Writer(Values):
             out.append(f"({left} - {bottom} >= {self._after})")
         if self._before is not None:
             out.append(f"({top} - {right} >= {self._before})")
+        if isinstance(self._mask, KeyRanges) and None not in (when.rows.parent, when.columns.parent):
+            first, end = met_by_rows(top, bottom)
+            out += [f"({left} >= {end})", f"({right} <= {first})"]
         if out:
             self._say(1, f"if {'not ' if when.none else ''}({' | '.join(out)}):")
             self._say(2, "return")
@@ -162,11 +167,10 @@ class Writer(Values):
         if tile is None or not differ or (small and len(differ) == 1):
             self._body(body, 1)
             return
-        assert self._mask is not None and self._mask.after is not None
         self._body(body[: differ[0]], 1)
         kept = (self._loaded, self._unscaled, self._empty, self._base_2)
         before = [set(each) for each in kept]
-        condition = f"{self._ends(tile[1])[1]} - {self._positions(tile[0])[0]} <= {self._after} + 1"
+        condition = self._all_allowed(tile)
         for self._whole, line in ((True, f"if {condition}:"), (False, "else:")):
             for each, earlier in zip(kept, before, strict=True):
                 each.clear()
@@ -174,10 +178,20 @@ class Writer(Values):
             self._say(1, line)
             self._body(body[differ[0] :], 2)
 
+    def _all_allowed(self, tile: ir.Ranges) -> str:
+        """The condition that all pairs of a tile are allowed."""
+        (left, right), positions = self._ends(tile[1]), self._positions(tile[0])
+        if isinstance(self._mask, KeyRanges):
+            first, end = seen_by_all_rows(*positions)
+            return f"({left} >= {first}) & ({right} <= {end})"
+        return f"{right} - {positions[0]} <= {self._after} + 1"
+
     def _tile_of_pairs(self) -> ir.Ranges | None:
         """The rows and columns of a block, if it has one tile of pairs, on or below the diagonal of a causal mask."""
         tiles = [loop.range for loop in self._launch.grid]
-        if self._mask is None or self._mask.after is None or self._mask.before is not None:
+        if self._mask is None or self._mask.before is not None:
+            return None
+        if self._mask.after is None and not isinstance(self._mask, KeyRanges):
             return None
         asked = ((loop.when.rows, loop.when.columns) for loop in self._launch.grid if loop.when)
         return next((pair for pair in asked if all(rng in tiles for rng in pair)), None)
@@ -388,10 +402,31 @@ class Writer(Values):
         shape = ", ".join(str(self._length(rng)) for rng in tile.ranges[:: -1 if tile in self._turned else 1])
         self._say(depth, f"{self._tile(tile)} = tl.full(({shape},), {value}, tl.float32)")
 
+    def _keep_slope(self, depth: int, node: ir.Compute) -> None:
+        """Before scores become exponentials, keep the slope of the capped ones, if their gradient is computed here."""
+        match node.expr:
+            case ir.Elementwise(op="exp", operands=(ir.Elementwise(op="sub", operands=(ir.Ref(tile=scores), _)),)) if (
+                self._setting.softcap and node.target.tile in self._multiplied and scores in self._unscaled
+            ):
+                self._sloped[node.target.tile] = slope = self._names.new("slope")
+                self._say(depth, f"{slope} = {self._slope(self._tiles[scores])}")
+
+    def _times_slope(self, node: ir.Compute) -> str:
+        """The factor of a gradient of scores that makes it one of scores that were not capped yet."""
+        probabilities = gradient_of(node)
+        if not self._setting.softcap or probabilities is None:
+            return ""
+        if probabilities not in self._sloped:
+            raise UsageError(
+                f"{self._program.name} has no scores where it computes their gradient: it cannot cap them."
+            )
+        return f" * {self._sloped[probabilities]}"
+
     def _compute(self, depth: int, node: ir.Compute) -> None:
         if node.mode != "new" and node.target.ranges != node.target.tile.ranges:
             raise self._part(node.target.tile, node.line)
         tile, expr = node.target.tile, node.expr
+        self._keep_slope(depth, node)
         name, frame = self._tile(tile), node.target.tile in self._turned
         logarithm = node.mode != "add" and self._is_logarithm(expr)
         scaled = self._scale is not None and self._makes_scores(expr)
@@ -406,6 +441,7 @@ class Writer(Values):
             scaled = False
         else:
             made = self._exponent(expr, node.line, frame) if logarithm else self._expr(expr, node.line, frame)
+            made += self._times_slope(node)
             self._say(depth, f"{name} = {made}")
         (self._base_2.add if logarithm else self._base_2.discard)(tile)
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
@@ -425,7 +461,7 @@ def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:
     """Whether the later tiles of rows in a grid meet more columns than the earlier ones, and so take longer."""
     return (
         mask is not None
-        and mask.after is not None
+        and (mask.after is not None or isinstance(mask, KeyRanges))
         and any(
             isinstance(node, ir.Loop) and node.when is not None and node.when.rows is loop.range
             for node in ir.walk(launch.block)
