@@ -250,12 +250,12 @@ def _first(
     way: str, rounded: Dims, dims: Dims, heads: int, dtype: str, pattern: Pattern, room: int | None, card: cards.Card
 ) -> Choice:
     """The first of the kernels for rounded lengths that are for these lengths, too."""
-    for each in _forecasts(way, rounded, heads, dtype, pattern, room, card):
-        sizes = {**dict(dims), **each.tiling.blocks}
-        program = program_of(each.tiling, pattern.masked)
-        even = divided(program, sizes)
-        if even or not each.tiling.even:
-            return Choice(each, even, heads // each.rounds * table_bytes(program, sizes, dtype))
+    made = _forecasts(way, rounded, heads, dtype, pattern, room, card)
+    if made:
+        program, sizes = program_of(made[0].tiling, pattern.masked), {**dict(dims), **made[0].tiling.blocks}
+        at_once = heads // made[0].rounds
+        taken = at_once * table_bytes(program, sizes, dtype, pattern.band)
+        return Choice(made[0], divided(program, sizes), taken)
     if pattern.softcap:
         raise UsageError("no kernel caps scores with these head dimensions; give 256 or less, or no softcap.")
     raise UsageError("no kernel is for these lengths and this card; give other head dimensions or a larger workspace.")
