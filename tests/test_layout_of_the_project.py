@@ -168,7 +168,6 @@ LONGER: Final = {
     ("asymptotics.tropical", "_Problem"): 358,
     ("dags.optimum_kernel", "search"): 179,
     ("game.pebble_machine", "run"): 199,
-    ("gpu.advice.result", "Advice"): 308,
     ("gpu.emit.cuda", "_Writer"): 333,
     ("schedules.activation", "define"): 61,
     ("schedules.activation_forward", "define"): 81,
