@@ -221,8 +221,12 @@ def _chosen(way: str, dims: Dims, heads: int, dtype: str, pattern: Pattern, room
 
 @lru_cache(maxsize=64)
 def card_of(device: Any) -> cards.Card:
-    """The card of a device; forecasts need its rates."""
-    return cards.card(CARD)
+    """The card of a device, with the rates that forecasts need; on the CPU that of a plan."""
+    if device.type != "cuda":
+        return cards.card(CARD)
+    import torch
+
+    return cards.of_device(torch.cuda.get_device_properties(device))
 
 
 def check_triton() -> None:
