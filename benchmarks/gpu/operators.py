@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=200, help="how many shapes are drawn")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--lengths", type=int, nargs="*", default=[4096, 8192, 16384, 32768], help="of Gemma 4's texts")
+    parser.add_argument("--models", nargs="*", help="which small models, as 'Gemma 4'; all if none is named")
     parser.add_argument("--peer", type=Path, help="another attention function of transformers")
     asked = parser.parse_args()
     with asked.output.open("w", encoding="utf-8") as file:
@@ -411,7 +412,8 @@ def models(asked: Any) -> Iterator[dict[str, Any]]:
         "Gemma 2": (hf.Gemma2ForCausalLM, hf.Gemma2Config(**small, **window, attn_logit_softcapping=5.0)),
         "Llama 3": (hf.LlamaForCausalLM, hf.LlamaConfig(**small, num_hidden_layers=2, head_dim=128)),
     }
-    for name, (kind, config) in made.items():
+    for name in asked.models or made:
+        kind, config = made[name]
         torch.manual_seed(0)
         model = kind(config).to("cuda").to(torch.bfloat16).float().eval()
         for weight_name, weight in model.named_parameters():
