@@ -323,6 +323,10 @@ def tried(clone: Clone, mutations: Sequence[Mutation], seed: int, coverage: Cove
     for mutation in mutations:
         if mutation.key not in known["mutations"]:
             keep(mutation, by_covering(clone, mutation, coverage))
+    clone.broken([])
+    finders = {each["found by"] for each in known["mutations"].values() if "::" in each["found by"]}
+    if finders and (failed := clone.failing(sorted(finders), len(finders))):
+        raise SystemExit(f"these fail although nothing is broken: {', '.join(failed)}")
     survivors = [each for each in mutations if not known["mutations"][each.key]["found by"]]
     for mutation, by in by_all(clone, survivors):
         keep(mutation, known["mutations"][mutation.key] | {"found by": by})

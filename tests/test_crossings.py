@@ -171,6 +171,16 @@ def test_the_crossing_is_where_the_counts_say(n: int, d: int) -> None:
         assert crossing.M_over_d2 == Fraction(crossing.M, d * d)
 
 
+def test_a_schedule_that_leads_as_soon_as_it_fits_says_so() -> None:
+    """keys-resident needs 182 words here, and moves each word once in them: 5nd + 3d² + n."""
+    with pytest.raises(Infeasible) as refused:
+        ps.count("keys-resident", n=16, d=4, M=1)
+    (found,) = crossover("row-stationary", "keys-resident", n=16, d=4, over_d=()).crossings
+    assert found.M == refused.value.least_M == 182 and not found.fits
+    assert "keys-resident does (keys-resident does not fit below)" in str(found)
+    assert found.words == (words("row-stationary", 182, 16, 4), 5 * 16 * 4 + 3 * 4**2 + 16)
+
+
 def test_back_and_forth_is_said() -> None:
     (found,) = crossover("small-cache", "flash", n=4096, d=64, over_d=()).crossings
     assert len(found.changes) == 3 and found.changes[-1] == found.M

@@ -216,7 +216,6 @@ def test_the_spectral_bound_is_that_of_its_authors() -> None:
 
 def test_partitions_by_hand() -> None:
     """T words a stretch; what M + T values lead to is found by trying all of them."""
-    pytest.importorskip("ortools")
     rng = random.Random(3)
     for _ in range(6):
         graph = random_graph(rng, 8)
@@ -244,7 +243,6 @@ def test_partitions_by_hand() -> None:
 
 def test_partitions_say_nothing_where_terms_are_taken_one_by_one() -> None:
     """Three sums of 13 inputs each grow side by side in M = 4 words; whole, none of them can be computed at all."""
-    pytest.importorskip("ortools")
     graph = Cdag.from_edges(17, [*((u, v) for u in range(13) for v in (13, 14, 15)), (0, 16)])
     assert value_of("S-partition", graph, 4, "partial") == 0
 

@@ -116,6 +116,15 @@ def test_numbers_of_heads_that_share_are_those_of_each_head() -> None:
         np.testing.assert_allclose(found[head::sharing], weights / weights.sum(axis=1)[:, None] @ V)
 
 
+def test_a_head_that_sees_nothing_does_no_work() -> None:
+    asked: dict[str, Any] = {"n": 6, "d": 2, "M": 60, "blocks": {"B_r": 2, "B_c": 2}}
+    everything, nothing = np.ones((6, 6), bool), np.zeros((6, 6), bool)
+    alone = ps.count("flash2-forward", mask=everything, **asked)
+    both = ps.count("flash2-forward", mask=np.stack([everything, nothing, everything]), heads=3, **asked)
+    assert ps.count("flash2-forward", mask=nothing, **asked).work == {}
+    assert both.work == {kind: 2 * number for kind, number in alone.work.items()}
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -1,12 +1,14 @@
 """Lower bounds: their pieces against brute force, and all of them against exact optima and against every schedule."""
 
 import random
+import re
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from functools import partial
 from itertools import product
 from math import isqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -639,3 +641,12 @@ def test_a_problem_says_itself_which_inputs_are_keys() -> None:
     with pytest.raises(UsageError, match="as keys: none"):
         replace(mine, keys=())
     assert not replace(mine, keys=(), queries=()).maskable
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_every_bound_has_its_proof(name: str) -> None:
+    """docs/lower-bounds.md has the name in bold where the proof begins."""
+    text = (Path(__file__).resolve().parent.parent / "docs" / "lower-bounds.md").read_text(encoding="utf-8")
+    proved = {word for bold in re.findall(r"\*\*(.+?)\*\*", text) for word in re.findall(r"\w+", bold)}
+    named = {bound.name for bound in lower_bounds(PROBLEMS[name], dict.fromkeys(PROBLEMS[name].dims, 8), 16)}
+    assert named - {"compulsory"} - proved == set()

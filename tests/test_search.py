@@ -94,6 +94,7 @@ def check(found):
         if row.least_M is None and row.schedule in SCHEDULES
     ]
     assert found.io <= min(known, default=found.io)
+    assert found.io >= ps.bounds(found.counted.problem, M=found.counted.M, **found.counted.dims).best.value
 
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
@@ -255,6 +256,12 @@ def test_rectangles_on_the_command_line(tmp_path: Path):
     result = json.loads(said.output)
     assert result["io"] == ps.search("forward-relu", n_q=3, n_k=50, d_k=4, d_v=5, M=70).io
     SCHEDULES.pop("found-forward-relu", None)
+
+
+def test_a_pass_stores_two_tensors_at_most_or_as_many_as_there_are_outputs() -> None:
+    """Else the passes of a backward problem are too many."""
+    (way,) = systems(ps.problem("forward"))
+    assert {len(each.at.stores) for each in plans.candidates(way)} == {1, 2}
 
 
 def test_what_it_cannot_do_is_said():

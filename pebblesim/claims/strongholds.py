@@ -116,7 +116,7 @@ STRONGHOLDS: Mapping[str, Stronghold] = {
     ),
     "E1m": Stronghold(
         "projected-backward-qkv",
-        _FEWER_PAIRS | {"d_k": Span(-2, 0, _D), "d_v": Span(-1, 0, _D)},
+        _FEWER_PAIRS | {"d_k": Span(-5, 0, _D), "d_v": Span(-1, 0, _D)},
         Span(-7, -2, _D2),
     ),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import threading
+from collections.abc import Hashable, Iterable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -20,6 +21,10 @@ LEAST_ROOM = 2**26
 """Bytes of tables that are taken without asking how much memory is free."""
 
 
+RECORDER = threading.local()
+"""Its `launches`, if it has some, is a list to which each launch of a thread is added: kernel, grid and arguments."""
+
+
 class Kernel:
     """A Triton kernel that is looked up by what it was specialised for, and then launched without Triton's own checks.
 
@@ -34,19 +39,24 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, int], *arguments: Any, **options: Any) -> None:
+        if not (grid[0] and grid[1]):
+            return
         from torch._C import _cuda_getCurrentRawStream as stream_of, _cuda_getDevice as current
 
         device = current()
         key = (device, *map(_specialised, arguments))
         made = self._made.get(key)
         if made is None:
-            self._made[key] = self._kernel[grid](*arguments, **options)
-            return
-        if not (grid[0] and grid[1]):
-            return
-        made.run(
-            grid[0], grid[1], 1, stream_of(device), made.function, made.packed_metadata, None, None, None, *arguments
-        )
+            made = self._made[key] = self._kernel[grid](*arguments, **options)
+        else:
+            launch(made, grid, stream_of(device), arguments)
+        if (written := getattr(RECORDER, "launches", None)) is not None:
+            written.append((made, grid, arguments))
+
+
+def launch(made: Any, grid: tuple[int, int], stream: int, arguments: Iterable[Any]) -> None:
+    """Launch a compiled kernel; tensors may be given by their addresses."""
+    made.run(grid[0], grid[1], 1, stream, made.function, made.packed_metadata, None, None, None, *arguments)
 
 
 def _specialised(argument: Any) -> Any:
@@ -78,6 +88,7 @@ def loaded(
         far=far,
     )
     module = module_of(source.text)
+    module.only_launches = "fill_(" not in source.text  # and nothing else on the GPU
     for kernel in source.kernels:
         setattr(module, kernel.name, Kernel(getattr(module, kernel.name)))
     return module, tuple(name for name in program.tensors if name in program.inputs)
@@ -103,25 +114,68 @@ def compute(way: str, tensors: dict[str, Any], pattern: Pattern, scale: float, w
     if Q.is_cuda and Q.device.index != torch.cuda.current_device():
         with torch.cuda.device(Q.device):
             return compute(way, tensors, pattern, scale, workspace)
-    heads, dtype = Q.shape[0], str(Q.dtype).removeprefix("torch.")
-    dims = (("n_q", Q.shape[1]), ("n_k", tensors["K"].shape[1]), ("d_k", Q.shape[2]), ("d_v", tensors["V"].shape[2]))
-    choice = fitting(torch, way, dims, heads, dtype, pattern, workspace, Q.device)
-    best = choice.forecast
-    far = _far(best.tiling, dims)
-    module, names = loaded(best.tiling, dims[2:], choice.even, far, dtype, pattern, scale)
-    if best.rounds == 1:
-        results = module.run(*(tensors[each] for each in names))
+    n_k, d_v = tensors["V"].shape[1:]
+    choice, module, names = _prepared(torch, way, Q, Q.shape, n_k, d_v, pattern, scale, workspace)
+    heads, rounds = Q.shape[0], choice.forecast.rounds
+    others = {"dL": tensors["dL"]} if "dL" in tensors else {}
+    if rounds == 1:
+        results = module.run(*(tensors[each] for each in names), **others)
         return {name: _kept(torch, name, results[name], Q) for name in RESULTS[way]}
     whole: dict[str, Any] = {}
-    for start in range(0, heads, heads // best.rounds):
-        part = slice(start, start + heads // best.rounds)
-        results = module.run(*(tensors[each][part] for each in names))
+    for start in range(0, heads, heads // rounds):
+        part = slice(start, start + heads // rounds)
+        some = {name: each[part] for name, each in others.items()}
+        results = module.run(*(tensors[each][part] for each in names), **some)
         for name in RESULTS[way]:
             made = _kept(torch, name, results[name], Q)
             if name not in whole:
                 whole[name] = torch.empty((heads, *made.shape[1:]), dtype=made.dtype, device=Q.device)
             whole[name][part].copy_(made)
     return whole
+
+
+def _prepared(
+    torch: Any,
+    way: str,
+    Q: Any,
+    shape: tuple[int, ...],
+    n_k: int,
+    d_v: int,
+    pattern: Pattern,
+    scale: float,
+    workspace: int | None,
+) -> tuple[Choice, Any, tuple[str, ...]]:
+    """The kernels for these sizes, their module, and the names of the tensors it takes."""
+    heads, rows, d_k = shape
+    dtype, dims = str(Q.dtype).removeprefix("torch."), (("n_q", rows), ("n_k", n_k), ("d_k", d_k), ("d_v", d_v))
+    choice = fitting(torch, way, dims, heads, dtype, pattern, workspace, Q.device)
+    tiling = choice.forecast.tiling
+    return choice, *loaded(tiling, dims[2:], choice.even, _far(tiling, dims), dtype, pattern, scale)
+
+
+def loaded_for(
+    way: str,
+    Q: Any,
+    shape: tuple[int, ...],
+    n_k: int,
+    d_v: int,
+    pattern: Pattern,
+    scale: float,
+    workspace: int | None,
+) -> Any:
+    """The function that launches the kernels for these sizes; None if they keep large tables or run in rounds.
+
+    Args:
+        way: "forward" or "backward".
+        Q: a tensor of the type and on the device of all.
+        shape: heads, rows and head dimension of queries.
+        n_k, d_v, pattern, scale, workspace: as for `compute`.
+    """
+    import torch
+
+    choice, module, _ = _prepared(torch, way, Q, shape, n_k, d_v, pattern, scale, workspace)
+    small = choice.forecast.rounds == 1 and choice.bytes <= LEAST_ROOM
+    return module.run if small and module.only_launches else None
 
 
 def _kept(torch: Any, name: str, made: Any, Q: Any) -> Any:

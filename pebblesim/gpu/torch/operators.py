@@ -6,6 +6,7 @@ the definition. L is the logarithm to base 2 of each query's sum of exponentials
 
 from __future__ import annotations
 
+from math import e, log2
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def backward_on_gpu(
         "L": numbers_of(lse, kv_heads),
     }
     if grad_lse is not None:
-        tensors["dL"] = numbers_of(grad_lse, kv_heads)
+        tensors["dL"] = numbers_of(grad_lse * log2(e), kv_heads)  # of the natural logarithm
     made = compute("backward", tensors, pattern, scale, workspace)
     return (
         from_rows(made["dQ"], query, query.shape[-1], kv_heads),

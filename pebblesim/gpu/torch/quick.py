@@ -1,0 +1,141 @@
+"""A small call without gradients costs the host little: what was found for its sizes is kept and launched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pebblesim.gpu.torch.launching import RECORDER, launch, loaded_for
+from pebblesim.gpu.torch.masks import Shown, pattern_of, seen_keys
+
+MOST = 4096
+"""Calls that are kept."""
+
+Replay = Callable[[Tensor, Tensor, Tensor], Tensor | None]
+"""A launch of query, key and value; None if their alignment is another one."""
+
+_KEPT: dict[Hashable, Replay | None] = {}
+
+
+def kept(query: Any, key: Any, value: Any, rest: tuple[Hashable, ...]) -> tuple[Hashable, ...] | None:
+    """The sizes and options of a call by which it may be kept; None if it may not be.
+
+    Args:
+        query, key, value: its tensors.
+        rest: its other arguments.
+    """
+    if (
+        type(query) is not Tensor
+        or type(key) is not Tensor
+        or type(value) is not Tensor
+        or not query.is_cuda
+        or torch.compiler.is_compiling()
+        or torch.is_autocast_enabled("cuda")
+        or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.maybe_current_level() is not None
+        or query.device.index != torch._C._cuda_getDevice()
+        or not (query.device == key.device == value.device)
+    ):
+        return None
+    shapes = query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride()
+    return (*shapes, query.dtype, key.dtype, value.dtype, query.device.index, *rest)
+
+
+def known(sizes: tuple[Hashable, ...] | None) -> Replay | None:
+    """The launch of a call that was made before; None if there was none, or if it is not kept."""
+    return None if sizes is None else _KEPT.get(sizes)
+
+
+def keep(
+    sizes: tuple[Hashable, ...] | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    shown: Shown,
+    scale: float,
+    workspace: int | None,
+) -> None:
+    """Keep a call that has just been made, if all its heads are computed at once from tensors as they are.
+
+    Args:
+        sizes: from `kept`.
+        query, key, value, shown, scale, workspace: as of the operator, with any dimensions of batches.
+    """
+    if sizes is None or sizes in _KEPT or len(_KEPT) >= MOST or torch.cuda.is_current_stream_capturing():
+        return
+    if len({each.data_ptr() for each in (query, key, value)}) < 3:
+        return  # which of them a launch took could not be told
+    _KEPT[sizes] = _launch(query, key, value, shown, scale, workspace)
+
+
+def _launch(
+    query: Tensor, key: Tensor, value: Tensor, shown: Shown, scale: float, workspace: int | None
+) -> Replay | None:
+    """A function that launches the kernels of these sizes, or None."""
+    (n_q, d), n_k, kv_heads = query.shape[-2:], key.shape[-2], key.shape[-3]
+    shared = query.shape[-3] // kv_heads
+    pattern = pattern_of(shared, shown.left, shown.right, shown.at_end, n_q, n_k)
+    whole = seen_keys(n_q, n_k, pattern) == slice(0, n_k)
+    if shown.first is not None or not whole or (shared > 1 and n_q > 1):
+        return None
+    if not all(each.is_contiguous() and each.shape[-1] >= 16 for each in (query, key, value)):
+        return None
+    heads = query.shape[:-3].numel() * kv_heads
+    rows, columns, d_v = (heads, n_q * shared, d), (heads, n_k, d), value.shape[-1]
+    run = loaded_for("forward", query, rows, n_k, d_v, pattern, scale, workspace)
+    if run is None:
+        return None
+    recorded: list[Any] = []
+    RECORDER.launches = recorded
+    try:
+        out = run(query.view(rows), key.view(columns), value.view(heads, n_k, d_v))["O"]
+    finally:
+        RECORDER.launches = None
+    return _replayed((query, key, value), out, (*query.shape[:-1], d_v), recorded)
+
+
+def _replayed(inputs: tuple[Tensor, ...], out: Tensor, shape: tuple[int, ...], recorded: list[Any]) -> Replay:
+    """A function that launches what was recorded, with other inputs of the same sizes.
+
+    Args:
+        inputs: the inputs of the recorded launches, each at an address of its own.
+        out: their output, and `shape`: how it is returned.
+        recorded: kernels, grids and arguments.
+    """
+    addresses = [each.data_ptr() for each in (*inputs, out)]
+    between: dict[int, Tensor] = {}
+    for _, _, arguments in recorded:
+        for each in arguments:
+            if isinstance(each, Tensor) and each.data_ptr() not in addresses:
+                between.setdefault(each.data_ptr(), each)
+    addresses += between
+    made = [(torch.Size(each.shape), each.dtype) for each in between.values()]
+    calls = []
+    for kernel, grid, arguments in recorded:
+        places = [addresses.index(x.data_ptr()) if isinstance(x, Tensor) else len(addresses) for x in arguments]
+        numbers = [x for x in arguments if not isinstance(x, Tensor)]
+        steps = iter(range(len(numbers)))
+        places = [len(addresses) + next(steps) if place == len(addresses) else place for place in places]
+        calls.append((kernel, grid, itemgetter(*places), numbers))
+    device, dtype, aligned = out.device, out.dtype, not any(x % 16 for x in addresses[:3])
+    stream_of = torch._C._cuda_getCurrentRawStream
+
+    def replay(query: Tensor, key: Tensor, value: Tensor) -> Tensor | None:
+        given = [query.data_ptr(), key.data_ptr(), value.data_ptr()]
+        if ((given[0] | given[1] | given[2]) % 16 == 0) is not aligned:
+            return None
+        result = torch.empty(shape, dtype=dtype, device=device)
+        held = [torch.empty(size, dtype=kind, device=device) for size, kind in made]
+        given.append(result.data_ptr())
+        given += [each.data_ptr() for each in held]
+        stream = stream_of(device.index)
+        for kernel, grid, places, numbers in calls:
+            launch(kernel, grid, stream, places(given + numbers))
+        return result
+
+    return replay
