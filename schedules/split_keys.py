@@ -64,6 +64,61 @@ def flash_decoding(m, Q, K, V, *, B_r, S, B_c):
             m.write(L[i], top_i)
 
 
+@schedule(
+    problem="forward",
+    source="ours: FlashDecoding with columns of K and V in turn, for matrix units",
+    io=(
+        "n_q*d_k*ceiling(n_k/S) + n_k*(d_k + d_v)*ceiling(n_q/B_r) + n_q*(d_v + 1)*ceiling(n_k/S)"
+        " + n_q*(d_v + ceiling(d_v/e))*ceiling(n_k/S) + n_q*(d_v + ceiling(d_v/e))"
+    ),
+    fit=["B_r", "S", "c", "e"],
+    graph={"softmax": "split", "column_block": "S", "row_block": "B_r"},
+)
+def flash_decoding_blocked(m, Q, K, V, *, B_r, S, c, e):
+    """FlashDecoding for matrix units: the scores of S keys are one tile; K and V are read c columns at a time.
+
+    So a worker reads each word of its keys and values once, for any head dimension, and its softmax needs no running
+    maximum. The merge has a worker for each e columns of O; all of them write L.
+    """
+    (n_q, d_k), (n_k, d_v) = Q.shape, V.shape
+    splits = m.quotient(n_k, S)
+    O_s, L_s = m.tensor("O_s", splits, n_q, d_v), m.tensor("L_s", splits, n_q)
+    O, L = m.tensor("O", n_q, d_v), m.tensor("L", n_q)
+
+    with m.phase("splits"):
+        for i in m.tiles(n_q, B_r, independent=True):
+            for s in m.tiles(n_k, S, independent=True, keys_of=i):
+                P = m.zeros(i, s)
+                for k in m.tiles(d_k, c):
+                    P += m.read(Q[i, k]) @ m.read(K[s, k]).T
+                m_i = m.compute(rowmax(P))
+                P[:] = exp(P - m_i)
+                l_i = m.compute(rowsum(P))
+                m_i[:] = m_i + log(l_i)
+                m.write(L_s[s, i], m_i)
+                for k in m.tiles(d_v, c):
+                    O_ik = m.compute(P @ m.read(V[s, k]))
+                    O_ik[:] = O_ik / l_i
+                    m.write(O_s[s, i, k], O_ik)
+
+    with m.phase("merge"):
+        for i in m.tiles(n_q, B_r, independent=True, queries_of=n_k, otherwise={O: 0, L: -INFINITY}):
+            for k in m.tiles(d_v, e, independent=True):
+                O_ik, W_i, top_i = m.constant(0, i, k), m.constant(0, i), m.constant(-INFINITY, i)
+                for s in m.tiles(n_k, S, keys_of=i):
+                    w = m.read(L_s[s, i])
+                    top = m.compute(maximum(top_i, w))
+                    top_i[:] = exp(top_i - top)  # the factor that rescales what was merged so far
+                    w[:] = exp(w - top)
+                    W_i[:] = top_i * W_i + w
+                    O_ik[:] = top_i * O_ik + w * m.read(O_s[s, i, k])
+                    m.move(top, top_i)
+                O_ik[:] = O_ik / W_i
+                m.write(O[i, k], O_ik)
+                top_i[:] = top_i + log(W_i)
+                m.write(L[i], top_i)
+
+
 def merge_sums(m, O, l, AV_s, l_s, n_k, *, B_r, S):
     """Compute O and l from the sums of all splits."""
     n_q, d_v = O.shape

@@ -29,16 +29,22 @@ from pebblesim.views.plots.devices import figure
 
 @st.composite
 def teams(draw: st.DrawFn) -> Team:
+    """Sizes that no device shares evenly, queries and keys that differ in number and width, latent values."""
     kv_heads, sharing = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (3, 1)]))
+    n_q, d_k = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    latent = draw(st.booleans())
     return Team(
-        n=draw(st.integers(1, 9)),
-        d=draw(st.integers(1, 3)),
+        n_q=n_q,
+        n_k=draw(st.just(n_q) | st.integers(1, 9)),
+        d_k=d_k,
+        d_v=draw(st.integers(1, d_k if latent else 3)),
         heads=kv_heads * sharing,
         kv_heads=kv_heads,
-        P=draw(st.integers(1, 8)),
+        P=draw(st.integers(1, 12)),
         backward=draw(st.booleans()),
         causal=draw(st.booleans()),
         ownership=draw(st.sampled_from(OWNERSHIPS)),
+        latent=latent,
     )
 
 
@@ -50,66 +56,74 @@ def every_split(team: Team) -> Iterator[tuple[Parallel, Split]]:
             continue
 
 
+def words_of(team: Team) -> tuple[int, int]:
+    """The words of a row and of a key, counted by hand."""
+    d_k, d_v = team.d_k, team.d_v
+    key = d_k if team.latent else d_k + d_v
+    return (2 * d_k + d_v + 2, 2 * key) if team.backward else (d_k + d_v + 1, key)
+
+
 def memory_for(team: Team, rows: int) -> int:
-    """Words for this number of rows of others, one key of others, and what a device owns, counted by hand."""
-    row, key, statistics = (3, 4, 2) if team.backward else (2, 2, 1)
-    row_words, key_words = row * team.d + statistics, key * team.d
-    own = -(-team.n // team.P) * (team.heads * row_words + team.kv_heads * key_words)
-    return own + rows * row_words + key_words
+    """Words for this number of rows of others, one key of others, and what a device owns."""
+    row, key = words_of(team)
+    own = -(-team.n_q // team.P) * team.heads * row + -(-team.n_k // team.P) * team.kv_heads * key
+    return own + rows * row + key
+
+
+def owners(ownership: str, n: int, P: int) -> list[int]:
+    """The device that owns each token."""
+    if ownership == "striped":
+        return [t % P for t in range(n)]
+    chunks = P if ownership == "contiguous" else 2 * P
+    sizes = [n // chunks + (q < n % chunks) for q in range(chunks)]
+    return [min(q, 2 * P - 1 - q) if chunks > P else q for q, size in enumerate(sizes) for _ in range(size)]
 
 
 class Oracle:
     """Devices as sets of words (tensor, head, token, column): who holds what, and what moved, word by word."""
 
-    INPUTS = ("Q", "K", "V"), ("Q", "K", "V", "dO", "L", "D")
-    OUTPUTS = ("O", "L"), ("dQ", "dK", "dV")
-
     def __init__(self, team: Team) -> None:
         self.team = team
-        self.inputs, self.outputs = self.INPUTS[team.backward], self.OUTPUTS[team.backward]
-        n, P = team.n, team.P
-        if team.ownership == "striped":
-            owner = [t % P for t in range(n)]
-        else:
-            chunks = P if team.ownership == "contiguous" else 2 * P
-            sizes = [n // chunks + (q < n % chunks) for q in range(chunks)]
-            owner = [min(q, 2 * P - 1 - q) if chunks > P else q for q, size in enumerate(sizes) for _ in range(size)]
+        self.inputs, self.outputs = (
+            (("Q", "K", "V", "dO", "L", "D"), ("dQ", "dK", "dV")) if team.backward else (("Q", "K", "V"), ("O", "L"))
+        )
+        if team.latent:
+            self.inputs = tuple(name for name in self.inputs if name != "V")
+            self.outputs = tuple(name for name in self.outputs if name != "dV")
+        of_rows, of_keys = (owners(team.ownership, n, team.P) for n in (team.n_q, team.n_k))
         self.mine = [
             {
                 (name, h, t)
                 for name in self.inputs + self.outputs
-                for h in range(self.of(name))
-                for t in range(n)
-                if owner[t] == p
+                for h in range(team.kv_heads if self.of_keys(name) else team.heads)
+                for t, owner in enumerate(of_keys if self.of_keys(name) else of_rows)
+                if owner == p
             }
-            for p in range(P)
+            for p in range(team.P)
         ]
         self.has = [set(mine) for mine in self.mine]
-        self.moved = [Counter[str]() for _ in range(P)]
+        self.moved = [Counter[str]() for _ in range(team.P)]
         self.peak = [self.size(has) for has in self.has]
         self.pairs = Counter[tuple[int, int, int]]()
         self.by_device = Counter[int]()
-        self.waiting: list[set[tuple[str, int, int]]] = [set() for _ in range(P)]
+        self.waiting: list[set[tuple[str, int, int]]] = [set() for _ in range(team.P)]
 
-    def of(self, name: str) -> int:
-        return self.team.kv_heads if name in ("K", "V", "dK", "dV") else self.team.heads
+    @staticmethod
+    def of_keys(name: str) -> bool:
+        return name in ("K", "V", "dK", "dV")
 
     def size(self, words: set[tuple[str, int, int]]) -> int:
-        return sum(1 if name in ("L", "D") else self.team.d for name, _, _ in words)
+        wide = {"Q": self.team.d_k, "K": self.team.d_k, "dQ": self.team.d_k, "dK": self.team.d_k, "L": 1, "D": 1}
+        return sum(wide.get(name, self.team.d_v) for name, _, _ in words)
 
     def follow(self, move: play.Move) -> None:
         p = move.device
         if isinstance(move, play.Compute):
             kv = move.head // (self.team.heads // self.team.kv_heads)
-            allowed = [(i, j) for i in move.queries for j in move.keys if j <= i or not self.team.causal]
+            allowed = [(i, j) for i in move.queries for j in move.keys if may_see(self.team, i, j)]
             for i, j in allowed:
                 needs = {
-                    (
-                        name,
-                        kv if name in ("K", "V", "dK", "dV") else move.head,
-                        j if name in ("K", "V", "dK", "dV") else i,
-                    )
-                    for name in self.inputs + self.outputs
+                    (name, kv, j) if self.of_keys(name) else (name, move.head, i) for name in self.inputs + self.outputs
                 }
                 assert needs <= self.has[p]
                 self.waiting[p] |= {each for each in needs if each[0] in self.outputs} - self.mine[p]
@@ -133,13 +147,19 @@ class Oracle:
         self.peak[p] = max(self.peak[p], self.size(self.has[p]))
 
 
+def may_see(team: Team, i: int, j: int) -> bool:
+    """Whether the pair is allowed; a causal mask is aligned at the end."""
+    return not team.causal or team.n_q - i <= team.n_k - j
+
+
 def played(moved: Moved) -> Oracle:
     """Play, and check that each allowed pair of each head is computed once and that no partial sum is lost."""
     team, oracle = moved.layout.team, Oracle(moved.layout.team)
     for move in play.moves(moved):
         oracle.follow(move)
-    pairs = itertools.product(range(team.heads), range(team.n), range(team.n))
-    assert oracle.pairs == Counter((h, i, j) for h, i, j in pairs if j <= i or not team.causal)
+    pairs = itertools.product(range(team.heads), range(team.n_q), range(team.n_k))
+    assert oracle.pairs == Counter((h, i, j) for h, i, j in pairs if may_see(team, i, j))
+    assert len(oracle.pairs) == team.heads * team.pairs
     assert not any(oracle.waiting)
     return oracle
 
@@ -171,9 +191,12 @@ def check_words(moved: Moved) -> None:
 def inputs_of(team: Team, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Random inputs, and the outputs of the catalogue's references, head by head."""
     random = np.random.default_rng(seed)
-    x = {name: random.standard_normal((team.heads, team.n, team.d)) for name in ("Q", "dO")}
-    x |= {name: random.standard_normal((team.kv_heads, team.n, team.d)) for name in ("K", "V")}
-    allowed = np.tri(team.n, dtype=bool) if team.causal else None
+    n_q, n_k, d_k, d_v = team.n_q, team.n_k, team.d_k, team.d_v
+    x = {name: random.standard_normal((team.heads, n_q, d)) for name, d in (("Q", d_k), ("dO", d_v))}
+    x |= {name: random.standard_normal((team.kv_heads, n_k, d)) for name, d in (("K", d_k), ("V", d_v))}
+    if team.latent:
+        x["V"] = x["K"][..., :d_v]
+    allowed = np.array([[may_see(team, i, j) for j in range(n_k)] for i in range(n_q)]) if team.causal else None
     shares = team.heads // team.kv_heads
     one = [{name: x[name][h // (shares if name in "KV" else 1)] for name in x} for h in range(team.heads)]
     made = [forward.reference(each, allowed) for each in one]
@@ -183,8 +206,10 @@ def inputs_of(team: Team, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[st
     x |= {"L": out["L"], "D": (x["dO"] * out["O"]).sum(-1)}
     grads = [backward_qkv.reference(each, allowed) for each in one]
     by_head = {name: np.stack([each[name] for each in grads]) for name in ("dQ", "dK", "dV")}
-    shape = (team.kv_heads, shares, team.n, team.d)
-    return x, {"dQ": by_head["dQ"]} | {name: by_head[name].reshape(shape).sum(1) for name in ("dK", "dV")}
+    of_keys = {name: by_head[name].reshape(team.kv_heads, shares, n_k, -1).sum(1) for name in ("dK", "dV")}
+    if team.latent:
+        of_keys["dK"][..., :d_v] += of_keys.pop("dV")
+    return x, {"dQ": by_head["dQ"]} | of_keys
 
 
 @given(teams(), st.integers(1, 5), st.data())
@@ -202,7 +227,7 @@ def test_devices_compute_the_reference_from_the_words_that_they_hold(
 
 
 def test_a_device_that_uses_a_word_that_it_was_not_sent_gets_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Team(4, 2, 1, 1, 2)
+    team = Team.square(4, 2, 1, 1, 2)
     moved = best(SCHEDULES["ring"], team)
     all_moves = list(play.moves(moved))
     lost = next(move for move in all_moves if isinstance(move, play.Receive) and move.rows)
@@ -217,7 +242,7 @@ def test_the_closed_form_is_the_count_where_P_divides_n(name: str, backward: boo
     exact = {"ceiling": ceil, "floor": floor, "Max": max}
     value = sympy.lambdify(sympy.symbols("n d h h_kv P u a b M"), form, modules=[exact])
     for P, (h, h_kv), m in itertools.product((1, 2, 4, 6, 12), ((1, 1), (4, 2), (12, 12)), (1, 3)):
-        team = Team(m * P, 2, h, h_kv, P, backward)
+        team = Team.square(m * P, 2, h, h_kv, P, backward)
         try:
             options = splits(schedule, team)
         except UsageError:
@@ -246,7 +271,7 @@ def test_tokens_are_dealt_evenly_and_pairs_are_counted_in_progressions(ownership
 def test_square_tiles_meet_the_bound_but_for_the_statistics_of_rows(P: int) -> None:
     side, d = isqrt(P), 2
     n = P * (10 if P < 64 else 8)
-    team = Team(n, d, 1, 1, P)
+    team = Team.square(n, d, 1, 1, P)
     moved = best(SCHEDULES["tiles"], team)
     statistics = n // side - n // P
     assert moved.tensors()["L"] == statistics
@@ -255,7 +280,7 @@ def test_square_tiles_meet_the_bound_but_for_the_statistics_of_rows(P: int) -> N
 
 @pytest.mark.parametrize("P, n", [(12, 144), (48, 960)])
 def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
-    team = Team(n, 2, 1, 1, P, backward=True)
+    team = Team.square(n, 2, 1, 1, P, backward=True)
     moved = best(SCHEDULES["tiles"], team)
     words = moved.words - moved.tensors()["L"] - moved.tensors()["D"]
     assert any_memory(team) <= whole_pairs(team) <= words
@@ -272,7 +297,7 @@ def test_the_knapsack_is_the_best_of_whole_rows_and_keys_but_for_parts(
     (h, h_kv), d = heads, 3
     row, key = (3 * d, 4 * d) if backward else (2 * d, 2 * d)
     for n, P in itertools.product((1, 2, 4), (1, 2, 3, 5)):
-        team = Team(n, d, h, h_kv, P, backward, causal)
+        team = Team.square(n, d, h, h_kv, P, backward, causal)
         own, sharing = -(-n // P), h // h_kv
         allowed = n * (n + 1) // 2 if causal else n * n
         one: dict[int, int] = {}
@@ -325,7 +350,7 @@ def _covers(missing: int, options: list[list[int]]) -> bool:
 )
 def test_no_way_to_deal_whole_pairs_is_below_the_bounds(n: int, heads: int, backward: bool) -> None:
     """All assignments of pairs to n = P devices; and the schedules are no better than the best of them."""
-    team = Team(n, 1, heads, heads, n, backward)
+    team = Team.square(n, 1, heads, heads, n, backward)
     least = least_words(n, backward, heads=heads)
     assert any_memory(team) <= least and whole_pairs(team) <= least
     found = min(
@@ -340,7 +365,7 @@ def test_no_way_to_deal_whole_pairs_is_below_the_bounds(n: int, heads: int, back
 @pytest.mark.parametrize("backward", [False, True])
 def test_with_little_memory_the_passes_come_near_the_bound(backward: bool) -> None:
     """So little is owned beside M that P3 is larger than P2, which asks for no memory."""
-    team = Team(2**12, 2, 1, 1, 512, backward)
+    team = Team.square(2**12, 2, 1, 1, 512, backward)
     M = 3 * team.owned_words(8)
     moved = Moved(SCHEDULES["tiles-in-passes"], Layout(team, Split(1, 128, 4)), M)
     assert moved.words_held <= M

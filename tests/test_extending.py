@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_problem import GRAPH, SCHEDULE
 
 import pebblesim as ps
 from pebblesim.cli import main as cli
@@ -44,24 +45,17 @@ def adding(m, a, b, *, w: ps.Block):
         m.write(y[i], m.compute(m.read(a[i]) + m.read(b[i])))
 '''
 
-WHOLE = '''
+WHOLE = (
+    """
 import numpy as np
 
 import pebblesim as ps
 from pebblesim.graphs.builder import Builder, whole
 from pebblesim.lower_bounds.cutting import Bounding
 from pebblesim.lower_bounds.instances import Product
-
-
-def declare(n, d, summation="chain"):
-    n, d = whole("n", n), whole("d", d)
-    b = Builder(summation)
-    b.outputs = ("E",)
-    b.input("Q", (n, d))
-    b.input("K", (n, d))
-    b.matmul("S", "Q", "K.T")
-    b.elementwise("E", "exp", "S")
-    return b
+"""
+    + GRAPH
+    + '''
 
 
 def claims(case):
@@ -83,21 +77,9 @@ ps.problem(
     theta=ps.Theta("n**2 + d*n**2/sqrt(M)", "mine"),
     bounds=Bounding(("Q", "K", "E"), claims, proofs="my paper"),
 )
-
-
-@ps.schedule(problem="scores", source="mine", io="2*n*d*ceiling(n/B) + n**2")
-def tile_by_tile(m, Q, K, *, B: ps.Block):
-    """A tile of E stays; columns of Q and K pass by."""
-    n, d = Q.shape
-    E = m.tensor("E", n, n)
-    for i in m.tiles(n, B):
-        for j in m.tiles(n, B):
-            E_ij = m.zeros(i, j)
-            for k in m.tiles(d, 1):
-                E_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
-            E_ij[:] = ps.exp(E_ij)
-            m.write(E[i, j], E_ij)
 '''
+    + SCHEDULE
+)
 
 
 @pytest.fixture

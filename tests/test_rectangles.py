@@ -360,13 +360,23 @@ def test_one_query_against_keys_in_splits(name: str, P: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["flash-decoding", "row-stationary-split"])
+@pytest.mark.parametrize("name", ["flash-decoding", "flash-decoding-blocked", "row-stationary-split"])
 @pytest.mark.parametrize("mask", [None, "window:4", "causal:start"])
 def test_three_splits_are_merged(name: str, mask: str | None) -> None:
     """The last one ragged; under a mask some rows see nothing of some splits."""
-    blocks = {"B_r": 2, "S": 3} | ({"B_c": 2} if name == "flash-decoding" else {})
+    blocks = {"B_r": 2, "S": 3} | {block: 2 for block in SCHEDULES[name].blocks if block not in ("B_r", "S")}
     played = ps.play(name, n_q=5, n_k=8, d_k=2, d_v=3, M=200, blocks=blocks, mask=mask)
     assert played.passed and played.values_match
+
+
+def test_splits_with_columns_in_turn_merge_columns_of_their_own() -> None:
+    """By hand: K, V and q as with whole rows; the merge reads L_s, and writes L, for each of four parts of O."""
+    counted = ps.count(
+        "flash-decoding-blocked", n_q=4, n_k=2048, d=128, M=2**20, blocks={"B_r": 16, "S": 512, "c": 32, "e": 32}
+    )
+    assert counted.phases["splits"] == (2 * 2048 * 128 + 4 * 4 * 128, 4 * 4 * (128 + 1))
+    assert counted.phases["merge"] == (4 * 4 * (128 + 4), 4 * (128 + 4))
+    assert [(phase, workers) for phase, workers, _ in counted.path] == [("splits", 4), ("merge", 4)]
 
 
 def test_count_prints_the_critical_path_where_there_is_more_than_one_worker() -> None:

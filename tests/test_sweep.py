@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import example, given, strategies as st
+from own_problem import GRAPH, SCHEDULE
 from typer.testing import CliRunner
 
 import pebblesim as ps
@@ -371,7 +372,8 @@ def mine(m, A, B, *, b):
     assert len({traced(each) for each in (text, *others)}) == 4
 
 
-SCORES = """
+SCORES = (
+    """
 import cloudpickle
 import numpy as np
 import pebblesim as ps
@@ -386,18 +388,9 @@ def exponential(x):
 
 def reference(x):
     return {"E": exponential(x["Q"] @ x["K"].T) + SHIFT}
-
-
-def declare(n, d, summation="chain"):
-    n, d = whole("n", n), whole("d", d)
-    b = Builder(summation)
-    b.outputs = ("E",)
-    b.input("Q", (n, d))
-    b.input("K", (n, d))
-    b.matmul("S", "Q", "K.T")
-    b.elementwise("E", "exp", "S")
-    return b
-
+"""
+    + GRAPH
+    + """
 
 ps.problem(
     "scores",
@@ -410,20 +403,9 @@ ps.problem(
     graph=declare,
     theta=ps.Theta("n**2 + n**2*d/sqrt(M)", "mine"),
 )
-
-
-@ps.schedule(problem="scores", source="mine")
-def tile_by_tile(m, Q, K, *, B: ps.Block):
-    n, d = Q.shape
-    E = m.tensor("E", n, n)
-    for i in m.tiles(n, B):
-        for j in m.tiles(n, B):
-            E_ij = m.zeros(i, j)
-            for k in m.tiles(d, 1):
-                E_ij += m.read(Q[i, k]) @ m.read(K[j, k]).T
-            E_ij[:] = ps.exp(E_ij)
-            m.write(E[i, j], E_ij)
 """
+    + SCHEDULE
+)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from pebblesim.gpu.race import PROBLEM, Track, fits, source_of
 from pebblesim.gpu.results import Row, load
 from pebblesim.gpu.tiles import TILINGS, Tiling
 from pebblesim.language import masks
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Band, Mask
 from pebblesim.language.registry import SCHEDULES, get
 from pebblesim.views.plots.race import crossing, race as draw
 
@@ -35,6 +35,7 @@ BLOCKED = [
     "small-cache-forward-blocked",
     "scores-stored-blocked",
     "flash2-forward",
+    "flash-decoding-blocked",
     "small-cache-backward-blocked",
     "dS-stored-blocked",
     "backward-two-pass-blocked",
@@ -67,7 +68,8 @@ def run(
     if "L" in inputs:  # logarithms are to base 2 in the kernels
         inputs["L"] = inputs["L"] * np.log2(np.e)
     pairs = None if name.startswith("matmul") else schedule.problem.grid(dims)
-    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs)
+    limited = isinstance(band, Band) and None not in (band.before, band.after)
+    outputs, words = triton_interpreter.run(source.text, inputs, dtype, pairs, band=allowed if limited else None)
 
     def by_place(by_tensor: Mapping[str, tuple[int, int]]) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
@@ -139,14 +141,16 @@ def test_tiles_of_a_tile(n: int, mask: str | None) -> None:
 
 
 def test_the_workspace_is_all_that_is_kept_between_launches_for_each_pair_or_tile() -> None:
-    """Scores in two bytes, and of 5 tiles a factor of four bytes for each query; the plain vectors L and l are none."""
+    """Scores in two bytes, and of 5 tiles a factor of four bytes for each of 33 queries, with room for whole groups of
+    16; the plain vectors L and l are none."""
     dims, blocks = {"n_q": 33, "n_k": 70, "d_k": 16, "d_v": 32}, dict.fromkeys("abc", 16)
     program = get("scores-stored-blocked").in_dims(dims).program
-    assert workspace(program, dims | blocks, "float16") == 2 * 48 * 80 + 4 * 33 * 5
+    assert workspace(program, dims | blocks, "float16") == 2 * 48 * 80 + 4 * 48 * 5
 
 
 RECTANGLES = [
     "flash2-forward",
+    "flash-decoding-blocked",
     "small-cache-forward-blocked",
     "scores-stored-blocked",
     "dS-stored-blocked",
@@ -216,6 +220,33 @@ def test_what_no_kernel_can_do_is_said_in_a_sentence() -> None:
 def test_words_of_16_bits(dtype: str) -> None:
     run("small-cache-backward-blocked", {"n": 48, "d": 40}, {"a": 16, "b": 32, "c": 16}, dtype)
     run("flash2-forward", {"n": 48, "d": 40}, {"B_r": 16, "B_c": 32}, dtype, mask="causal")
+
+
+BACKWARD = [name for name in BLOCKED if "backward" in name or name.startswith("dS")]
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_a_gradient_of_the_logarithms_is_passed_on(name: str, mask: str | None) -> None:
+    """The loss is the sum of dO ∘ O and dL · L, and L = log of the row sums of exponentials: its derivative is P."""
+    n, d, scale = 37, 20, 0.3
+    random, schedule, band = np.random.default_rng(3), get(name), masks.of(mask)
+    Q, K, V, dO = (random.standard_normal((n, d)) for _ in range(4))
+    dL, allowed = random.standard_normal(n), np.tri(n, dtype=bool) if mask else np.ones((n, n), bool)
+    S = np.where(allowed, scale * Q @ K.T, -np.inf)
+    L = np.log(np.exp(S).sum(1))
+    P = np.exp(S - L[:, None])
+    dP = dO @ V.T
+    dS = scale * P * (dP - (dP * P).sum(1)[:, None] + dL[:, None])
+    blocks = dict.fromkeys(schedule.blocks, 16)
+    source = triton(
+        schedule.program if band is None else schedule.masked, {"n": n, "d": d} | blocks, "float32", band, scale=scale
+    )
+    given = {"Q": Q, "K": K, "V": V, "dO": dO, "O": P @ V, "L": L * np.log2(np.e)}
+    inputs = {each: given[each][None] for each in schedule.program.tensors if each in given}
+    outputs, _ = triton_interpreter.run(source.text, inputs, "float32", (n, n), dL[None])
+    for each, true in {"dQ": dS @ K, "dK": dS.T @ Q, "dV": P.T @ dO}.items():
+        np.testing.assert_allclose(outputs[each][0], true, atol=2e-5)
 
 
 ATTENTION = [name for name in BLOCKED if not name.startswith("matmul")]

@@ -45,7 +45,9 @@ class Array:
         self.values = dtype.round(np.asarray(values, np.float32)).reshape(-1).copy()
         self.read, self.written = 0, 0
         self.pairs: tuple[int, int] | None = None  # of a table that is kept tile by tile
+        self.allowed: np.ndarray | None = None  # of a table that has only the tiles of a band
         self.part = False  # whether of some rows at once
+        self.copied: Array | None = None  # what it stands for, with longer rows
         self.beside = [0, 0]  # words read and written where there is no pair
 
     def touched(self, places: np.ndarray, written: bool) -> None:
@@ -55,16 +57,42 @@ class Array:
             self.read += places.size
         if self.pairs is not None:
             _, *numbers = np.unravel_index(places, self.shape)
+            if self.allowed is not None:
+                numbers[1] = numbers[1] + self.first(numbers[0] * self.shape[3] + LANGUAGE.start * self.part)
             rows, columns = (numbers[axis] * self.shape[3 + axis] + numbers[2 + axis] for axis in (0, 1))
             rows = rows + LANGUAGE.start * self.part
             self.beside[written] += int(((rows >= self.pairs[0]) | (columns >= self.pairs[1])).sum())
+
+    def first(self, rows: np.ndarray) -> np.ndarray:
+        """The number of the first tile with an allowed pair, in tiles of rows that begin at these."""
+        assert self.allowed is not None
+        tall, wide = self.shape[3:]
+        number = {row: int(np.argmax(self.allowed[row : row + tall].any(axis=0))) // wide for row in set(rows.tolist())}
+        return np.array([number[row] for row in rows.tolist()], np.int64)
 
     def fill_(self, value: float) -> None:
         self.values[:] = value
         self.written += self.values.size
 
+    def __getitem__(self, key: tuple[slice, slice]) -> Rows:
+        return Rows(self, key[1].stop)
+
     def numpy(self) -> np.ndarray:
         return self.values.reshape(self.shape)
+
+
+class Rows:
+    """The first words of each row of an array."""
+
+    def __init__(self, array: Array, words: int) -> None:
+        self.array, self.values = array, array.numpy()[:, :words]
+
+    def copy_(self, other: Array) -> None:
+        self.values[:] = other.numpy()
+        self.array.copied = other
+
+    def sub_(self, other: Array) -> None:
+        self.values -= other.numpy()
 
 
 class Pointer:
@@ -96,7 +124,7 @@ def _kernel(function: Any = None, do_not_specialize: Any = ()) -> Any:
 
     class Launcher:
         def __getitem__(self, grid: tuple[int, int]) -> Any:
-            def launch(*arrays: Array | int, num_warps: int, num_stages: int) -> None:
+            def launch(*arrays: Array | int, num_warps: int, num_stages: int, maxnreg: int = 255) -> None:
                 for head in range(grid[1]):
                     for program in range(grid[0]):
                         LANGUAGE.programs = (program, head)
@@ -182,12 +210,18 @@ def _modules(**stand_ins: Any) -> Any:
 
 
 def run(
-    text: str, inputs: dict[str, np.ndarray], dtype: str, pairs: tuple[int, int] | None = None
+    text: str,
+    inputs: dict[str, np.ndarray],
+    dtype: str,
+    pairs: tuple[int, int] | None = None,
+    shift: np.ndarray | None = None,
+    band: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], Counter[tuple[str, str]]]:
     """The outputs of a module's `run`, and the words that it read and wrote, by ("read" or "written", tensor).
 
     `inputs`: an array for each argument, (heads, …), in the order of the arguments. `pairs`: rows and columns of
-    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too.
+    tables; what is moved beside them, in tiles that are filled up, is by ("read" or "written", "beside"), too. `shift`:
+    the gradient of L, if it is an argument. `band`: the allowed pairs, if tables have only the tiles of a band.
     """
     arrays: list[tuple[str, Array]] = []
     shapes = iter(re.findall(r"torch\.empty\((.*), dtype", text))
@@ -196,6 +230,7 @@ def run(
         arrays.append(("", Array(np.full(shape, np.nan), dtype)))
         if len(shape) == 5:
             arrays[-1][1].pairs, arrays[-1][1].part = pairs, "at_once" in next(shapes)
+            arrays[-1][1].allowed = band
         else:
             next(shapes)
         return arrays[-1][1]
@@ -206,13 +241,13 @@ def run(
         exec(compile(text, "kernels", "exec"), module.__dict__)
         given = [Array(x, TYPES["float32" if x.ndim == 2 else dtype]) for x in inputs.values()]
         arrays += zip(inputs, given, strict=True)
-        outputs = module.run(*given)
+        outputs = module.run(*given, **({} if shift is None else {"dL": Array(shift, TYPES["float32"])}))
     names = {id(array): name for name, array in outputs.items()} | {
         id(a): name for name, a in zip(inputs, given, strict=True)
     }
     words: Counter[tuple[str, str]] = Counter()
     for _, array in arrays:
-        name = names.get(id(array), "between")
+        name = names.get(id(array.copied or array), "between")
         words["read", name] += array.read
         words["written", name] += array.written
         words["read", "beside"] += array.beside[False]

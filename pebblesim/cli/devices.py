@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pebblesim.cli.completion import one_of, parallel_schedules
-from pebblesim.cli.options import AsJson, command, family
+from pebblesim.cli.options import AsJson, Sizes, command, family
 from pebblesim.cli.printing import print_json, show
 from pebblesim.core.errors import Infeasible, UsageError
 from pebblesim.core.sizes import parse_size, parse_words
 
 if TYPE_CHECKING:
     from pebblesim.parallel.devices import Devices
+    from pebblesim.parallel.links import Network
 
 app = family()
 
@@ -31,8 +32,7 @@ def devices(
         ),
     ] = None,
     *,
-    n: Annotated[str, typer.Option("-n", help="Tokens: 4096, 64k, 2^20.", metavar="N")],
-    d: Annotated[str, typer.Option("-d", help="Words in a row of a head.", metavar="D")],
+    sizes: Sizes,
     p: Annotated[str, typer.Option("-P", help="Devices.", metavar="DEVICES")],
     heads: Annotated[int, typer.Option("--heads", help="Heads of queries.", min=1)] = 1,
     kv_heads: Annotated[
@@ -54,6 +54,19 @@ def devices(
         str | None,
         typer.Option("--ownership", help="Who owns which tokens: contiguous, zig-zag or striped.", metavar="NAME"),
     ] = None,
+    latent: Annotated[
+        bool, typer.Option("--latent", help="Values are the first d_v columns of the keys; give --size d_k and d_v.")
+    ] = False,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Also times, with this card's peak rate: A100, H100, …", metavar="NAME")
+    ] = None,
+    in_machine: Annotated[int, typer.Option("--machine", help="Devices in a machine, for times.", min=1)] = 8,
+    inside: Annotated[
+        str | None, typer.Option("--inside", help="The links in a machine; by default the card's.", metavar="LINK")
+    ] = None,
+    between: Annotated[
+        str, typer.Option("--between", help="The links of each device to other machines.", metavar="LINK")
+    ] = "InfiniBand NDR",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -71,15 +84,16 @@ def devices(
     run = partial(
         compare,
         schedules or None,
-        n=parse_size("n", n),
-        d=parse_size("d", d),
+        **sizes.dims,
         heads=heads,
         kv_heads=kv_heads,
         M=None if m is None else parse_words(m, dtype),
         backward=backward,
         mask=mask,
         ownership=ownership,
-        dtype=dtype,
+        latent=latent,
+        dtype=dtype or (None if gpu is None else "bf16"),
+        network=None if gpu is None else _network(gpu, dtype or "bf16", in_machine, inside, between),
     )
     devices = parse_size("P", p)
     if output is not None:
@@ -93,6 +107,27 @@ def devices(
         print_json(result.to_dict())
     else:
         show(*result.parts())
+
+
+def _network(gpu: str, dtype: str, in_machine: int, inside: str | None, between: str) -> Network:
+    """The card's peak rate, its links in a machine, and those between machines.
+
+    Raises:
+        UsageError: a card or link is not known, or the card has no peak rate for this type.
+    """
+    from pebblesim.core.sizes import bytes_of, dtype_of
+    from pebblesim.gpu.advice.cards import card, cards
+    from pebblesim.parallel.links import Network, inside as inside_of, link, links
+
+    found, name = card(gpu), dtype_of(dtype)
+    key = next(key for key, each in cards().items() if each is found)
+    if name not in found.peak:
+        raise UsageError(f"no peak rate of {found.name} is known for {dtype}; known are {', '.join(found.peak)}.")
+    if (near := inside or inside_of(key)) is None:
+        raise UsageError(
+            f"the links inside a machine of {found.name} are not known; --inside takes {', '.join(links())}."
+        )
+    return Network(link(near), link(between), in_machine, found.peak[name].value, bytes_of(dtype))
 
 
 def _draw(run: Callable[..., Devices], most: int, output: Path) -> None:

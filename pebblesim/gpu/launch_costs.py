@@ -14,6 +14,7 @@ from math import prod
 
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
 from pebblesim.core.units import Bytes
+from pebblesim.gpu.emit.bands import launched_across, tiles_across
 from pebblesim.gpu.emit.orientation import turned
 from pebblesim.gpu.emit.storage import Storage, entries, padded, storage, through_shared
 from pebblesim.gpu.emit.tables import tables
@@ -77,9 +78,9 @@ class LaunchCost:
 class Memory:
     """Bytes of the tensors of a program as its kernels keep them."""
 
-    def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str) -> None:
+    def __init__(self, program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> None:
         self._sizes = sizes
-        self._kept = tables(program, launches(program, masked=True, repeated=True), sizes)
+        self._kept = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
         self._widths = {tensor: word_bytes(program, tensor, dtype) for tensor in program.tensors.values()}
 
     def moved(self, node: ir.Read | ir.Write, at: LoopContext) -> int:
@@ -88,9 +89,14 @@ class Memory:
 
     def bytes(self, tensor: ir.Tensor) -> int:
         """Bytes of a whole tensor; of one that is used in parts, those of all parts."""
-        rows, columns = self._kept.tiled.get(tensor, (1, 1))
-        *others, tall, wide = (1, *tensor.sides(self._sizes))
-        return prod(others) * -(-tall // rows) * rows * -(-wide // columns) * columns * self._widths[tensor]
+        if tensor in self._kept.tiled:
+            rows, columns = self._kept.tiled[tensor]
+            tall, wide = tensor.sides(self._sizes)
+            across = -(-wide // columns)
+            if self._kept.band is not None:
+                across = min(across, tiles_across(self._kept.band, rows, columns))
+            return -(-tall // rows) * rows * across * columns * self._widths[tensor]
+        return prod(tensor.sides(self._sizes)) * self._widths[tensor]
 
 
 def launch_costs(
@@ -127,7 +133,7 @@ def _cost(
 ) -> LaunchCost:
     late = set(_late(launch.block))
     read, held = {node.tile for node in ir.walk(launch.body) if isinstance(node, ir.Read)}, turned(ir.walk(launch.body))
-    memory = Memory(program, sizes, dtype)
+    memory = Memory(program, sizes, dtype, mask)
     summed = totals(launch.body, sizes, partial(_amounts, sizes, memory, warps, late, read, held, _last(launch)), mask)
     launched = times(launch, sizes)
     touched: dict[tuple[str, ir.Tensor], int] = {}
@@ -139,7 +145,7 @@ def _cost(
     return LaunchCost(
         name=launch.name,
         times=launched,
-        programs=blocks(launch, sizes, 1) * heads,
+        programs=_programs(launch, sizes, mask) * heads,
         working=summed["blocks"] * heads,
         rounds=_rounds(launch, sizes, program, mask, heads),
         products={width: summed["products", width] * heads for width in sorted(_widths(launch.block, sizes, warps))},
@@ -155,6 +161,17 @@ def _cost(
         warps=warps,
         stages=stages,
     )
+
+
+def _programs(launch: Launch, sizes: ir.Sizes, mask: Mask | None) -> int:
+    """Thread blocks, with those that a mask leaves nothing to do."""
+    total = blocks(launch, sizes, 1)
+    for loop in launch.grid:
+        across = launched_across(loop, mask, sizes)
+        if across is not None:
+            tiles = -(-sizes[loop.range.dim] // padded(loop.range, sizes))
+            total = total // tiles * min(tiles, across)
+    return total
 
 
 def _last(launch: Launch) -> ir.Node:

@@ -13,6 +13,7 @@ from pebblesim.counting.count import Counted, count
 from pebblesim.gpu.emit.storage import Storage
 from pebblesim.gpu.emit.tables import workspace
 from pebblesim.gpu.emit.words import LEAST_SIDE
+from pebblesim.language.masks import Mask
 from pebblesim.language.registry import get
 
 
@@ -25,7 +26,8 @@ class Tiling:
         blocks: its block sizes.
         warps: of each thread block.
         stages: copies of the operands in flight.
-        apart: warps and stages of launches that have others, by the name of the launch.
+        apart: warps and stages of launches that have others, by the name of the launch; behind them, if given, the most
+            registers of a thread, so that two blocks fit into a multiprocessor.
         widths: least and largest head dimension that they are for: with others they spill registers, or are slow.
         even: whether they are only for lengths that the tiles divide: for others they spill registers.
     """
@@ -34,7 +36,7 @@ class Tiling:
     blocks: Mapping[str, int]
     warps: int = 8
     stages: int = 3
-    apart: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    apart: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     widths: tuple[int, int] = (1, 1024)
     even: bool = False
 
@@ -43,12 +45,13 @@ class Tiling:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.blocks.items())
-        apart = "".join(f"; {name}: {warps} warps, {stages} stages" for name, (warps, stages) in self.apart.items())
+        apart = "".join("; {}: {} warps, {} stages".format(name, *own[:2]) for name, own in self.apart.items())
         return f"{self.schedule} {sizes}, {self.warps} warps, {self.stages} stages{apart}"
 
     def of(self, launch: str) -> tuple[int, int]:
         """Return the warps and stages of a launch."""
-        return self.apart.get(launch, (self.warps, self.stages))
+        warps, stages, *_ = self.apart.get(launch, (self.warps, self.stages))
+        return warps, stages
 
 
 def _small_cache(schedule: str) -> tuple[Tiling, ...]:
@@ -60,9 +63,11 @@ def _small_cache(schedule: str) -> tuple[Tiling, ...]:
     )
 
 
-def _two_pass(sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int]) -> Tiling:
-    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
-    return Tiling("backward-two-pass-blocked", blocks, 8, 4 if widths[1] <= 128 else 3, {"dK, dV": own}, widths)
+def _two_pass(
+    sides: tuple[int, int, int, int], own: tuple[int, int], widths: tuple[int, int], **others: tuple[int, ...]
+) -> Tiling:
+    blocks, stages = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True)), 4 if widths[1] <= 128 else 3
+    return Tiling("backward-two-pass-blocked", blocks, 8, stages, {"dK, dV": own, **others}, widths)
 
 
 TILINGS: Mapping[str, tuple[Tiling, ...]] = {
@@ -72,19 +77,68 @@ TILINGS: Mapping[str, tuple[Tiling, ...]] = {
         Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 128)),
         Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(129, 256)),
         Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 8, 2, widths=(129, 512)),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 4),
+        Tiling("flash-decoding-blocked", {"B_r": 64, "S": 256, "c": 64, "e": 64}, 4, 3),
+        Tiling("flash-decoding-blocked", {"B_r": 128, "S": 256, "c": 64, "e": 64}, 8, 3),
         *_small_cache("small-cache-forward-blocked"),
         *_small_cache("scores-stored-blocked")[:3],
     ),
     "backward-qkv": (
         *_small_cache("small-cache-backward-blocked"),
-        _two_pass((128, 64, 64, 64), (4, 3), (1, 64)),
+        _two_pass((128, 64, 64, 64), (4, 3), (1, 64), dQ=(8, 4, 128)),
         _two_pass((128, 64, 128, 64), (8, 3), (65, 128)),
         _two_pass((64, 32, 64, 32), (8, 2), (129, 256)),
         Tiling("dS-stored-blocked", {"B_c": 64, "b_r": 64, "b": 128, "c": 64}, 4, 3, widths=(1, 64)),
-        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128), even=True),
+        Tiling("dS-stored-blocked", {"B_c": 128, "b_r": 64, "b": 128, "c": 64}, 8, 3, widths=(65, 128)),
     ),
 }
 """For each problem, the kernels that are forecast and raced."""
+
+
+def _small_room(schedule: str) -> tuple[Tiling, ...]:
+    return tuple(Tiling(schedule, {"a": 128, "b": 128, "c": 64}, 8, stages) for stages in (3, 2))
+
+
+def _two_pass_small(
+    sides: tuple[int, int, int, int], warps: int, own: tuple[int, int], widths: tuple[int, int]
+) -> Tiling:
+    blocks = dict(zip(("B_r", "b_c", "B_c", "b_r"), sides, strict=True))
+    return Tiling("backward-two-pass-blocked", blocks, warps, 3 if widths[1] <= 64 else 2, {"dK, dV": own}, widths)
+
+
+SMALL_TILINGS: Mapping[str, tuple[Tiling, ...]] = {
+    "forward": (
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 128}, 8, 2, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 3, widths=(1, 64)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 64}, 8, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 128, "B_c": 32}, 8, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 64}, 4, 2, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 3, widths=(65, 128)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 32}, 4, 2, widths=(129, 256)),
+        Tiling("flash2-forward", {"B_r": 64, "B_c": 16}, 4, 2, widths=(129, 256)),
+        Tiling("flash-decoding-blocked", {"B_r": 16, "S": 512, "c": 32, "e": 32}, 4, 2),
+        *_small_room("small-cache-forward-blocked"),
+        *_small_room("scores-stored-blocked"),
+    ),
+    "backward-qkv": (
+        *_small_room("small-cache-backward-blocked"),
+        _two_pass_small((128, 64, 64, 64), 8, (4, 2), (1, 64)),
+        _two_pass_small((64, 64, 64, 64), 4, (4, 2), (1, 64)),
+        _two_pass_small((128, 32, 64, 32), 8, (4, 2), (65, 128)),
+        _two_pass_small((64, 32, 64, 32), 4, (4, 2), (65, 128)),
+        _two_pass_small((64, 16, 64, 16), 8, (8, 2), (129, 256)),
+    ),
+}
+"""For blocks of threads that have less than `LARGE` bytes of shared memory; at most 99 KiB, many of them 64."""
+
+LARGE = 160 * 1024
+"""Bytes of shared memory of a block from which on the tiles of large cards fit."""
+
+
+def tilings(problem_name: str, shared: int) -> tuple[Tiling, ...]:
+    """The kernels to try for a problem where a block of threads can have so many bytes of shared memory."""
+    return (TILINGS if shared >= LARGE else SMALL_TILINGS).get(problem_name, ())
 
 
 IN_ROWS = {
@@ -98,7 +152,7 @@ FEWEST_ROWS = 256
 
 
 def within(
-    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None
+    tiling: Tiling, dims: Mapping[str, int], heads: int, dtype: str, room: int | None, mask: Mask | None = None
 ) -> list[tuple[Tiling, int]]:
     """A tiling as it is or, if its tables take more bytes than there is room for, cut: (tiling, heads at once).
 
@@ -106,33 +160,33 @@ def within(
     heads at once, too. Empty if not even the fewest rows fit.
     """
     schedule = get(tiling.schedule).in_dims(dims)
-    if room is None or heads * workspace(schedule.program, {**dims, **tiling.blocks}, dtype) <= room:
+    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype, mask)
+    if room is None or heads * whole <= room:
         return [(tiling, heads)]
-    whole = workspace(schedule.program, {**dims, **tiling.blocks}, dtype)
     fitting = []
     for at_once in (each for each in range(1, heads + 1) if heads % each == 0):
         if at_once * whole <= room:
             fitting = [(tiling, at_once)]  # as many heads as fit
-        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once)):
+        elif tiling.schedule in IN_ROWS and (rows := _rows(tiling, dims, dtype, room // at_once, mask)):
             for width in {tiling.blocks["b"], min(tiling.blocks["b"], 128)}:
                 cut = {"C": rows, **tiling.blocks, "e": width}
                 fitting.append((replace(tiling, schedule=IN_ROWS[tiling.schedule], blocks=cut), at_once))
     return fitting
 
 
-def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str) -> int:
+def least_room(tiling: Tiling, dims: Mapping[str, int], dtype: str, mask: Mask | None = None) -> int:
     """The fewest bytes of tables that a tiling can be cut to."""
     name, blocks = IN_ROWS.get(tiling.schedule, tiling.schedule), {"C": FEWEST_ROWS, "e": LEAST_SIDE, **tiling.blocks}
-    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype)
+    return workspace(get(name).in_dims(dims).program, {**dims, **blocks}, dtype, mask)
 
 
-def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int) -> int:
+def _rows(tiling: Tiling, dims: Mapping[str, int], dtype: str, room: int, mask: Mask | None) -> int:
     """Rows at once of one head, as evenly as multiples of `FEWEST_ROWS` can be; 0 if none fit."""
     program = get(IN_ROWS[tiling.schedule]).in_dims(dims).program
     n_q = dims.get("n_q", dims.get("n", 0))
 
     def taken(rows: int) -> int:
-        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype)
+        return workspace(program, {**dims, **tiling.blocks, "C": rows, "e": LEAST_SIDE}, dtype, mask)
 
     if taken(FEWEST_ROWS) > room:
         return 0

@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import ceil
 
 from pebblesim.core.bisection import first_beyond, first_that
-from pebblesim.lower_bounds.capacities import Capacity, Fresh, Gradients
-from pebblesim.parallel.team import Team
+from pebblesim.lower_bounds.capacities import Fresh, Gradients, Latent
+from pebblesim.parallel.team import STATISTICS, Team
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,49 @@ def bounds(team: Team, M: int | None = None) -> list[DeviceBound]:
     return sorted(found, key=lambda each: -each.value)
 
 
-def _products(team: Team) -> tuple[Capacity, int, int]:
-    """The capacity, the products that some device evaluates at least, and those of all heads that share keys."""
-    capacity: Capacity = Gradients(team.d) if team.backward else Fresh(team.d, 1, 1, False)
-    weight = sum(Gradients.weights) if team.backward else 1
-    of_heads = team.sharing * team.pairs * team.d * weight
-    return capacity, -(-team.kv_heads * of_heads // team.P), of_heads
+@dataclass(frozen=True)
+class _Products:
+    """Products of pairs that P1 and P3 count, by weight.
+
+    Attributes:
+        of_a_pair: the products of a pair.
+        capacity: the most products with X words within reach.
+        row, key: the words of a row and of a key that are within reach for nothing if the device owns them.
+    """
+
+    of_a_pair: int
+    capacity: Callable[[int], int]
+    row: int
+    key: int
+
+
+def _products(team: Team) -> _Products:
+    if not team.backward:
+        capacity = Latent(team.d_k, team.d_v) if team.latent else Fresh(team.d_k, 1, 1, False)
+        return _Products(team.d_v, capacity, *_line_words(team))
+    columns = min(team.d_k, team.d_v)  # of all seven matrices; the others need not be counted
+    gradients = Gradients(columns)
+    weight = sum(Gradients.weights)
+    if team.latent:  # a word of K is a word of V as well, and one of dK is one of dV
+        return _Products(columns * weight, lambda X: gradients(2 * X), 3 * columns, 2 * columns)
+    return _Products(columns * weight, gradients, 3 * columns, 4 * columns)
 
 
 def _line_words(team: Team) -> tuple[int, int]:
     """The words of a row and of a key, inputs and outputs, without the statistics of rows."""
-    return (3 * team.d, 4 * team.d) if team.backward else (2 * team.d, 2 * team.d)
+    moved = team.traffic
+    return int(moved.row) - sum(name in moved.rows_in or name in moved.rows_out for name in STATISTICS), int(moved.key)
 
 
 def any_memory(team: Team) -> int:
     """P1: the words that so many products take, less what a device owns."""
-    capacity, products, of_heads = _products(team)
-    full, rest = divmod(products, of_heads)
-    touched = full * (first_that(lambda X: capacity(X) >= of_heads, 1) - 1) if full else 0
-    touched += first_that(lambda X: capacity(X) >= rest, 0)
-    row, key = _line_words(team)
-    return max(0, touched - team.most_owned * (team.heads * row + team.kv_heads * key))
+    products = _products(team)
+    of_heads = team.sharing * team.pairs * products.of_a_pair
+    full, rest = divmod(-(-team.kv_heads * of_heads // team.P), of_heads)
+    touched = full * (first_that(lambda X: products.capacity(X) >= of_heads, 1) - 1) if full else 0
+    touched += first_that(lambda X: products.capacity(X) >= rest, 0)
+    own = team.heads * team.most_rows * products.row + team.kv_heads * team.most_keys * products.key
+    return max(0, touched - own)
 
 
 def whole_pairs(team: Team) -> int:
@@ -90,8 +112,8 @@ def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
     None if the sides cost the same before one of them is complete.
     """
     row, key = _line_words(team)
-    own_rows, own_keys = team.sharing * team.most_owned, team.most_owned
-    all_rows, all_keys = team.sharing * team.n, team.n
+    own_rows, own_keys = team.sharing * team.most_rows, team.most_keys
+    all_rows, all_keys = team.sharing * team.n_q, team.n_k
     if row * own_rows > key * all_keys:
         return Fraction(own_rows, key), key * (all_keys - own_keys), Fraction(all_keys, row)
     if key * own_keys > row * all_rows:
@@ -102,8 +124,8 @@ def _slopes(team: Team) -> tuple[Fraction, int, Fraction] | None:
 def _pairs_for(team: Team) -> Callable[[int], Fraction]:
     """The most pairs of the heads that share keys for a number of words: a rectangle, partly of own rows and keys."""
     row, key = _line_words(team)
-    own_rows, own_keys = team.sharing * team.most_owned, team.most_owned
-    all_rows, all_keys = team.sharing * team.n, team.n
+    own_rows, own_keys = team.sharing * team.most_rows, team.most_keys
+    all_rows, all_keys = team.sharing * team.n_q, team.n_k
 
     def pairs(words: int) -> Fraction:
         budget = Fraction(words + row * own_rows + key * own_keys)
@@ -117,11 +139,12 @@ def _pairs_for(team: Team) -> Callable[[int], Fraction]:
 
 def with_memory(team: Team, M: int) -> int:
     """P3: after each T words at most M + T are within reach; at most M words never leave."""
-    capacity, products, _ = _products(team)
-    return max(0, max((segments * T - M for segments, T in _segments(capacity, products, M)), default=0))
+    each = _products(team)
+    products = -(-team.heads * team.pairs * each.of_a_pair // team.P)
+    return max(0, max((segments * T - M for segments, T in _segments(each.capacity, products, M)), default=0))
 
 
-def _segments(capacity: Capacity, products: int, M: int) -> Iterator[tuple[int, int]]:
+def _segments(capacity: Callable[[int], int], products: int, M: int) -> Iterator[tuple[int, int]]:
     """Yield numbers of full segments and lengths T for which so many segments do not evaluate all products."""
     typical = (products - 1) // max(1, capacity(2 * M))
     for segments in {1, 2, 3, *range(max(1, typical - 3), typical + 4)}:

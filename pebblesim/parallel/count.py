@@ -8,7 +8,7 @@ from functools import cached_property
 
 from pebblesim.core.errors import UsageError
 from pebblesim.parallel.schedules import AT_ONCE, IN_PASSES, KEYS_GO_ROUND, QUERIES_GO_ROUND, Letters, Parallel, Split
-from pebblesim.parallel.team import Team, words
+from pebblesim.parallel.team import Team
 from pebblesim.parallel.tokens import Tokens, united
 
 
@@ -66,14 +66,17 @@ class Layout:
             return Tokens(())
         if not self.team.causal:
             return tokens
-        return tokens.clipped(other.first, self.team.n) if rows else tokens.clipped(0, other.last + 1)
+        ahead = self.team.ahead
+        if rows:
+            return tokens.clipped(max(0, other.first - ahead), self.team.n_q)
+        return tokens.clipped(0, max(0, other.last + ahead + 1))
 
     @cached_property
     def shares(self) -> list[Share]:
         """The part of each device."""
         team, group = self.team, self.split.rows * self.split.keys
-        rows = [united(team.own[q] for q in self.row_owners(x)) for x in range(self.split.rows)]
-        keys = [united(team.own[q] for q in self.key_owners(y * self.split.rows)) for y in range(self.split.keys)]
+        rows = [united(team.own_rows[q] for q in self.row_owners(x)) for x in range(self.split.rows)]
+        keys = [united(team.own_keys[q] for q in self.key_owners(y * self.split.rows)) for y in range(self.split.keys)]
         pairs = {
             (x, y): (self.needed(I, J, True), self.needed(J, I, False))
             for x, I in enumerate(rows)
@@ -81,10 +84,10 @@ class Layout:
         }
         numbers = {place: (I.number, J.number) for place, (I, J) in pairs.items()}
         shares = []
-        for p, own in enumerate(team.own):
+        for p in range(team.P):
             place = p % group % self.split.rows, p % group // self.split.rows
             I, J = pairs[place]
-            mine = self.needed(own, J, True).number, self.needed(own, I, False).number
+            mine = self.needed(team.own_rows[p], J, True).number, self.needed(team.own_keys[p], I, False).number
             others = [all_ - own_ for all_, own_ in zip(numbers[place], mine, strict=True)]
             shares.append(Share(*self.heads_of(p // group), I, J, *others))
         return shares
@@ -153,8 +156,9 @@ class Moved:
         team, share = self.layout.team, self.layout.shares[p]
         rows, keys = len(share.heads) * share.other_rows, len(share.kv_heads) * share.other_keys * self.passes(p)
         moved = team.traffic
-        by_rows = {name: rows * words(name, team.d) for name in moved.rows_in + moved.rows_out}
-        return by_rows | {name: keys * words(name, team.d) for name in moved.keys_in + moved.keys_out}
+        by_rows = {name: rows * words for name, words in (*moved.rows_in.items(), *moved.rows_out.items())}
+        by_keys = {name: keys * words for name, words in (*moved.keys_in.items(), *moved.keys_out.items())}
+        return by_rows | by_keys
 
     def passes(self, p: int) -> int:
         """Return how often device p receives the keys of others."""
@@ -169,8 +173,8 @@ class Moved:
         rows, keys = self.layout.shares[p].sharing * self.layout.shares[p].other_rows, self.layout.shares[p].other_keys
         if self.M is None:
             return rows
-        free = self.M - team.owned_words(team.own[p].number) - min(keys, 1) * team.traffic.key(team.d)
-        return min(rows, max(1, free // team.traffic.row(team.d)))
+        free = self.M - team.owned_words(p) - min(keys, 1) * team.traffic.key
+        return min(rows, max(1, free // team.traffic.row))
 
     @cached_property
     def words_held(self) -> int:
@@ -188,7 +192,7 @@ class Moved:
         row_words, key_words = len(share.heads) * rows, len(share.kv_heads) * keys
         if self.schedule.order == IN_PASSES:
             row_words, key_words = self.rows_at_once(p), min(keys, 1)
-        return team.owned_words(team.own[p].number) + row_words * moved.row(team.d) + key_words * moved.key(team.d)
+        return team.owned_words(p) + row_words * int(moved.row) + key_words * int(moved.key)
 
     def blocks(self, p: int) -> Iterator[Tokens]:
         """Yield the tokens of other devices that go round, in the order of their arrival; those that p can use."""
@@ -197,33 +201,33 @@ class Moved:
         start = round_.index(p)
         for owner in (round_[(start - step) % len(round_)] for step in range(1, len(round_))):
             if self.schedule.order == QUERIES_GO_ROUND:
-                yield layout.needed(layout.team.own[owner], share.keys, True)
+                yield layout.needed(layout.team.own_rows[owner], share.keys, True)
             else:
-                yield layout.needed(layout.team.own[owner], share.rows, False)
+                yield layout.needed(layout.team.own_keys[owner], share.rows, False)
 
     def by_step(self, p: int) -> list[int]:
         """Return the words that device p moves in each step: one device's words that go round, or all at once.
 
         The keys that pass by in a pass of `IN_PASSES` are one step, with the rows that arrive before and leave behind.
         """
-        team, share, moved = self.layout.team, self.layout.shares[p], self.layout.team.traffic
+        share, moved = self.layout.shares[p], self.layout.team.traffic
         if self.schedule.order in (KEYS_GO_ROUND, QUERIES_GO_ROUND):
             one = (
-                len(share.heads) * moved.row(team.d)
+                len(share.heads) * moved.row
                 if self.schedule.order == QUERIES_GO_ROUND
-                else len(share.kv_heads) * moved.key(team.d)
+                else len(share.kv_heads) * moved.key
             )
             return [one * block.number for block in self.blocks(p)]
         by_tensor = self.by_tensor(p)
         if self.schedule.order == AT_ONCE:
             return [
-                sum(by_tensor[name] for name in moved.rows_in + moved.keys_in),
-                sum(by_tensor[name] for name in moved.rows_out + moved.keys_out),
+                sum(by_tensor[name] for name in (*moved.rows_in, *moved.keys_in)),
+                sum(by_tensor[name] for name in (*moved.rows_out, *moved.keys_out)),
             ]
-        rows, keys = share.sharing * share.other_rows, share.other_keys * moved.key(team.d)
+        rows, keys = share.sharing * share.other_rows, share.other_keys * moved.key
         most = self.rows_at_once(p)
         sizes = [min(most, rows - start) for start in range(0, rows, most)] if rows else [0]
-        return [size * moved.row(team.d) + keys for size in sizes] * len(share.kv_heads)
+        return [size * moved.row + keys for size in sizes] * len(share.kv_heads)
 
     @cached_property
     def most_pairs(self) -> int:
@@ -232,7 +236,8 @@ class Moved:
         for share in self.layout.shares:
             I, J = share.rows, share.keys
             if (I, J) not in found:
-                found[I, J] = I.pairs_up_to(J) if self.layout.team.causal else I.number * J.number
+                causal, ahead = self.layout.team.causal, self.layout.team.ahead
+                found[I, J] = I.pairs_up_to(J, ahead) if causal else I.number * J.number
         return max(len(share.heads) * found[share.rows, share.keys] for share in self.layout.shares)
 
     def tensors(self) -> Mapping[str, int]:

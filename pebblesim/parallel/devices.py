@@ -12,6 +12,7 @@ from pebblesim.core.sizes import bytes_of, whole
 from pebblesim.core.tables import Sheet
 from pebblesim.parallel.bounds import DeviceBound, bounds
 from pebblesim.parallel.count import Moved, best
+from pebblesim.parallel.links import Network, Times, times
 from pebblesim.parallel.schedules import IN_PASSES, SCHEDULES, Parallel
 from pebblesim.parallel.team import Team
 
@@ -26,6 +27,8 @@ class Devices(Result):
         rows: the counted schedules; those that fit into M first, the fewest words of the busiest device first.
         left_out: why other schedules are impossible, by name.
         lower_bounds: lower bounds on the words of the busiest device, the largest first.
+        dtype: the type of a word, for a column of bytes.
+        network: links and rates, for columns of times.
     """
 
     team: Team
@@ -34,6 +37,11 @@ class Devices(Result):
     left_out: Mapping[str, str]
     lower_bounds: Sequence[DeviceBound]
     dtype: str | None = None
+    network: Network | None = None
+
+    def times(self, row: Moved) -> Times | None:
+        """Return the times of a schedule on the network; None without a network, and for passes."""
+        return None if self.network is None or row.schedule.order == IN_PASSES else times(row, self.network)
 
     @property
     def lower_bound(self) -> DeviceBound:
@@ -53,8 +61,11 @@ class Devices(Result):
         """Return the data of `pebblesim devices --json`."""
         team = self.team
         return {
-            "n": team.n,
-            "d": team.d,
+            "n": team.n_q,
+            "d": team.d_k,
+            "n_k": team.n_k,
+            "d_v": team.d_v,
+            "latent": team.latent,
             "heads": team.heads,
             "kv_heads": team.kv_heads,
             "P": team.P,
@@ -81,6 +92,7 @@ class Devices(Result):
             "steps": _steps(row),
             "most_pairs": row.most_pairs,
             "by_tensor": dict(row.tensors()),
+            "seconds": None if (found := self.times(row)) is None else found._asdict(),
         }
 
     def parts(self) -> list[str | Sheet]:
@@ -104,6 +116,11 @@ class Devices(Result):
             columns.insert(3, f"bytes, {self.dtype}")
             for line, row in zip(rows, self.rows, strict=True):
                 line.insert(3, row.words * bytes_of(self.dtype))
+        if self.network is not None:
+            columns += ["products, ms", "transfers, ms", "exposed, ms"]
+            for line, row in zip(rows, self.rows, strict=True):
+                found = self.times(row)
+                line += [""] * 3 if found is None else [f"{1e3 * each:,.2f}" for each in found]
         if self.M is not None:
             columns.append("fits")
             for line, row in zip(rows, self.rows, strict=True):
@@ -111,7 +128,7 @@ class Devices(Result):
         memory = "" if self.M is None else f", M = {self.M:,} words in each device"
         title = (
             f"attention, {'backward' if team.backward else 'forward'}{', causal' if team.causal else ''}: "
-            f"n = {team.n:,}, d = {team.d:,}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
+            f"{team.sizes}, {team.heads:,} heads on {team.kv_heads:,} of keys and values, "
             f"P = {team.P:,}, {team.ownership} tokens{memory}"
         )
         return [
@@ -120,6 +137,7 @@ class Devices(Result):
             *(f"not here: {name}: {why}" for name, why in self.left_out.items()),
             "words: received inputs and sent partial sums of the busiest device",
             "u x a x b: groups of heads, parts of the queries, parts of the keys",
+            *([] if self.network is None else [f"times: {self.network}; exposed: not hidden behind products"]),
             *(f"lower bound {each}: {each.value:,}" for each in self.lower_bounds),
         ]
 
@@ -130,30 +148,39 @@ class Devices(Result):
 def devices(
     schedules: str | Iterable[str] | None = None,
     *,
-    n: int,
-    d: int,
     P: int,
+    n: int | None = None,
+    d: int | None = None,
+    n_q: int | None = None,
+    n_k: int | None = None,
+    d_k: int | None = None,
+    d_v: int | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
     M: int | None = None,
     backward: bool = False,
     mask: str | None = None,
     ownership: str | None = None,
+    latent: bool = False,
     dtype: str | None = None,
+    network: Network | None = None,
 ) -> Devices:
     """Count the words that attention moves between P devices, under each schedule.
 
     Args:
         schedules: names of schedules; all by default.
-        n: tokens, each with a query, a key and a value in every head.
-        d: words in a row of a head.
         P: devices; each owns ⌊n/P⌋ or ⌈n/P⌉ tokens: their inputs and their outputs.
+        n: tokens, each with a query, a key and a value in every head; or else n_q queries and n_k keys.
+        d: words in a row of a head; or else d_k words in a row of Q and K, and d_v in one of V and O.
+        n_q, n_k, d_k, d_v: where they differ from n and d.
         heads, kv_heads: heads of queries, and of keys and values (as many by default).
         M: words in a device; no limit by default.
         backward: count the backward pass: dQ, dK and dV from Q, K, V, dO, and two statistics of each row.
         mask: None, or "causal".
         ownership: "contiguous", "zig-zag" or "striped"; by default zig-zag for a causal mask, and contiguous without.
+        latent: the values are the first d_v columns of the keys.
         dtype: the type of a word, for a column of bytes.
+        network: links and rates (`pebblesim.parallel.links.Network`), for columns of times.
 
     Returns:
         The counted schedules and lower bounds.
@@ -175,7 +202,20 @@ def devices(
         bytes_of(dtype)
     causal = mask == "causal"
     of_tokens = ownership or ("zig-zag" if causal else "contiguous")
-    team = Team(n, d, heads, heads if kv_heads is None else kv_heads, P, backward, causal, of_tokens)
+    given = {"n_q": (n_q, n), "n_k": (n_k, n), "d_k": (d_k, d), "d_v": (d_v, d)}
+    sizes = {name: own if own is not None else both for name, (own, both) in given.items()}
+    if missing := [name for name, size in sizes.items() if size is None]:
+        raise UsageError(f"{' and '.join(missing)} must be given, or n and d, which stand for n_q, n_k and d_k, d_v.")
+    team = Team(
+        **sizes,  # type: ignore[arg-type]
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        P=P,
+        backward=backward,
+        causal=causal,
+        ownership=of_tokens,
+        latent=latent,
+    )
     names = [schedules] if isinstance(schedules, str) else list(SCHEDULES if schedules is None else schedules)
     counted, left_out = [], dict[str, str]()
     for schedule in _named(names, M, schedules is None):
@@ -185,7 +225,7 @@ def devices(
             if schedules is not None:
                 raise
             left_out[schedule.name] = str(error)
-    result = Devices(team, M, counted, left_out, bounds(team, M), dtype)
+    result = Devices(team, M, counted, left_out, bounds(team, M), dtype, network)
     if not any(map(result.fits, counted)):
         least = min(counted, key=lambda row: row.words_held)
         raise Infeasible(
@@ -194,7 +234,7 @@ def devices(
             least.words_held,
         )
     order = sorted(counted, key=lambda row: (not result.fits(row), row.words, row.total, row.words_held))
-    return Devices(team, M, order, left_out, result.lower_bounds, dtype)
+    return Devices(team, M, order, left_out, result.lower_bounds, dtype, network)
 
 
 def _named(names: Iterable[str], M: int | None, every: bool) -> list[Parallel]:

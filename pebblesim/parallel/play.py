@@ -65,9 +65,9 @@ class _Device:
     def __init__(self, moved: Moved, p: int) -> None:
         self.moved, self.p = moved, p
         self.traffic, self.share = moved.layout.team.traffic, moved.layout.shares[p]
-        own = set(moved.layout.team.own[p])
-        self.my_rows, self.other_rows = ([t for t in self.share.rows if (t in own) is mine] for mine in (True, False))
-        self.my_keys, self.other_keys = ([t for t in self.share.keys if (t in own) is mine] for mine in (True, False))
+        rows, keys = set(moved.layout.team.own_rows[p]), set(moved.layout.team.own_keys[p])
+        self.my_rows, self.other_rows = ([t for t in self.share.rows if (t in rows) is mine] for mine in (True, False))
+        self.my_keys, self.other_keys = ([t for t in self.share.keys if (t in keys) is mine] for mine in (True, False))
 
     def moves(self) -> Iterator[Move]:
         order, blocks = self.moved.schedule.order, [list(block) for block in self.moved.blocks(self.p)]
@@ -126,7 +126,8 @@ class _Device:
 
     def _tensors(self, queries: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         moved = self.traffic
-        return (moved.rows_in, moved.rows_out) if queries else (moved.keys_in, moved.keys_out)
+        inside, sums = (moved.rows_in, moved.rows_out) if queries else (moved.keys_in, moved.keys_out)
+        return tuple(inside), tuple(sums)
 
     def _of(self, heads: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, int]]:
         return [(head, token) for head in heads for token in tokens]
@@ -137,50 +138,64 @@ def numbers(moved: Moved, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
     Args:
         moved: a counted schedule.
-        inputs: Q of shape (h, n, d), K and V (h_kv, n, d); for the backward pass also dO (h, n, d), L and D (h, n).
+        inputs: Q of shape (h, n_q, d_k), K (h_kv, n_k, d_k) and, unless values are latent, V (h_kv, n_k, d_v); for the
+            backward pass also dO (h, n_q, d_v), L and D (h, n_q).
 
     Returns:
-        O (h, n, d) and L (h, n), or dQ (h, n, d), dK and dV (h_kv, n, d).
+        O (h, n_q, d_v) and L (h, n_q), or dQ, dK and dV, with the shapes of Q, K and V.
     """
     team = moved.layout.team
-    traffic = team.traffic
-    inside, sums = traffic.rows_in + traffic.keys_in, traffic.rows_out + traffic.keys_out
-    devices = []
-    for p in range(team.P):
-        mine = np.array(list(team.own[p]), int)
-        arrays = {name: np.full(_shape(team, name), np.nan) for name in inside + sums}
-        for name in inside:
-            arrays[name][:, mine] = inputs[name][:, mine]
-        for name in sums:
-            arrays[name][:, mine] = _empty(name, team)
-        devices.append(arrays)
-    owner = {token: p for p in range(team.P) for token in team.own[p]}
+    devices = [_Memory(team, p, inputs) for p in range(team.P)]
+    row_owner = {token: p for p in range(team.P) for token in team.own_rows[p]}
+    key_owner = {token: p for p in range(team.P) for token in team.own_keys[p]}
     for move in moves(moved):
+        mine = devices[move.device].arrays
         if isinstance(move, Compute):
             with np.errstate(invalid="ignore"):  # NaN spreads
-                (_backward if team.backward else _forward)(devices[move.device], team, move)
+                (_backward if team.backward else _forward)(mine, team, move)
             continue
-        mine_now = devices[move.device]
+        owner = row_owner if set(move.tensors) <= set(team.traffic.rows_in) else key_owner
         for head, token in move.rows:
-            its = devices[owner[token]]
+            its = devices[owner[token]].arrays
             if isinstance(move, Send) and move.sums:
                 with np.errstate(invalid="ignore"):
-                    _add(its, team, {name: mine_now[name][head, token] for name in move.sums}, (head, token))
+                    _add(its, team, {name: mine[name][head, token] for name in move.sums}, (head, token))
             for name in move.tensors:
-                mine_now[name][head, token] = its[name][head, token] if isinstance(move, Receive) else np.nan
+                mine[name][head, token] = its[name][head, token] if isinstance(move, Receive) else np.nan
             for name in move.sums:
-                mine_now[name][head, token] = _empty(name, team) if isinstance(move, Receive) else np.nan
-    outputs = {name: np.full(_shape(team, name), np.nan) for name in sums}
-    for p, arrays in enumerate(devices):
-        mine = np.array(list(team.own[p]), int)
-        for name in sums:
-            outputs[name][:, mine] = arrays[name][:, mine]
+                mine[name][head, token] = _empty(name, team) if isinstance(move, Receive) else np.nan
+    outputs = {name: np.full(_shape(team, name), np.nan) for name in (*team.traffic.rows_out, *team.traffic.keys_out)}
+    for device in devices:
+        for name, out in outputs.items():
+            out[:, device.own(name)] = device.arrays[name][:, device.own(name)]
     return outputs
 
 
+class _Memory:
+    """The arrays of a device: NaN for every word that it neither owns nor was sent."""
+
+    def __init__(self, team: Team, p: int, inputs: Mapping[str, Array]) -> None:
+        self.team, self.p, moved = team, p, team.traffic
+        names = (*moved.rows_in, *moved.keys_in, *moved.rows_out, *moved.keys_out)
+        self.arrays = {name: np.full(_shape(team, name), np.nan) for name in names}
+        for name, array in self.arrays.items():
+            sums = name in moved.rows_out or name in moved.keys_out
+            array[:, self.own(name)] = _empty(name, team) if sums else inputs[name][:, self.own(name)]
+
+    def own(self, name: str) -> NDArray[np.int64]:
+        own = self.team.own_keys if _of_keys(self.team, name) else self.team.own_rows
+        return np.array(list(own[self.p]), int)
+
+
+def _of_keys(team: Team, name: str) -> bool:
+    return name in team.traffic.keys_in or name in team.traffic.keys_out
+
+
 def _shape(team: Team, name: str) -> tuple[int, ...]:
-    heads = team.kv_heads if name in team.traffic.keys_in + team.traffic.keys_out else team.heads
-    return (heads, team.n) if name in STATISTICS else (heads, team.n, team.d)
+    heads, tokens = (team.kv_heads, team.n_k) if _of_keys(team, name) else (team.heads, team.n_q)
+    if name in STATISTICS:
+        return heads, tokens
+    return heads, tokens, team.d_k if name in ("Q", "K", "dQ", "dK") else team.d_v
 
 
 def _empty(name: str, team: Team) -> float:
@@ -207,8 +222,12 @@ def _scores(has: Mapping[str, Array], team: Team, move: Compute) -> tuple[Array,
     keys = move.head // team.sharing, np.array(move.keys)
     scores = has["Q"][queries] @ has["K"][keys].T
     if team.causal:
-        scores = np.where(keys[1][None, :] <= queries[1][:, None], scores, -np.inf)
+        scores = np.where(keys[1][None, :] <= queries[1][:, None] + team.ahead, scores, -np.inf)
     return scores, queries, keys
+
+
+def _values(has: Mapping[str, Array], team: Team, keys: Any) -> Array:
+    return has["K"][keys][:, : team.d_v] if team.latent else has["V"][keys]
 
 
 def _forward(has: dict[str, Array], team: Team, move: Compute) -> None:
@@ -219,13 +238,18 @@ def _forward(has: dict[str, Array], team: Team, move: Compute) -> None:
     sums = weights.sum(axis=1)
     some = sums != 0  # NaN stays
     logs = np.where(some, safe + np.log(np.where(some, sums, 1)), -np.inf)
-    _add(has, team, {"O": weights @ has["V"][keys] / np.where(some, sums, 1)[:, None], "L": logs}, queries)
+    out = weights @ _values(has, team, keys) / np.where(some, sums, 1)[:, None]
+    _add(has, team, {"O": out, "L": logs}, queries)
 
 
 def _backward(has: dict[str, Array], team: Team, move: Compute) -> None:
     scores, queries, keys = _scores(has, team, move)
-    P = np.exp(scores - has["L"][queries][:, None])
-    dS = P * (has["dO"][queries] @ has["V"][keys].T - has["D"][queries][:, None])
+    seen = ~np.isneginf(scores)  # a row that sees no key has L = -inf
+    P = np.where(seen, np.exp(scores - np.where(seen, has["L"][queries][:, None], 0)), 0)
+    dS = P * (has["dO"][queries] @ _values(has, team, keys).T - has["D"][queries][:, None])
     has["dQ"][queries] += dS @ has["K"][keys]
     has["dK"][keys] += dS.T @ has["Q"][queries]
-    has["dV"][keys] += P.T @ has["dO"][queries]
+    if team.latent:
+        has["dK"][(*keys, slice(team.d_v))] += P.T @ has["dO"][queries]
+    else:
+        has["dV"][keys] += P.T @ has["dO"][queries]

@@ -49,9 +49,9 @@ class Tokens:
             for part in self.parts
         )
 
-    def pairs_up_to(self, keys: Tokens) -> int:
-        """Return the number of pairs of a token i of these and a token j of `keys` with j ≤ i."""
-        return sum(_pairs(mine, other) for mine in self.parts for other in keys.parts)
+    def pairs_up_to(self, keys: Tokens, ahead: int = 0) -> int:
+        """Return the number of pairs of a token i of these and a token j of `keys` with j ≤ i + ahead."""
+        return sum(_pairs(mine, other, ahead) for mine in self.parts for other in keys.parts)
 
 
 def united(sets: Iterable[Tokens]) -> Tokens:
@@ -94,10 +94,10 @@ def _length(part: range) -> int:
     return -((part.start - part.stop) // part.step)  # len() ends at 2^63
 
 
-def _pairs(rows: range, keys: range) -> int:
-    """The number of pairs j ≤ i: row x sees ⌊(offset + x·rows.step) / keys.step⌋ + 1 keys, 0 to all of them."""
+def _pairs(rows: range, keys: range, ahead: int) -> int:
+    """The number of pairs j ≤ i + ahead: row x sees ⌊(offset + x·rows.step) / keys.step⌋ + 1 keys, 0 to all of them."""
     count, most = _length(rows), _length(keys)
-    offset = rows.start - keys.start
+    offset = rows.start + ahead - keys.start
     some = min(count, max(0, -(offset // rows.step)))  # the first row that sees a key
     every = min(count, max(some, -((offset - keys.step * (most - 1)) // rows.step)))  # the first that sees all
     seen = floor_sum(every - some, keys.step, rows.step, offset + some * rows.step) + every - some

@@ -7,7 +7,7 @@ float32. A computed value passes through shared memory if a product uses it tran
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -57,11 +57,11 @@ def storage(launch: Launch, sizes: ir.Sizes, dtype: str, stages: int) -> Storage
     operands = {ref.tile for product in products for ref in ir.refs(product)}
     read = {node.tile for node in nodes if isinstance(node, ir.Read)}
     width = WORDS[dtype]
-    held = sum(
-        entries(node.tile.ranges, sizes) * width * (stages if pipelined else 1)
-        for node, pipelined in _reads(launch.block, False)
-        if node.tile in operands
-    )
+
+    def operand(node: ir.Read) -> int:
+        return entries(node.tile.ranges, sizes) * width if node.tile in operands else 0
+
+    held = _held(launch.block, operand, stages, False)
     transposed = turned(nodes)
     passed = {ref.tile for product in products for ref in through_shared(product, read, transposed)}
     largest = max((entries(tile.ranges, sizes) for tile in passed), default=0)
@@ -105,10 +105,10 @@ def _looped(body: list[ir.Node]) -> Iterator[ir.Write]:
             yield from (node for node in ir.walk(loop.body) if isinstance(node, ir.Write))
 
 
-def _reads(body: list[ir.Node], pipelined: bool) -> Iterator[tuple[ir.Read, bool]]:
-    """Yield each read, and whether its loop is pipelined, which means innermost."""
-    for node in body:
-        if isinstance(node, ir.Read):
-            yield node, pipelined
-        elif isinstance(node, ir.Loop):
-            yield from _reads(node.body, not any(isinstance(inner, ir.Loop) for inner in ir.walk(node.body)))
+def _held(body: list[ir.Node], room: Callable[[ir.Read], int], stages: int, pipelined: bool) -> int:
+    """Bytes of what a body reads, `stages` copies in innermost loops; one loop has the room of another before it."""
+    loops = [node for node in body if isinstance(node, ir.Loop)]
+    own = sum(room(node) for node in body if isinstance(node, ir.Read)) * (stages if pipelined else 1)
+    innermost = (not any(isinstance(inner, ir.Loop) for inner in ir.walk(loop.body)) for loop in loops)
+    within = (_held(loop.body, room, stages, last) for loop, last in zip(loops, innermost, strict=True))
+    return own + max(within, default=0)

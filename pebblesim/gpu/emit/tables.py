@@ -3,7 +3,9 @@
 A table of pairs is kept tile by tile, as it is written: so each access begins where a wide one can, whatever the number
 of keys, and addresses within a tile are constants. Ragged tiles are filled up with zeros, so that reading them needs no
 predicate. A table that only the rows of one iteration around launches need has only this number of rows, and a table
-that replaces another tile by tile uses its memory.
+that replaces another tile by tile uses its memory. A vector has whole groups of 16 words in each copy, so that
+each begins where a wide access can, too. Under a mask with two limits, such as a sliding window, each row of
+tiles has only as many as the band can meet, from the first that it meets on.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ from dataclasses import dataclass
 from math import prod
 
 from pebblesim.analysis.totals import LoopContext, tile_of_whole, totals
+from pebblesim.gpu.emit.bands import limited, tiles_across
 from pebblesim.gpu.emit.words import is_float32, word_bytes
 from pebblesim.language import program as ir
-from pebblesim.language.masks import Mask
+from pebblesim.language.masks import Band, Mask
 from pebblesim.launches.launches import Launch, launches
+
+GROUP_OF_WORDS = 16
+"""Words of a vector, in 32 bits each, that make an address of the next one that wide accesses can begin at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,25 +34,39 @@ class Tables:
         tiled: tables of pairs that are kept tile by tile, and the rows and columns of a tile.
         parts: tensors in use for one iteration of a loop around launches, and the tiles that it runs over.
         places: tensors that take the place of another.
+        aligned: vectors whose copies begin at multiples of `GROUP_OF_WORDS`.
+        band: the mask, if it limits the tiles of each row.
     """
 
     tiled: Mapping[ir.Tensor, tuple[int, int]]
     parts: Mapping[ir.Tensor, ir.Range]
     places: Mapping[ir.Tensor, ir.Tensor]
+    aligned: frozenset[ir.Tensor]
+    band: Band | None = None
 
     def lengths(self, tensor: ir.Tensor, sizes: ir.Sizes) -> list[int]:
         """Lengths of a tensor in memory."""
         lengths = list(tensor.sides(sizes))
+        if tensor in self.aligned:
+            lengths[-1] = -(-lengths[-1] // GROUP_OF_WORDS) * GROUP_OF_WORDS
         if tensor in self.parts:
             lengths[0] = min(lengths[0], ir.length(self.parts[tensor].block, sizes))
         if tensor in self.tiled:
             tile = self.tiled[tensor]
-            lengths = [*(-(-length // side) for length, side in zip(lengths, tile, strict=True)), *tile]
+            down, across = (-(-length // side) for length, side in zip(lengths, tile, strict=True))
+            if self.band is not None:
+                across = min(across, tiles_across(self.band, *tile))
+            lengths = [down, across, *tile]
         return lengths
 
-    def texts(self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], str], tiles: str) -> list[str]:
-        """The lengths as text; `size` names a dimension, `tiles` is the function that rounds a quotient up."""
+    def texts(
+        self, tensor: ir.Tensor, sizes: ir.Sizes, size: Callable[[str], str], kernel: bool, even: bool
+    ) -> list[str]:
+        """The lengths as text, in a kernel or around it; `size` names a dimension, `even`: tiles divide all of them."""
+        tiles, least = ("tl.cdiv", "tl.minimum") if kernel else ("triton.cdiv", "min")
         lengths = [size(dim) for dim in tensor.shape]
+        if tensor in self.aligned and not even:
+            lengths[-1] = f"({tiles}({lengths[-1]}, {GROUP_OF_WORDS}) * {GROUP_OF_WORDS})"
         if tensor.apart is not None:
             block = ir.length(tensor.apart.block, sizes)
             lengths.insert(0, f"{tiles}({size(tensor.apart.dim)}, {block})")
@@ -54,10 +74,10 @@ class Tables:
             lengths[0] = "at_once"
         if tensor in self.tiled:
             tile = self.tiled[tensor]
-            lengths = [
-                *(f"{tiles}({length}, {side})" for length, side in zip(lengths, tile, strict=True)),
-                *map(str, tile),
-            ]
+            down, across = (f"{tiles}({length}, {side})" for length, side in zip(lengths, tile, strict=True))
+            if self.band is not None:
+                across = f"{least}({across}, {tiles_across(self.band, *tile)})"
+            lengths = [down, across, *map(str, tile)]
         return lengths
 
     def words(self, node: ir.Read | ir.Write | ir.Init, sizes: ir.Sizes, at: LoopContext) -> int:
@@ -68,11 +88,13 @@ class Tables:
         return at.words(ranges)
 
 
-def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes) -> Tables:
+def tables(program: ir.Program, made: list[Launch], sizes: ir.Sizes, mask: Mask | None = None) -> Tables:
     """Find how the tensors of a program lie in memory between its launches."""
     between = [tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs)]
     tiled = {tensor: tile for tensor in between if (tile := _tile(tensor, made, sizes))}
-    return Tables(tiled, _parts(between, made), _places(program, between, made))
+    kept = {name for name, tensor in program.tensors.items() if len(tensor.shape) == 1} - {*program.outputs}
+    parts, aligned = _parts(between, made), frozenset(program.tensors[name] for name in kept)
+    return Tables(tiled, parts, _places(program, between, made), aligned, limited(mask))
 
 
 def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, int] | None:
@@ -90,9 +112,9 @@ def _tile(tensor: ir.Tensor, made: list[Launch], sizes: ir.Sizes) -> tuple[int, 
     return (rows, columns) if all(a <= rows and b <= columns for a, b in sides.values()) else None
 
 
-def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str) -> int:
+def workspace(program: ir.Program, sizes: ir.Sizes, dtype: str, mask: Mask | None = None) -> int:
     """Bytes of the tables that kernels make beside their outputs, for each head; a single vector is none."""
-    made = tables(program, launches(program, masked=True, repeated=True), sizes)
+    made = tables(program, launches(program, masked=True, repeated=True), sizes, mask)
     between = (tensor for name, tensor in program.tensors.items() if name not in (*program.inputs, *program.outputs))
     return sum(
         word_bytes(program, tensor, dtype) * prod(made.lengths(tensor, sizes))

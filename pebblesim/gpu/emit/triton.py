@@ -25,7 +25,7 @@ from math import prod
 
 from pebblesim.core.errors import UnknownName, UsageError
 from pebblesim.gpu.emit.identifiers import Identifiers
-from pebblesim.gpu.emit.tables import tables
+from pebblesim.gpu.emit.tables import GROUP_OF_WORDS, tables
 from pebblesim.gpu.emit.triton_kernel import Kernel, Writer, constant
 from pebblesim.gpu.emit.triton_ranges import TAKEN, Setting, free_dimensions, largest_tiles
 from pebblesim.gpu.emit.words import WORDS, is_float32
@@ -36,8 +36,17 @@ from pebblesim.launches.launches import Launch, check_alike, launches
 FAR = 2**31
 """Words whose addresses do not fit into 32 bits."""
 
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Triton's names of warps, of stages, and of the most registers of a thread."""
+
 LOGARITHM = "L"
 """The tensor that holds logarithms of sums, to base 2."""
+
+SHIFT, SHIFTED = "dL", "v"
+"""The gradient of the natural L, an argument of `run`, and the row sums of dO ∘ O that it is taken from.
+
+L is the logarithm of the sum of a row's exponentials, so its gradient by the scores is P: dS = P ∘ (dP - (v - dL)).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +66,7 @@ def triton(
     scale: float | None = None,
     warps: int = 8,
     stages: int = 3,
-    apart: Mapping[str, tuple[int, int]] | None = None,
+    apart: Mapping[str, tuple[int, ...]] | None = None,
     far: bool | None = None,
 ) -> Source:
     """Write the Triton source of a program.
@@ -70,7 +79,8 @@ def triton(
         mask: which pairs are allowed, for a program traced under a mask.
         scale: factor of the scores, which the schedules omit: each product with Q or K is multiplied by it.
         warps, stages: warps and pipeline stages of each launch.
-        apart: those of launches that have others, by the name of the launch.
+        apart: those of launches that have others, by the name of the launch, and behind them, if given, the most
+            registers of a thread.
         far: whether a matrix of a head may have 2³¹ words or more; if None, whether one has at these sizes.
 
     Raises:
@@ -110,10 +120,14 @@ def triton(
             calls.append(f"    for start in range(0, {whole}, at_once):")
             calls.append(f"        rows = min(at_once, {whole} - start)")
         around = launch.around
-        own = "num_warps={}, num_stages={}".format(*(apart or {}).get(launch.name, (warps, stages)))
+        own = ", ".join(map("{}={}".format, OPTIONS, (apart or {}).get(launch.name, (warps, stages))))
         depth = "    " if around is None else "        "
         called = f"{writer.kernel.name}[({writer.programs}, heads)]"
         calls.append(f"{depth}{called}({', '.join(writer.arguments)}, {own})")
+        if _shifted(program, launch) is not None:
+            rows = setting.size(program.tensors[SHIFTED].shape[0])
+            shifted = f"{setting.of[program.tensors[SHIFTED]]}[:, :{rows}].sub_({SHIFT})"
+            calls += [f"    if {SHIFT} is not None:", f"        {shifted}"]
     fixed = ", ".join(f"{name} = {sizes[name]}" for name in (*program.dims, *program.blocks) if name not in free)
     lines = [
         f'"""{program.name}: {fixed}, {dtype} words; written by pebblesim."""',
@@ -167,7 +181,7 @@ def _setting(
         mask=mask,
         scale=scale,
         of={tensor: names.new(f"{tensor.name}_ptr") for tensor in program.tensors.values()},
-        tables=tables(program, made, sizes),
+        tables=tables(program, made, sizes, mask),
         free=free,
         even=all(sizes[dim] % side == 0 for dim, side in largest_tiles(made, free, sizes).items()),
         far=far_away(program, sizes) if far is None else far,
@@ -175,12 +189,20 @@ def _setting(
     )
 
 
+def _shifted(program: ir.Program, launch: Launch) -> ir.Tensor | None:
+    """The row sums of dO ∘ O, if a launch writes them, and nothing else, to memory."""
+    written = {node.tensor for node in ir.walk(launch.body) if isinstance(node, ir.Write)}
+    tensor = program.tensors.get(SHIFTED)
+    return tensor if "dO" in program.inputs and written == {tensor} else None
+
+
 def _run(setting: Setting, made: list[Launch]) -> list[str]:
     """The lines of `run` before the launches: sizes, and tensors that are made here."""
     program, of = setting.program, setting.of
     given = [program.tensors[name] for name in program.tensors if name in program.inputs]
+    shift = f", {SHIFT}=None" * any(_shifted(program, launch) is not None for launch in made)
     lines = [
-        f"def run({', '.join(of[tensor] for tensor in given)}):",
+        f"def run({', '.join(of[tensor] for tensor in given)}{shift}):",
         f'    """{", ".join(program.outputs)} of matrices (heads, rows, columns) and float32 vectors (heads, rows)."""',
         f"    heads, device = {of[given[0]]}.shape[0], {of[given[0]]}.device",
     ]
@@ -196,6 +218,14 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         matrices = [of[tensor] for tensor in given if len(tensor.shape) == 2]
         lines.append(f"    if max(each.shape[1] * each.shape[2] for each in ({', '.join(matrices)},)) >= 2**31:")
         lines.append('        raise ValueError("these kernels need heads of less than 2**31 words")')
+    for tensor in () if setting.even else given:
+        if tensor in setting.tables.aligned:
+            rows, name = setting.size(tensor.shape[0]), of[tensor]
+            lines += [
+                f"    if {rows} % {GROUP_OF_WORDS}:  # each head's begins where wide accesses can",
+                f"        given, {name} = {name}, {_empty(setting, tensor)}",
+                f"        {name}[:, :{rows}].copy_(given)",
+            ]
     around = next((launch.around for launch in made if launch.around is not None), None)
     if around is not None:
         block = ir.length(around.range.block, setting.sizes)
@@ -206,7 +236,11 @@ def _run(setting: Setting, made: list[Launch]) -> list[str]:
         if tensor in setting.tables.places:
             lines.append(f"    {of[tensor]} = {of[setting.tables.places[tensor]]}  # tile by tile in its place")
             continue
-        shape = ", ".join(setting.tables.texts(tensor, setting.sizes, setting.size, "triton.cdiv"))
-        kind = "float32" if is_float32(program, tensor) else setting.dtype
-        lines.append(f"    {of[tensor]} = torch.empty((heads, {shape}), dtype=torch.{kind}, device=device)")
+        lines.append(f"    {of[tensor]} = {_empty(setting, tensor)}")
     return lines
+
+
+def _empty(setting: Setting, tensor: ir.Tensor) -> str:
+    """The text of a new tensor."""
+    kind = "float32" if is_float32(setting.program, tensor) else setting.dtype
+    return f"torch.empty((heads, {', '.join(setting.lengths(tensor, False))}), dtype=torch.{kind}, device=device)"

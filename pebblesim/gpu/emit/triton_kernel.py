@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.bands import launched_across
+from pebblesim.gpu.emit.triton_places import Places
 from pebblesim.gpu.emit.triton_ranges import GROUP, Piece, Setting, only
-from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2, Values
+from pebblesim.gpu.emit.triton_values import FROM_BASE_2, TO_BASE_2
+from pebblesim.gpu.emit.words import word_bytes
 from pebblesim.language import program as ir
 from pebblesim.language.masks import Band
 from pebblesim.launches.launches import Launch, blocks
+
+PREFETCHED, PREFETCHED_BYTES = 32, 49152
+"""Most iterations, and bytes, of reads in flight in a loop without products that goes over copies of a tensor.
+
+An iteration takes less time than a read from L2, so there are many.
+"""
 
 LARGE_TILE = 2**15
 """Entries of a tile of sums that leaves a multiprocessor no registers for a second block."""
@@ -35,7 +44,7 @@ class Kernel:
     numbers: tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class Writer(Values):
+class Writer(Places):
     """Writes one kernel."""
 
     def __init__(self, setting: Setting, launch: Launch, name: str) -> None:
@@ -66,7 +75,9 @@ class Writer(Values):
     @property
     def programs(self) -> str:
         """How many programs it is launched with for each head, as text of Python."""
-        counts = (self._count(loop.range).replace("tl.", "triton.") for loop in self._launch.grid)
+        counts = (
+            self._launched(loop).replace("tl.minimum", "min").replace("tl.", "triton.") for loop in self._launch.grid
+        )
         return " * ".join(f"({each})" if "//" in each else each for each in counts) or "1"
 
     @property
@@ -89,15 +100,12 @@ class Writer(Values):
         self._block()
         return "\n".join(self._lines)
 
-    def _lengths(self, tensor: ir.Tensor) -> list[str]:
-        return self._setting.tables.texts(tensor, self._sizes, self._setting.size, "tl.cdiv")
-
     def _grid(self) -> None:
         loops = self._launch.grid
         if not loops:
             return
         numbers = [self._names.new(loop.range.name) for loop in loops]
-        counts = [self._count(loop.range) for loop in loops]
+        counts = [self._launched(loop) for loop in loops]
         if len(loops) == 1:
             self._say(1, f"{numbers[0]} = tl.program_id(0)")
         elif len(loops) == 2:
@@ -111,16 +119,26 @@ class Writer(Values):
         for loop, number in zip(loops, numbers, strict=True):
             if longest_last(self._launch, loop, self._mask):
                 self._say(1, f"{number} = {self._count(loop.range)} - 1 - {number}  # the longest first")
+            if launched_across(loop, self._mask, self._sizes) is not None:
+                self._say(1, f"{number} += {self._bounds(loop)[0]}")
             self._enter(loop, 1, number)
             self._numbers[loop.range] = number
         for loop in loops:
             if loop.when is not None and self._mask is not None:
-                self._guard(loop.when)
+                self._guard(loop)
 
-    def _guard(self, when: ir.MaskCondition) -> None:
+    def _launched(self, loop: ir.Loop) -> str:
+        """The number of tiles of a loop of the grid that are launched, as text."""
+        count, across = self._count(loop.range), launched_across(loop, self._mask, self._sizes)
+        return count if across is None else f"tl.minimum({count}, {across})"
+
+    def _guard(self, loop: ir.Loop) -> None:
         """Leave where the mask says so: where a tile has no allowed pair, or, if `when.none`, where it has one."""
+        when = loop.when
+        assert when is not None
         (top, bottom), (left, right) = self._positions(when.rows), self._ends(when.columns)
-        out = []
+        out = [f"({left} >= {self._setting.size(when.columns.dim)})"]
+        out = [] if launched_across(loop, self._mask, self._sizes) is None else out
         if self._after is not None:
             out.append(f"({left} - {bottom} >= {self._after})")
         if self._before is not None:
@@ -179,12 +197,22 @@ class Writer(Values):
             self._in_piece(inner, piece, depth)
 
     def _loop(self, node: ir.Loop, depth: int) -> None:
+        prefetched = self._prefetched(node) if _copies(node) else None
         for piece in self._pieces(node, any(map(self._differs, ir.walk(node.body)))):
             number = self._names.new(node.range.name)
             self._numbers[node.range] = number
-            self._say(depth, f"for {number} in {piece.range}:")
+            self._say(depth, f"for {number} in {replace(piece, stages=piece.stages or prefetched).range}:")
             self._enter(node, depth + 1, number)
             self._in_piece(node, piece, depth)
+
+    def _prefetched(self, loop: ir.Loop) -> int:
+        """Iterations of a loop over copies whose reads are in flight."""
+        read = [node for node in loop.body if isinstance(node, ir.Read)]
+        each = sum(
+            prod(map(self._length, node.tile.ranges)) * word_bytes(self._program, node.tensor, self._setting.dtype)
+            for node in read
+        )
+        return max(2, min(PREFETCHED, PREFETCHED_BYTES // each))
 
     def _in_piece(self, node: ir.Loop, piece: Piece, depth: int) -> None:
         """The body of a loop in one of its pieces."""
@@ -278,75 +306,6 @@ class Writer(Values):
         value = only(self._written(node), " & ".join(filter(None, (*exist, self._pairs(ranges, frame)))), "0.0")
         self._store(depth, node, node.at, f"tl.trans({value})" if frame else value)
 
-    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
-        ranges = ir.moved_part(node)
-        inside = self._inside(node.tensor, ranges)
-        mask = f", mask={inside}" if inside else ""
-        kind = f"{self._setting.of[node.tensor]}.dtype.element_ty"
-        self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")
-
-    def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
-        """The addresses of a tile."""
-        lengths, start = self._lengths(tensor), self._setting.of[tensor]
-        if at is not None:  # of one of several tensors
-            start += f" + tl.cast({self._numbers[at]}, tl.int64) * {' * '.join(lengths[1:])}"
-        if len(ranges) == 1:
-            return f"{start} + {self._index(ranges[0])}"
-        if tensor in self._setting.tables.tiled:
-            return f"{start} + {self._in_table(tensor, ranges)}"
-        (rows, columns), width = ranges, lengths[-1]
-        at_columns = f"{self._index(columns)}[None, :]"
-        if rows.parent is None:
-            return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
-        size = self._length(rows)
-        first = f"{self._counted[rows]} * {size}"
-        if self._within_rows(rows) and tensor not in self._setting.tables.parts:
-            first = f"start + {first}"
-        first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
-        return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
-
-    def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
-        """Where a tile is in a table that is kept tile by tile: 64 bits for that tile, and constants within it."""
-        tile = self._setting.tables.tiled[tensor]
-        numbers, within = [], []
-        for rng, side in zip(ranges, tile, strict=True):
-            number, parts = self._counted[rng], side // self._length(rng)
-            within.append(f"{number} % {parts} * {self._length(rng)}" if parts > 1 else "")
-            number = f"{number} // {parts}" if parts > 1 else number
-            if self._within_rows(rng) and tensor not in self._setting.tables.parts:
-                number = f"(start // {side} + {number})"
-            numbers.append(number)
-        across = self._lengths(tensor)[1]
-        place = f"tl.cast({numbers[0]} * {across} + {numbers[1]}, tl.int64) * {prod(tile)}"
-        if within[0]:
-            place += f" + {within[0]} * {tile[1]}"
-        if within[1]:
-            place += f" + {within[1]}"
-        rows, columns = (f"tl.arange(0, {self._length(rng)})" for rng in ranges)
-        return f"{place} + {rows}[:, None] * {tile[1]} + {columns}[None, :]"
-
-    def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
-        """The predicate of the entries in memory; empty where all are."""
-        if tensor in self._setting.tables.tiled:
-            return ""
-        axes: list[int | None] = [None] if len(ranges) == 1 else [0, 1]
-        return " & ".join(filter(None, (self._exist(rng, axis) for rng, axis in zip(ranges, axes, strict=True))))
-
-    def _check_written(self, node: ir.Read) -> None:
-        """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
-        if not self._pairs(node.tile.ranges) or node.tensor.name in self._program.inputs:
-            return
-        for phase in self._program.phases:
-            for other in ir.walk(phase.body):
-                if isinstance(other, ir.Write) and other.tensor is node.tensor:
-                    read, written = (tuple(map(self._length, each.tile.ranges)) for each in (node, other))
-                    if read[0] > written[0] or read[1] > written[1]:
-                        raise UsageError(
-                            f"{self._program.name}: under a mask, {node.tensor.name} is written in tiles of "
-                            f"{written[0]} x {written[1]} and cannot be read in tiles of {read[0]} x {read[1]}; take "
-                            "smaller blocks there."
-                        )
-
     def _tile(self, tile: ir.Tile) -> str:
         if tile not in self._tiles:
             self._tiles[tile] = self._names.new(tile.name)
@@ -379,6 +338,14 @@ class Writer(Values):
         (self._unscaled.add if scaled else self._unscaled.discard)(tile)
         self._empty.discard(tile)
         self._loaded.discard(tile)
+
+
+def _copies(loop: ir.Loop) -> bool:
+    """Whether a loop reads one of several copies of a tensor in each iteration, and nothing waits for matrix units."""
+    return any(isinstance(node, ir.Read) and node.at is loop.range for node in loop.body) and not any(
+        isinstance(node, ir.Loop) or (isinstance(node, ir.Compute) and isinstance(node.expr, ir.MatMul))
+        for node in loop.body
+    )
 
 
 def longest_last(launch: Launch, loop: ir.Loop, mask: Band | None) -> bool:

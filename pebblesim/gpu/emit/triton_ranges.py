@@ -23,7 +23,7 @@ GROUP = 8
 TAKEN = """
 and as assert break class continue def del elif else except False finally for from global head heads if import in is
 lambda None nonlocal not or pass raise range return rows run start tl torch triton True try while with yield group rank
-device at_once tall wide after before
+device at_once tall wide after before dL
 """
 """Names that no tile or tensor may have."""
 
@@ -54,6 +54,10 @@ class Setting:
     far: bool
     logarithms: set[ir.Tensor]
 
+    def lengths(self, tensor: ir.Tensor, kernel: bool) -> list[str]:
+        """The lengths of a tensor in memory as text, in a kernel or around it."""
+        return self.tables.texts(tensor, self.sizes, self.size, kernel, self.even)
+
     def size(self, dim: str) -> str:
         """A dimension as text."""
         return dim if dim in self.free else str(self.sizes[dim])
@@ -67,20 +71,22 @@ class Piece:
         low, high: number of the first tile, and that after the last, as text.
         whole: whether all pairs in these tiles are allowed.
         complete: whether all of their indices exist.
-        once: whether it is one tile at most.
+        stages: iterations whose reads are in flight; None: as many as of the launch, which Triton takes for loops with
+            products alone.
     """
 
     low: str
     high: str
     whole: bool = False
     complete: bool = False
-    once: bool = False
+    stages: int | None = None
 
     @property
     def range(self) -> str:
         """The range of a Python loop."""
-        ends = f"{self.low}, {self.high}".removeprefix("0, ")
-        return f"tl.range({self.low}, {self.high}, num_stages=1)" if self.once else f"range({ends})"
+        if self.stages is None:
+            return f"range({f'{self.low}, {self.high}'.removeprefix('0, ')})"
+        return f"tl.range({self.low}, {self.high}, num_stages={self.stages})"
 
 
 def free_dimensions(program: ir.Program, made: list[Launch]) -> tuple[str, ...]:
@@ -316,7 +322,7 @@ class Ranges:
         ragged tile stands apart, too.
         """
         (low, high), total, mask = self._bounds(loop), self._total(loop.range), self._mask
-        apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal()
+        apart = self._ragged(loop.range) and not self._cut(loop.range) and not total.isdecimal() and _moves(loop)
         full = f"{total} // {self._length(loop.range)}" if apart else None
         if loop.when is None or mask is None or mask.after is None or mask.before is not None or not differs:
             return self._split(low, high, full, False)
@@ -339,7 +345,7 @@ class Ranges:
             return [Piece(low, high, whole)]
         return [
             Piece(low, f"tl.minimum({high}, {full})" if "minimum" in high else full, whole, complete=True),
-            Piece(full if low == "0" else f"tl.maximum({low}, {full})", high, whole, once=True),
+            Piece(full if low == "0" else f"tl.maximum({low}, {full})", high, whole, stages=1),
         ]
 
     # Predicates
@@ -361,6 +367,12 @@ class Ranges:
         parts = [] if self._after is None else [f"{distance} <= {self._after})"]
         parts += [] if self._before is None else [f"{distance} >= -{self._before})"]
         return " & ".join(parts)
+
+
+def _moves(loop: ir.Loop) -> bool:
+    """Whether tiles of a loop's range enter the cache in it; else it makes no difference which of them are ragged."""
+    inside = {loop.range} | {each.range for each in ir.walk(loop.body) if isinstance(each, ir.Loop)}
+    return any(rng in inside for node in ir.walk(loop.body) if (tile := ir.entering(node)) for rng in tile.ranges)
 
 
 def along(axis: int, frame: bool = False) -> str:

@@ -32,7 +32,7 @@ def figure(results: Sequence[Devices], figure: Figure) -> None:
     team = results[0].team
     what = "backward" if team.backward else "forward"
     ax.set_title(
-        f"attention, {what}{', causal' if team.causal else ''}: n = {team.n:,}, d = {team.d:,}, "
+        f"attention, {what}{', causal' if team.causal else ''}: {team.sizes}, "
         f"{team.heads:,} heads on {team.kv_heads:,} of keys and values",
         fontsize=11,
     )

@@ -1,0 +1,87 @@
+"""Where tiles are in memory, in a Triton kernel, as text: addresses, and predicates of the words that there are."""
+
+from __future__ import annotations
+
+from math import prod
+
+from pebblesim.core.errors import UsageError
+from pebblesim.gpu.emit.triton_values import Values
+from pebblesim.language import program as ir
+
+
+class Places(Values):
+    """The places of a kernel's tiles."""
+
+    def _lengths(self, tensor: ir.Tensor) -> list[str]:
+        return self._setting.lengths(tensor, True)
+
+    def _place(self, tensor: ir.Tensor, ranges: ir.Ranges, at: ir.Range | None) -> str:
+        """The addresses of a tile."""
+        lengths, start = self._lengths(tensor), self._setting.of[tensor]
+        if at is not None:  # of one of several tensors
+            start += f" + tl.cast({self._numbers[at]}, tl.int64) * {' * '.join(lengths[1:])}"
+        if len(ranges) == 1:
+            return f"{start} + {self._index(ranges[0])}"
+        if tensor in self._setting.tables.tiled:
+            return f"{start} + {self._in_table(tensor, ranges)}"
+        (rows, columns), width = ranges, lengths[-1]
+        at_columns = f"{self._index(columns)}[None, :]"
+        if rows.parent is None:
+            return f"{start} + {self._index(rows)}[:, None] * {width} + {at_columns}"
+        size = self._length(rows)
+        first = f"{self._counted[rows]} * {size}"
+        if self._within_rows(rows) and tensor not in self._setting.tables.parts:
+            first = f"start + {first}"
+        first = f"tl.cast({first}, tl.int64)" if self._setting.far else f"({first})"
+        return f"{start} + {first} * {width} + tl.arange(0, {size})[:, None] * {width} + {at_columns}"
+
+    def _in_table(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+        """Where a tile is in a table that is kept tile by tile: 64 bits for that tile, and constants within it."""
+        kept, tile = self._setting.tables, self._setting.tables.tiled[tensor]
+        numbers, within = [], []
+        for rng, side in zip(ranges, tile, strict=True):
+            number, parts = self._counted[rng], side // self._length(rng)
+            within.append(f"{number} % {parts} * {self._length(rng)}" if parts > 1 else "")
+            numbers.append(f"{number} // {parts}" if parts > 1 else number)
+        row, column = numbers
+        from_first = f"(start // {tile[0]} + {row})" if self._within_rows(ranges[0]) else row
+        if kept.band is not None:
+            first = f"({from_first}) * {tile[0]}" + (f" // {kept.band.rows}" if kept.band.rows > 1 else "")
+            column = f"({column} - tl.maximum({first} - {self._before}, 0) // {tile[1]})"
+        row, across = row if tensor in kept.parts else from_first, self._lengths(tensor)[1]
+        place = f"tl.cast({row} * {across} + {column}, tl.int64) * {prod(tile)}"
+        if within[0]:
+            place += f" + {within[0]} * {tile[1]}"
+        if within[1]:
+            place += f" + {within[1]}"
+        rows, columns = (f"tl.arange(0, {self._length(rng)})" for rng in ranges)
+        return f"{place} + {rows}[:, None] * {tile[1]} + {columns}[None, :]"
+
+    def _inside(self, tensor: ir.Tensor, ranges: ir.Ranges) -> str:
+        """The predicate of the entries in memory; empty where all are."""
+        if tensor in self._setting.tables.tiled:
+            return ""
+        axes: list[int | None] = [None] if len(ranges) == 1 else [0, 1]
+        return " & ".join(filter(None, (self._exist(rng, axis) for rng, axis in zip(ranges, axes, strict=True))))
+
+    def _check_written(self, node: ir.Read) -> None:
+        """Under a mask, a tile that is read must lie in one that was written: others may never have been."""
+        if not self._pairs(node.tile.ranges) or node.tensor.name in self._program.inputs:
+            return
+        for phase in self._program.phases:
+            for other in ir.walk(phase.body):
+                if isinstance(other, ir.Write) and other.tensor is node.tensor:
+                    read, written = (tuple(map(self._length, each.tile.ranges)) for each in (node, other))
+                    if read[0] > written[0] or read[1] > written[1]:
+                        raise UsageError(
+                            f"{self._program.name}: under a mask, {node.tensor.name} is written in tiles of "
+                            f"{written[0]} x {written[1]} and cannot be read in tiles of {read[0]} x {read[1]}; take "
+                            "smaller blocks there."
+                        )
+
+    def _store(self, depth: int, node: ir.Write | ir.Init, at: ir.Range | None, value: str) -> None:
+        ranges = ir.moved_part(node)
+        inside = self._inside(node.tensor, ranges)
+        mask = f", mask={inside}" if inside else ""
+        kind = f"{self._setting.of[node.tensor]}.dtype.element_ty"
+        self._say(depth, f"tl.store({self._place(node.tensor, ranges, at)}, {value}.to({kind}){mask})")

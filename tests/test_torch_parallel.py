@@ -1,0 +1,108 @@
+"""Attention over torch.distributed: four processes joined by gloo compute what one device does, with gradients."""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+P = 4
+CASES: list[dict[str, Any]] = [
+    {"schedule": name, "is_causal": causal}
+    for name in ("best", "all-gather", "ring", "query-ring", "ulysses", "ulysses-rows", "tiles", "heads-tiles")
+    for causal in (False, True)
+] + [
+    {"schedule": "ring", "is_causal": True, "ownership": "striped"},
+    {"schedule": "tiles", "is_causal": True, "ownership": "contiguous", "inside": "differentiable"},
+    {"schedule": "ring", "n": 31},
+    {"schedule": "heads-tiles", "is_causal": True, "n": 31, "type": "bfloat16"},
+]
+
+
+def tensors(case: dict[str, Any]) -> list[Any]:
+    generator = torch.Generator().manual_seed(3)
+    n, kind = case.get("n", 32), getattr(torch, case.get("type", "float64"))
+    shapes = ((2, 8, n, 6), (2, 4, n, 6), (2, 4, n, 5), (2, 8, n, 5))
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(kind) for shape in shapes]
+
+
+def plain(Q: Any, K: Any, V: Any, causal: bool) -> tuple[Any, Any]:
+    """Attention and its L by the definition; a causal mask is aligned at the end."""
+    K, V = (each.repeat_interleave(Q.shape[1] // K.shape[1], 1) for each in (K, V))
+    S = Q @ K.mT * Q.shape[-1] ** -0.5
+    if causal:
+        S = S.masked_fill(torch.ones(S.shape[-2:], dtype=torch.bool).triu(S.shape[-1] - S.shape[-2] + 1), -torch.inf)
+    return S.softmax(-1) @ V, S.logsumexp(-1)
+
+
+def process(rank: int, folder: str) -> None:
+    """Compute all cases as one of the processes, and save the outputs and gradients of its tokens, or an error."""
+    from pebblesim.gpu.torch import parallel
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=P)
+    results: list[Any] = []
+    for case in CASES:
+        try:
+            *x, grad = tensors(case)
+            own = case.get("ownership") or ("zig-zag" if case.get("is_causal") else "contiguous")
+            mine = parallel.tokens_of(rank, P, x[0].shape[2], own)
+            x = [each[:, :, mine].clone().requires_grad_() for each in x]
+            how = {name: case[name] for name in ("schedule", "is_causal", "ownership") if name in case}
+            if "inside" in case:
+                how["inside"] = parallel.Differentiable(plain)
+            out = parallel.attention(*x, tokens=case.get("n"), **how)
+            out.backward(grad[:, :, mine])
+            results.append((mine, [out.detach(), *(each.grad for each in x)]))
+        except Exception:
+            results.append(traceback.format_exc())
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    folder = tmp_path_factory.mktemp("processes")
+    torch.multiprocessing.spawn(process, (str(folder),), P)
+    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(P)]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: "-".join(map(str, CASES[number].values())))
+def test_outputs_and_gradients_are_those_of_one_device(results: list[Any], number: int) -> None:
+    case = CASES[number]
+    *x, grad = tensors(case)
+    x = [each.to(torch.float64).requires_grad_() for each in x]
+    out, _ = plain(*x, case.get("is_causal", False))
+    out.backward(grad.to(torch.float64))
+    expected = [out.detach(), *(each.grad for each in x)]
+    seen = []
+    for rank in range(P):
+        assert not isinstance(results[rank][number], str), results[rank][number]
+        mine, made = results[rank][number]
+        seen += mine.tolist()
+        for ours, whole in zip(made, expected, strict=True):
+            assert ours.dtype == tensors(case)[0].dtype
+            tolerance = {"rtol": 0, "atol": 0.06} if case.get("type") else {"rtol": 1e-9, "atol": 1e-11}
+            torch.testing.assert_close(ours.to(torch.float64), whole[:, :, mine], **tolerance)
+    assert sorted(seen) == list(range(case.get("n", 32)))
+
+
+def test_wrong_shapes_and_schedules_get_a_sentence(tmp_path: Path) -> None:
+    from pebblesim.core.errors import UnknownName, UsageError
+    from pebblesim.gpu.torch.parallel import attention
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        x = torch.randn(1, 2, 5, 4)
+        torch.testing.assert_close(attention(x, x, x), plain(x, x, x, False)[0])
+        with pytest.raises(UsageError, match="owns 6 of 6 tokens, but query, key and value have 5, 5 and 5"):
+            attention(x, x, x, tokens=6)
+        with pytest.raises(UsageError, match="four dimensions"):
+            attention(x[0], x[0], x[0])
+        with pytest.raises(UnknownName, match="did you mean 'ring'"):
+            attention(x, x, x, schedule="rings")
+    finally:
+        torch.distributed.destroy_process_group()
