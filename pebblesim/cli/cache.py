@@ -62,8 +62,8 @@ def cache(
         Path | None,
         typer.Option(
             "--save",
-            help="Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv or .txt; or "
-            "addresses for Dinero (.din), Ramulator (.ramulator), gem5 (.gem5.txt) and ChampSim (.champsim), with --words.",
+            help="Save the accesses of one schedule at one M as a trace: .oracleGeneral.bin, .csv, .txt; with --words "
+            "also addresses, for Dinero (.din), Ramulator (.ramulator), gem5 (.gem5.txt) and ChampSim (.champsim).",
             metavar="FILE",
         ),
     ] = None,
