@@ -278,6 +278,18 @@ def test_square_tiles_meet_the_bound_but_for_the_statistics_of_rows(P: int) -> N
     assert moved.words - statistics == any_memory(team) == whole_pairs(team) == 4 * n * d // side - 4 * n * d // P
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("P", [4, 16, 64])
+def test_tiles_of_latent_values_are_above_all_bounds(P: int, backward: bool) -> None:
+    """A word of a key serves as one of its value, too, so far fewer words are enough than with values of their own."""
+    team = Team(64 * P, 64 * P, 2, 2, 1, 1, P, backward, latent=True)
+    moved = best(SCHEDULES["tiles"], team)
+    assert 0 < any_memory(team) <= whole_pairs(team) <= moved.words
+    apart = Team.square(64 * P, 2, 1, 1, P, backward)
+    if backward and P > 4:
+        assert moved.words < any_memory(apart)
+
+
 @pytest.mark.parametrize("P, n", [(12, 144), (48, 960)])
 def test_backward_tiles_are_near_the_bound(P: int, n: int) -> None:
     team = Team.square(n, 2, 1, 1, P, backward=True)
