@@ -123,14 +123,19 @@ def words(
     problem: Problem = None,
     blocks: Blocks = "fit",
     mask: MaskText = None,
+    by: Annotated[str | None, typer.Option("--by", help="tensor or phase; both by default.")] = None,
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw reads and writes of schedules, stacked by tensor and by phase."""
     check(output)
-    from pebblesim.views.plots.words import figure
+    from pebblesim.views.plots.words import WAYS, figure
 
+    if by not in (None, *WAYS):
+        raise UnknownName("--by", by, WAYS)
     rows = _fitting(_compared(schedules, problem, cache.words, blocks, mask, sizes.dims))
-    save(lambda empty: figure(rows, empty), output, size=(8, 1.6 + 1.35 * len(rows)))
+    ways = WAYS if by is None else (by,)
+    height = 0.9 + (0.35 + 0.675 * len(rows)) * len(ways)
+    save(lambda empty: figure(rows, empty, ways), output, size=(8, height))
     print(f"written {output}")
 
 
@@ -202,6 +207,7 @@ def race(
     crossing: Annotated[
         bool, typer.Option("--crossing", help="Draw the crossings of our schedules, in bytes and in time.")
     ] = False,
+    card: Annotated[str, typer.Option("--card", help="Name of the card they were measured on, for the picture.")] = "",
     output: Picture = ...,  # type: ignore[assignment]
 ) -> None:
     """Draw the speed of our kernels and of PyTorch's over the head dimension."""
@@ -211,7 +217,7 @@ def race(
     draw = drawing.crossing if crossing else drawing.race
 
     rows = _results(results)
-    save(lambda empty: draw(rows, empty, parse_size("n", str(n))), output, size=(10, 4.6))
+    save(lambda empty: draw(rows, empty, parse_size("n", str(n)), card), output, size=(10, 4.8))
     print(f"written {output}")
 
 
