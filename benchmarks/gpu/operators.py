@@ -297,6 +297,7 @@ def memory(asked: Any) -> Iterator[dict[str, Any]]:
         attention(*warm, is_causal=True).sum().backward()
         times = []
         for _ in range(2):
+            out = grads = None  # those of the time before
             torch.cuda.synchronize()
             start = time.perf_counter()
             out = attention(*x, is_causal=True)
